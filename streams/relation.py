@@ -1,0 +1,149 @@
+"""A live Spark SQL view over something that plans its own reads: columns pruned, filters pushed, one state a query.
+
+What this room decides: when the table's state is taken, who gets to see which columns and filters, and which of Spark's
+doors is used. Rules:
+
+1. **A view is live.** It is stored as text that names a table function; every query resolves that function anew, so the
+   newest state *and the newest schema* are seen at the next `spark.sql`, and nothing of an earlier query is kept.
+2. **One query, one state.** `Planner.pin` is called once for each Spark `QueryExecution`, however often the view occurs
+   in it (self-join, union, subquery): see `relation_pins`. A DataFrame that is derived from another (`df.filter(..)`,
+   `df.count()`) is a query of its own and therefore sees the newest rows with the columns it was made with; the *same*
+   DataFrame collected twice gives the same rows, as in Spark itself.
+3. **Filters never change an answer.** Spark evaluates every filter again unless the state declared it exact.
+4. **Nothing here runs in tasks or per row.** The driver plans; the tasks run `Plan.read` in ordinary Python workers, or
+   Spark's own Parquet reader where the answer lies in Parquet files as it is.
+
+Spark's Python data source API (`pyspark.sql.datasource`) pushes filters but does not prune columns, and it starts a
+Python worker to plan each query. The view therefore implements Spark's public connector interfaces from the driver
+through py4j (`relation_scan`) and fills in what that worker would have sent (`relation_jvm`). Where there is no JVM to
+talk to (Spark Connect) or its classes differ, `relation_fallback` gives the same answers, slower and not live.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import Filter
+from pyspark.sql.types import StructType
+
+from storage.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from streams.relation_jvm import Jvm
+
+__all__ = [
+    "PinnedPlanner",
+    "Plan",
+    "Planner",
+    "RelationFallbackWarning",
+    "create_relation_view",
+    "relation_dataframe",
+]
+
+
+class RelationFallbackWarning(UserWarning):
+    """The view works but is slower, and not live: the reason is in the text."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to read one scan: either tasks for Python workers or Parquet files for Spark's own reader.
+
+    Attributes:
+        description: One line for EXPLAIN.
+        tasks: One Spark input partition each; pickled. Always valid, also where `parquet_paths` is given.
+        read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
+        parquet_paths: Not None: every row of the answer is in these Parquet files (URIs), unfiltered and as it is.
+        row_count: Rows at most, if known; Spark chooses joins by it.
+        size_bytes: Bytes at most, if known; likewise.
+    """
+
+    description: str
+    tasks: Sequence[Any]
+    read: Callable[[Any], Iterator[pa.RecordBatch]]
+    parquet_paths: Sequence[str] | None = None
+    row_count: int | None = None
+    size_bytes: int | None = None
+
+
+class PinnedPlanner(Protocol):
+    """One state of a table: it answers the same for as long as a query lives."""
+
+    def schema(self) -> StructType:
+        """All columns, in order."""
+
+    def exact(self, filters: Sequence[Filter]) -> Sequence[int]:
+        """Which of these filters every plan of this state will apply row by row, with Spark's semantics (nulls, NaN).
+
+        Asked before the columns are known, as Spark does. Such a filter is not evaluated again, and its columns are
+        only read if the query itself needs them. `()` is always right. A state that took filters is not read natively.
+        """
+
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter]) -> Plan:
+        """Plan one scan. `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns."""
+
+
+class Planner(Protocol):
+    """The table as it moves on."""
+
+    def pin(self) -> PinnedPlanner:
+        """The newest state; called once a query, in the driver, possibly from several threads at once."""
+
+
+def create_relation_view(spark: SparkSession, name: str, planner: Planner) -> None:
+    """Create or replace the temporary view `name` over `planner`; live, see the rules above.
+
+    Raises:
+        InvalidInput: `name` is not a plain identifier.
+        pyspark.errors.AnalysisException: The planner refused; the message is the planner's.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise InvalidInput(
+            f"view name {name!r} is not a plain identifier",
+            hint="use letters, digits and underscores, beginning with a letter or an underscore",
+        )
+    jvm = _jvm_or_warn(spark)
+    if jvm is None:
+        from streams.relation_fallback import fixed_dataframe
+
+        fixed_dataframe(spark, planner).createOrReplaceTempView(name)
+        return
+    from streams.relation_scan import register_view
+
+    register_view(jvm, name, planner)
+
+
+def relation_dataframe(spark: SparkSession, planner: Planner, *, name: str = "weft") -> DataFrame:
+    """A DataFrame over `planner`: columns as of now, rows as of each execution (each derived query pins anew).
+
+    For one fixed snapshot hand in a planner whose `pin` always returns the same state. `name` is shown in EXPLAIN.
+    """
+    jvm = _jvm_or_warn(spark)
+    if jvm is None:
+        from streams.relation_fallback import fixed_dataframe
+
+        return fixed_dataframe(spark, planner)
+    from streams.relation_scan import new_dataframe
+
+    return new_dataframe(jvm, name, planner)
+
+
+def _jvm_or_warn(spark: SparkSession) -> Jvm | None:
+    from streams.relation_jvm import Jvm, UnfitError
+
+    try:
+        return Jvm.of(spark)
+    except UnfitError as error:
+        warnings.warn(
+            f"{error}; reading through a plain Python data source instead: answers are the same, but every column is "
+            "read, and the rows stay those of this moment (create the view again to see newer ones)",
+            RelationFallbackWarning,
+            stacklevel=3,
+        )
+        return None

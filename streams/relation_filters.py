@@ -1,0 +1,139 @@
+"""From Spark's pushed predicates (JVM objects) to `pyspark.sql.datasource` filters, without a Python worker.
+
+What cannot be said exactly is left out (None): Spark evaluates it anyway, so leaving out is always right and guessing
+never is. Literals arrive in Catalyst's internal form (days, microseconds, unscaled decimals), which has no calendar or
+time zone left to get wrong. `And` and `Or` are added here because PySpark has none; a planner that does not know them
+ignores them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+__all__ = ["And", "Or", "parse_predicate"]
+
+ColumnPath = tuple[str, ...]
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+# Name in Spark's V2 expressions -> filter, and what the same comparison is called with its sides exchanged.
+_COMPARISONS: dict[str, tuple[Callable[[ColumnPath, Any], Filter], str]] = {
+    "=": (EqualTo, "="),
+    "<=>": (EqualNullSafe, "<=>"),
+    "<": (LessThan, ">"),
+    "<=": (LessThanOrEqual, ">="),
+    ">": (GreaterThan, "<"),
+    ">=": (GreaterThanOrEqual, "<="),
+    "<>": (lambda column, value: Not(EqualTo(column, value)), "<>"),
+}
+_STRINGS: dict[str, Callable[[ColumnPath, Any], Filter]] = {
+    "STARTS_WITH": StringStartsWith,
+    "ENDS_WITH": StringEndsWith,
+    "CONTAINS": StringContains,
+}
+_PLAIN_TYPES = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double", "binary"})
+
+
+@dataclass(frozen=True)
+class And(Filter):
+    """Both hold (three-valued, as in SQL)."""
+
+    left: Filter
+    right: Filter
+
+
+@dataclass(frozen=True)
+class Or(Filter):
+    """At least one holds (three-valued, as in SQL)."""
+
+    left: Filter
+    right: Filter
+
+
+class _UnsayableError(Exception):
+    pass
+
+
+def parse_predicate(predicate: Any) -> Filter | None:
+    """A `org.apache.spark.sql.connector.expressions.filter.Predicate` as a filter, or None if it cannot be said."""
+    try:
+        return _parse(predicate)
+    except _UnsayableError:
+        return None
+
+
+def _parse(predicate: Any) -> Filter:
+    name = predicate.name()
+    children = list(predicate.children())
+    if name in {"AND", "OR"}:
+        kind = And if name == "AND" else Or
+        return kind(_parse(children[0]), _parse(children[1]))
+    if name == "NOT":
+        return Not(_parse(children[0]))
+    if name in {"IS_NULL", "IS_NOT_NULL"}:
+        return (IsNull if name == "IS_NULL" else IsNotNull)(_column(children[0]))
+    if name == "BOOLEAN_EXPRESSION":
+        return EqualTo(_column(children[0]), value=True)
+    if name == "IN":
+        return In(_column(children[0]), tuple(_literal(child) for child in children[1:]))
+    if name in _STRINGS:
+        return _STRINGS[name](_column(children[0]), _literal(children[1]))
+    if name in _COMPARISONS:
+        left, right = children
+        make, exchanged = _COMPARISONS[name]
+        if _kind(left) == "LiteralValue":
+            left, right, make = right, left, _COMPARISONS[exchanged][0]
+        return make(_column(left), _literal(right))
+    raise _UnsayableError
+
+
+def _kind(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())
+
+
+def _column(expression: Any) -> ColumnPath:
+    if _kind(expression) != "FieldReference":
+        raise _UnsayableError
+    return tuple(expression.fieldNames())
+
+
+def _literal(expression: Any) -> Any:
+    if _kind(expression) != "LiteralValue":
+        raise _UnsayableError
+    value, type_name = expression.value(), expression.dataType().typeName()
+    if value is None or type_name in _PLAIN_TYPES:
+        return value
+    if type_name == "string":  # a collated string has another name: its equality is not ours
+        return value.toString()
+    if type_name.startswith("decimal"):
+        return value.toJavaBigDecimal()
+    try:
+        if type_name == "date":
+            return _EPOCH.date() + dt.timedelta(days=value)
+        if type_name == "timestamp":
+            return _EPOCH + dt.timedelta(microseconds=value)
+        if type_name == "timestamp_ntz":
+            return _EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=value)
+    except OverflowError:  # Spark's calendar reaches further than Python's
+        pass
+    raise _UnsayableError
