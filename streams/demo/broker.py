@@ -1,0 +1,205 @@
+"""An embedded Kafka broker: librdkafka's mock cluster, which is already inside confluent-kafka.
+
+It listens on loopback and speaks the real protocol, so that other processes (Spark's Python workers, three writer
+jobs) use it as they would use Kafka; nothing is installed, no JVM is started. The cluster could be had from Python
+alone by setting ``test.mock.num.brokers`` on a client, but then every topic has 4 partitions and nothing can be taken
+away again; here the same library's C functions are called (`rdkafka_mock.h`), which create topics, delete them and
+drop the head of a log.
+
+What it is not, found by reading and measuring librdkafka 2.16:
+- Data lives in memory and ends with the broker. A partition keeps about 5 MB *as stored* (so compress) or 100 000
+  produce batches, whichever is less, and then silently drops the oldest batch. `producer` compresses and fills
+  batches for that.
+- One answer carries one produce batch of a partition: many small batches make it slow, and it looks a batch up by
+  walking the partition's list. Flush rarely.
+- A fetch at the end of a log is answered after ``fetch.wait.max.ms``, even if something is written meanwhile.
+- No replication, no access control, no TLS, no retention by time, no compaction, no look-up of offsets by time, no
+  admin requests (creating topics through an AdminClient fails). Transactions are accepted; aborted records are
+  delivered.
+- Topics are also created by producing to them, with `DEFAULT_PARTITIONS`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import Producer, cimpl
+
+DEFAULT_PARTITIONS: Final = 4
+"""Of a topic that is created by producing to it; fixed inside librdkafka."""
+
+PARTITION_LIMIT_BYTES: Final = 5 * 1024 * 1024
+"""Stored (compressed) bytes that a partition keeps; fixed inside librdkafka."""
+
+_PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the handle that owns the cluster has to be of some kind
+_CONF_OK: Final = 0
+_ALREADY_EXISTS: Final = 36
+_ERROR_BYTES: Final = 512
+
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+_SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
+    "rd_kafka_conf_new": (_POINTER, []),
+    "rd_kafka_conf_set": (ctypes.c_int, [_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),
+    "rd_kafka_conf_destroy": (None, [_POINTER]),
+    "rd_kafka_new": (_POINTER, [ctypes.c_int, _POINTER, _TEXT, ctypes.c_size_t]),
+    "rd_kafka_destroy": (None, [_POINTER]),
+    "rd_kafka_err2name": (_TEXT, [ctypes.c_int]),
+    "rd_kafka_handle_mock_cluster": (_POINTER, [_POINTER]),
+    "rd_kafka_mock_cluster_bootstraps": (_TEXT, [_POINTER]),
+    "rd_kafka_mock_topic_create": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int, ctypes.c_int]),
+    "rd_kafka_mock_topic_delete": (ctypes.c_int, [_POINTER, _TEXT]),
+    "rd_kafka_mock_partition_delete_records": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int64]),
+    "rd_kafka_mock_push_request_errors_array": (
+        None,
+        [_POINTER, ctypes.c_int16, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)],
+    ),
+    "rd_kafka_mock_broker_set_down": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
+    "rd_kafka_mock_broker_set_up": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
+}
+
+
+def _function(name: str) -> Any:
+    """Find a C function of the librdkafka that confluent-kafka itself uses."""
+    result, arguments = _SIGNATURES[name]
+    # Opening the extension module again gives a handle that also searches the libraries it was linked with, wherever
+    # the wheel keeps them and whatever they are called there.
+    library = ctypes.CDLL(cimpl.__file__)
+    try:
+        function = getattr(library, name)
+    except AttributeError:
+        raise RuntimeError(
+            f"this build of confluent-kafka ({cimpl.libversion()[0]}) does not offer {name};"
+            " install its wheel from PyPI, version 2.15 or newer",
+        ) from None
+    function.restype = result
+    function.argtypes = arguments
+    return function
+
+
+class EmbeddedBroker:
+    """A Kafka cluster of one broker for as long as the ``with`` block lasts; usable from any process of this machine.
+
+    with EmbeddedBroker() as broker:
+        broker.create_topics({"orders": 2})
+        broker.producer().produce("orders", b"...")
+    """
+
+    def __init__(self) -> None:
+        """Nothing runs before the ``with`` block is entered."""
+        self._handle: int | None = None
+        self._bootstrap_servers = ""
+
+    def __enter__(self) -> Self:
+        """Start the broker on a free port of the loopback interface."""
+        assert self._handle is None, "the broker is already running"
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        conf = _function("rd_kafka_conf_new")()
+        # The second setting keeps librdkafka from announcing on stderr that it did what the first one asks for.
+        for name, value in ((b"test.mock.num.brokers", b"1"), (b"log_level", b"2")):
+            if _function("rd_kafka_conf_set")(conf, name, value, error, _ERROR_BYTES) != _CONF_OK:
+                _function("rd_kafka_conf_destroy")(conf)
+                raise RuntimeError(f"librdkafka has no mock cluster: {error.value.decode()}")
+        handle = _function("rd_kafka_new")(_PRODUCER, conf, error, _ERROR_BYTES)
+        if not handle:
+            _function("rd_kafka_conf_destroy")(conf)  # rd_kafka_new takes it over only when it succeeds
+            raise RuntimeError(f"the embedded broker did not start: {error.value.decode()}")
+        self._handle = handle
+        self._bootstrap_servers = _function("rd_kafka_mock_cluster_bootstraps")(self._cluster()).decode()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the broker; its data is gone."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            _function("rd_kafka_destroy")(handle)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Address for clients, ``127.0.0.1:<port>``."""
+        assert self._bootstrap_servers, "the broker was never started"
+        return self._bootstrap_servers
+
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Create topics with so many partitions each.
+
+        Raises:
+            RuntimeError: A topic exists, or its name or number of partitions is not acceptable.
+        """
+        for topic, partitions in topics.items():
+            self._call("rd_kafka_mock_topic_create", topic.encode(), partitions, 1)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with all its records; a later one of the same name starts at offset 0.
+
+        Raises:
+            RuntimeError: There is no such topic.
+        """
+        self._call("rd_kafka_mock_topic_delete", topic.encode())
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
+        """Drop the head of a log, as retention does; the first offset kept is ``before_offset``.
+
+        Raises:
+            RuntimeError: There is no such partition, or its log ends before that offset.
+        """
+        self._call("rd_kafka_mock_partition_delete_records", topic.encode(), partition, before_offset)
+
+    def fail_requests(self, api_key: int, errors: Sequence[int]) -> None:
+        """Answer the next requests of one kind with these protocol errors, one each.
+
+        Args:
+            api_key: Number of the request in Kafka's protocol: 1 fetch, 2 list offsets, 3 metadata, ...
+            errors: Codes as in `confluent_kafka.KafkaError`.
+        """
+        _function("rd_kafka_mock_push_request_errors_array")(
+            self._cluster(),
+            api_key,
+            len(errors),
+            (ctypes.c_int * len(errors))(*errors),
+        )
+
+    def set_reachable(self, *, reachable: bool) -> None:
+        """Cut the broker off, or bring it back; what it holds stays."""
+        self._call("rd_kafka_mock_broker_set_up" if reachable else "rd_kafka_mock_broker_set_down", 1)
+
+    def producer(self, **conf: Any) -> Producer:
+        """Create a client that writes to this broker, tuned for its limits.
+
+        Args:
+            conf: librdkafka settings with ``_`` for ``.``, on top of compression and full batches.
+        """
+        settings = {name.replace("_", "."): value for name, value in conf.items()}
+        return Producer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "compression.type": "zstd",
+                "linger.ms": 50,
+                # A producer that outlives the broker would tell of it on stderr; failed deliveries are reported anyway.
+                "log_level": 2,
+                "batch.num.messages": 100_000,
+                "queue.buffering.max.messages": 1_000_000,
+                **settings,
+            },
+        )
+
+    def _cluster(self) -> int:
+        assert self._handle is not None, "the broker does not run"
+        cluster = _function("rd_kafka_handle_mock_cluster")(self._handle)
+        assert cluster, "the handle was made with a mock cluster"
+        return int(cluster)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = _function(name)(self._cluster(), *arguments)
+        if code:
+            reason = _function("rd_kafka_err2name")(code).decode()
+            subject = ", ".join(a.decode() if isinstance(a, bytes) else str(a) for a in arguments)
+            raise RuntimeError(f"the embedded broker refused {name}({subject}): {reason}")

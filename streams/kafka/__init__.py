@@ -1,0 +1,23 @@
+"""Kafka as a Spark source without a JVM connector: the data source ``weft_kafka`` over librdkafka.
+
+    streams.kafka.register(spark)
+    spark.readStream.format("weft_kafka").option("kafka.bootstrap.servers", ...).option("subscribe", "orders").load()
+
+Rooms, from pure to Spark: `errors` · `options` (text to values) · `plan` (offset arithmetic, no I/O) · `cluster`
+(what the brokers hold) · `fetch` (one offset range to Arrow) · `source` (what Spark calls). Offsets live in Spark's
+checkpoint and nowhere else: nothing is ever committed to Kafka.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from streams.kafka.errors import DataLoss, SourceUnavailable
+from streams.kafka.source import FORMAT, KafkaSource
+
+__all__ = ["FORMAT", "DataLoss", "KafkaSource", "SourceUnavailable", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.read`` and ``spark.readStream.format("weft_kafka")`` known to this session."""
+    spark.dataSource.register(KafkaSource)

@@ -1,0 +1,197 @@
+"""What the brokers hold: the driver's questions to Kafka, each with an end.
+
+Rules of this room: every call is bounded by ``requestTimeoutMs`` in all, retries included; a consumer here is never
+subscribed and never commits; offsets of all partitions come from two requests, not from two for each partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from storage.errors import InvalidInput, NotFound
+from streams.kafka.errors import SourceUnavailable, name_some
+from streams.kafka.options import EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
+from streams.kafka.plan import Log
+
+GROUP_ID: Final = "weft-kafka-source"
+"""librdkafka wants a group even where none is joined; brokers that restrict groups can grant this prefix."""
+
+RETRY_SECONDS: Final = 0.2
+"""Pause before asking again for a topic or leader that is not there yet; elections take about this long."""
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "group.id": GROUP_ID,
+    "client.id": GROUP_ID,
+    # At the level of errors librdkafka prints a refused connection twenty times a second. The reason is in the
+    # exception instead; `kafka.log_level` brings the lines back.
+    "log_level": 2,
+}
+_FORCED: Final[Mapping[str, Any]] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+_GONE: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    },
+)
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+    },
+)
+"""Asking again does not help: a right is missing, or the broker does not take the name."""
+
+
+def is_gone(error: KafkaError) -> bool:
+    """The topic or partition does not exist (here, now)."""
+    return error.code() in _GONE
+
+
+class Connection:
+    """One librdkafka consumer, and the last thing it complained about."""
+
+    def __init__(self, options: KafkaOptions, **tuning: Any) -> None:
+        """Check the ``kafka.`` settings; connecting happens later, in the background.
+
+        Args:
+            options: The user's settings win over ``tuning``.
+            tuning: librdkafka settings with ``_`` for ``.``.
+
+        Raises:
+            InvalidInput: librdkafka does not accept a setting.
+        """
+        self._options = options
+        self._complaint = ""
+        tuned = {name.replace("_", "."): value for name, value in tuning.items()}
+        config = {**_DEFAULTS, **tuned, **options.kafka, **_FORCED, "error_cb": self._note}
+        try:
+            self.consumer = Consumer(config)
+        except KafkaException as error:
+            raise InvalidInput(
+                f"librdkafka does not accept the '{KAFKA_PREFIX}' options: {_text(error)}",
+                hint="settings are librdkafka's (CONFIGURATION.md there), not those of the Java client",
+            ) from error
+
+    def _note(self, error: KafkaError) -> None:
+        self._complaint = error.str()
+
+    def unavailable(self, doing: str, error: Exception | KafkaError | None = None) -> SourceUnavailable:
+        """Build the error for brokers that refused or did not answer, with the reason they gave."""
+        self.consumer.poll(0)  # hands over what librdkafka's threads have noted meanwhile
+        reasons = [_text(error)] if error is not None else []
+        if self._complaint and self._complaint not in reasons:
+            reasons.append(self._complaint)
+        return SourceUnavailable(
+            f"Kafka at {self._options.kafka['bootstrap.servers']}, {doing}: {'; '.join(reasons) or 'no answer'}",
+            hint="check kafka.bootstrap.servers, the security settings and that the brokers run;"
+            f" requestTimeoutMs is {round(self._options.request_timeout_seconds * 1000)}",
+        )
+
+    def close(self) -> None:
+        """Free sockets and threads; safe to call twice."""
+        self.consumer.close()
+
+
+class Cluster:
+    """The driver's view of the subscribed topics. Connects on first use; `close` it."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        """Nothing is opened yet."""
+        self._options = options
+        self._connection: Connection | None = None
+
+    def load_logs(self, *, wait_for_topics: bool) -> dict[Partition, Log]:
+        """Ask for the offsets of every partition of the subscribed topics.
+
+        Topics that do not exist are left out. With ``wait_for_topics`` they get ``requestTimeoutMs`` to appear first.
+
+        Raises:
+            SourceUnavailable: No answer in time, or the brokers refused.
+        """
+        if self._connection is None:
+            self._connection = Connection(self._options)
+        connection = self._connection
+        deadline = time.monotonic() + self._options.request_timeout_seconds
+        while True:
+            late = time.monotonic() >= deadline
+            try:
+                partitions = self._load_partitions(connection, deadline)
+                missing = set(self._options.topics) - {partition.topic for partition in partitions}
+                if not missing or not wait_for_topics or late:
+                    lows = _load_offsets(connection, partitions, EARLIEST, deadline)
+                    highs = _load_offsets(connection, partitions, LATEST, deadline)
+                    return {p: Log(min(lows[p], highs[p]), highs[p]) for p in partitions}
+            except KafkaException as error:
+                # A topic that is being created, deleted or moved to another leader: ask again, from the beginning.
+                if late or error.args[0].code() in _REFUSED:
+                    raise connection.unavailable("asking for the offsets of the topics", error) from error
+            connection.consumer.poll(RETRY_SECONDS)
+
+    def require(self, logs: Iterable[Partition], start: Iterable[Partition]) -> None:
+        """Refuse to run while a subscribed topic is neither there nor was ever read.
+
+        Raises:
+            NotFound: A topic does not exist.
+        """
+        known = {partition.topic for partition in logs} | {partition.topic for partition in start}
+        if missing := [topic for topic in self._options.topics if topic not in known]:
+            raise NotFound(
+                f"Kafka at {self._options.kafka['bootstrap.servers']} has no topic {name_some(missing)}",
+                hint="create the topic or correct option 'subscribe';"
+                f" waited {self._options.request_timeout_seconds:g} s for it (requestTimeoutMs)",
+            )
+
+    def _load_partitions(self, connection: Connection, deadline: float) -> list[Partition]:
+        found: list[Partition] = []
+        for name in self._options.topics:
+            topic = connection.consumer.list_topics(name, timeout=_remaining(deadline)).topics[name]
+            if topic.error is not None and not is_gone(topic.error):
+                raise KafkaException(topic.error)
+            found += [Partition(name, number) for number in topic.partitions]
+        return sorted(found)
+
+    def close(self) -> None:
+        """Disconnect; the next question connects again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _load_offsets(
+    connection: Connection,
+    partitions: list[Partition],
+    end: int,
+    deadline: float,
+) -> dict[Partition, int]:
+    if not partitions:
+        return {}
+    # ListOffsets takes -1 and -2 for the two ends in place of a time, and asks each leader once for all its partitions.
+    asked = [TopicPartition(partition.topic, partition.number, end) for partition in partitions]
+    offsets: dict[Partition, int] = {}
+    for answer in connection.consumer.offsets_for_times(asked, timeout=_remaining(deadline)):
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+        offsets[Partition(answer.topic, answer.partition)] = answer.offset
+    return offsets
+
+
+def _remaining(deadline: float) -> float:
+    # librdkafka takes 0 as "only what is at hand" and a negative number as "for ever".
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def _text(error: Exception | KafkaError) -> str:
+    inner = error.args[0] if isinstance(error, KafkaException) and error.args else error
+    return inner.str() if isinstance(inner, KafkaError) else str(inner)

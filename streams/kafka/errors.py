@@ -1,0 +1,56 @@
+"""What can go wrong between Kafka and Spark, beyond a bad option (`InvalidInput`) or a missing topic (`NotFound`).
+
+The rule of this room: offsets that are gone are an error, and they are skipped only where the user said so; either way
+the partition, what was wanted and what is there are named.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from storage.errors import TableError
+
+logger = logging.getLogger("weft.kafka")
+
+MAX_NAMED: Final = 5
+"""A message names this many partitions; the rest is a count, so that a thousand partitions do not bury the cause."""
+
+
+class SourceUnavailable(TableError):
+    """The brokers refused, or did not answer within ``requestTimeoutMs``. Nothing was skipped; retrying is safe."""
+
+    code = "SOURCE_UNAVAILABLE"
+
+
+class DataLoss(TableError):
+    """Offsets still to be read are gone from Kafka: aged out, truncated, or the topic was recreated."""
+
+    code = "DATA_LOSS"
+
+
+def report_losses(losses: list[str], *, strict: bool) -> None:
+    """Raise for what is gone, or, where the user asked to go on, write down what is skipped.
+
+    Args:
+        losses: One sentence for each partition; may be empty.
+        strict: The option ``failOnDataLoss``.
+
+    Raises:
+        DataLoss: There are losses, and ``strict``.
+    """
+    if losses and strict:
+        raise DataLoss(
+            f"offsets are gone from Kafka: {name_some(losses)}",
+            hint="keep topics for longer than the query may stand still; failOnDataLoss=false goes on without them",
+        )
+    if losses:
+        logger.warning("failOnDataLoss=false, going on without offsets that are gone from Kafka: %s", name_some(losses))
+
+
+def name_some(items: Iterable[str]) -> str:
+    """Join the first `MAX_NAMED`, and count the rest."""
+    named = list(items)
+    rest = len(named) - MAX_NAMED
+    return "; ".join(named[:MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")

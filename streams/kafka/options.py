@@ -1,0 +1,201 @@
+"""Options of ``weft_kafka``: text in, one checked value out, before any broker is asked.
+
+Rules of this room: every refusal names the option as the user would write it and says how to mend it; an option that is
+not known is an error, because a misspelt ``failOnDataLoss`` that is silently ignored loses data. Spark hands the names
+over in lower case, which is why they are matched that way; librdkafka's own names have no capitals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final, Literal, NamedTuple
+
+from storage.errors import InvalidInput
+
+KAFKA_PREFIX: Final = "kafka."
+_NAMES: Final = (
+    "subscribe",
+    "startingOffsets",
+    "failOnDataLoss",
+    "includeHeaders",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "requestTimeoutMs",
+)
+
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
+"""Long enough for a leader election or a slow TLS login, short enough that a supervisor still sees a failure as one."""
+MIN_REQUEST_TIMEOUT_MS: Final = 100
+"""Below this even a healthy local broker is declared unreachable now and then."""
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Kafka's own codes for the two ends of a log, also accepted in ``startingOffsets`` as JSON."""
+
+_OWNED: Final = {
+    "auto.offset.reset": "use startingOffsets and failOnDataLoss",
+    "enable.auto.commit": "offsets live in Spark's checkpoint and are never committed to Kafka",
+    "enable.auto.offset.store": "offsets live in Spark's checkpoint and are never committed to Kafka",
+    "enable.partition.eof": "the source needs this event to finish a range that ends in a gap",
+    "group.instance.id": "partitions are assigned by Spark, the consumer never joins a group",
+}
+"""librdkafka settings on which the source's guarantees rest, and why they cannot be set."""
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class Partition(NamedTuple):
+    """One partition of one topic; sorts by topic, then number."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+Starting = Literal["earliest", "latest"] | Mapping[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """Checked options; picklable, because it travels to the executors.
+
+    Attributes:
+        topics: At least one, sorted, no doubles.
+        starting: Where a query without a checkpoint begins. The mapping may hold `EARLIEST` and `LATEST`.
+        kafka: librdkafka settings without the prefix. May hold secrets, so it is kept out of ``repr``.
+        request_timeout_seconds: Bound on every wait for the brokers.
+    """
+
+    topics: tuple[str, ...]
+    starting: Starting
+    fail_on_data_loss: bool
+    include_headers: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    request_timeout_seconds: float
+    kafka: Mapping[str, str] = field(repr=False)
+
+
+def parse_options(raw: Mapping[str, str], *, default_starting: Literal["earliest", "latest"]) -> KafkaOptions:
+    """Check everything that can be checked without a broker.
+
+    Raises:
+        InvalidInput: An option is unknown, missing, or its value is not acceptable.
+    """
+    given = {name.lower(): value for name, value in raw.items()}
+    kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
+    _refuse_unknown(given)
+    _check_kafka(kafka)
+    topics = _parse_topics(given.get("subscribe"))
+    return KafkaOptions(
+        topics=topics,
+        starting=_parse_starting(given.get("startingoffsets", default_starting), topics),
+        fail_on_data_loss=_parse_bool("failOnDataLoss", given.get("failondataloss", "true")),
+        include_headers=_parse_bool("includeHeaders", given.get("includeheaders", "false")),
+        max_offsets_per_trigger=_parse_count("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
+        min_partitions=_parse_count("minPartitions", given.get("minpartitions")),
+        request_timeout_seconds=_parse_timeout(given.get("requesttimeoutms")) / 1000,
+        kafka=kafka,
+    )
+
+
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in _NAMES}
+    for name in given:
+        if name in known or name.startswith(KAFKA_PREFIX):
+            continue
+        if "." in name:
+            hint = f"a librdkafka setting takes the prefix {KAFKA_PREFIX!r}: {KAFKA_PREFIX}{name}"
+        elif near := get_close_matches(name, known, n=1):
+            hint = f"did you mean {known[near[0]]!r}?"
+        else:
+            hint = f"known options: {', '.join(_NAMES)}, and librdkafka settings as {KAFKA_PREFIX}<name>"
+        raise InvalidInput(f"weft_kafka has no option {name!r}", hint=hint)
+
+
+def _check_kafka(kafka: Mapping[str, str]) -> None:
+    if not kafka.get("bootstrap.servers", "").strip():
+        raise InvalidInput(
+            "option 'kafka.bootstrap.servers' is missing",
+            hint="name at least one broker: .option('kafka.bootstrap.servers', 'host:9092')",
+        )
+    for name, reason in _OWNED.items():
+        if name in kafka:
+            raise InvalidInput(f"option '{KAFKA_PREFIX}{name}' cannot be set: the source decides it", hint=reason)
+
+
+def _parse_topics(text: str | None) -> tuple[str, ...]:
+    topics = sorted({topic.strip() for topic in (text or "").split(",")} - {""})
+    if not topics:
+        raise InvalidInput(
+            "option 'subscribe' is missing",
+            hint="name the topics: .option('subscribe', 'orders,payments')",
+        )
+    for topic in topics:
+        if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+            raise InvalidInput(
+                f"option 'subscribe': {topic!r} is not a topic name",
+                hint="1 to 249 letters, digits, '.', '_' or '-'; several topics are separated by commas, not patterns",
+            )
+    return tuple(topics)
+
+
+def _parse_bool(name: str, text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise InvalidInput(f"option {name!r} is {text!r}", hint="it takes true or false")
+    return text.strip().lower() == "true"
+
+
+def _parse_count(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII) or int(text) == 0:
+        raise InvalidInput(f"option {name!r} is {text!r}", hint="it takes a whole number of at least 1")
+    return int(text)
+
+
+def _parse_timeout(text: str | None) -> int:
+    milliseconds = _parse_count("requestTimeoutMs", text) or DEFAULT_REQUEST_TIMEOUT_MS
+    if milliseconds < MIN_REQUEST_TIMEOUT_MS:
+        raise InvalidInput(
+            f"option 'requestTimeoutMs' is {milliseconds}",
+            hint=f"it takes at least {MIN_REQUEST_TIMEOUT_MS}; the default is {DEFAULT_REQUEST_TIMEOUT_MS}",
+        )
+    return milliseconds
+
+
+_STARTING_HINT: Final = (
+    'it takes earliest, latest, or JSON with every partition of every topic: {"topic": {"0": 23, "1": -2}}'
+    " where -2 is earliest and -1 is latest"
+)
+
+
+def _parse_starting(text: str, topics: tuple[str, ...]) -> Starting:
+    word = text.strip().lower()
+    if word == "earliest":
+        return "earliest"
+    if word == "latest":
+        return "latest"
+    try:
+        starting = {
+            Partition(topic, int(number)): offset
+            for topic, partitions in json.loads(text).items()
+            for number, offset in partitions.items()
+        }
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InvalidInput(f"option 'startingOffsets' is {text!r}", hint=_STARTING_HINT) from error
+    for partition, offset in starting.items():
+        if type(offset) is not int or offset < EARLIEST:
+            raise InvalidInput(f"option 'startingOffsets': {partition} has offset {offset!r}", hint=_STARTING_HINT)
+    if named := {partition.topic for partition in starting} ^ set(topics):
+        raise InvalidInput(
+            f"options 'startingOffsets' and 'subscribe' do not name the same topics: {', '.join(sorted(named))}",
+            hint=_STARTING_HINT,
+        )
+    return starting

@@ -1,0 +1,225 @@
+"""What Spark calls: the data source ``weft_kafka`` for ``spark.readStream`` and ``spark.read``.
+
+Where the code of this room runs: `KafkaSource` in a short-lived Python process at ``load()``; `KafkaStreamReader`'s
+planning methods in one Python process beside the driver, alive as long as the query; ``read`` in the executors' Python
+workers, on an unpickled copy of the reader. So a reader holds no connection until the first planning call.
+
+A new query starts with the empty offset ``{}`` and spends its first batch on writing down where it starts; see
+`streams.kafka.plan` for why. ``Trigger.Once`` therefore reads nothing in a first run; use ``Trigger.AvailableNow``.
+
+Limits: a topic that was deleted and recreated is noticed when its log is shorter than what was read, not when it has
+already grown past that. A partition whose head ages out before the query first sees it starts at what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from storage.errors import InvalidInput
+from streams.kafka.cluster import Cluster, Connection
+from streams.kafka.errors import report_losses
+from streams.kafka.fetch import read_range
+from streams.kafka.options import KafkaOptions, Partition, parse_options
+from streams.kafka.plan import (
+    Log,
+    OffsetRange,
+    Offsets,
+    Plan,
+    format_offsets,
+    parse_offsets,
+    plan_end,
+    plan_ranges,
+    plan_start,
+)
+
+FORMAT: Final = "weft_kafka"
+
+Json = dict[str, Any]
+
+_COLUMNS: Final = (
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+)
+_HEADERS: Final = StructField(
+    "headers",
+    ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+)
+
+
+def columns(*, include_headers: bool) -> StructType:
+    """Schema of the source: Spark's own Kafka source's, `streams.kafka.fetch.SCHEMA` in Spark's words."""
+    return StructType([*_COLUMNS, _HEADERS] if include_headers else list(_COLUMNS))
+
+
+class KafkaSource(DataSource):
+    """Entry point that Spark instantiates for every ``load()``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name for ``format(...)``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Check the options, so that a mistake shows at ``load()``, and give the columns.
+
+        Raises:
+            InvalidInput: See `parse_options`; or librdkafka does not accept a setting.
+        """
+        options = self._parse("latest")
+        Connection(options).close()
+        return columns(include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> KafkaBatchReader:
+        """For ``spark.read``: everything from ``startingOffsets`` (default earliest) to the end of the logs."""
+        options = self._parse("earliest")
+        _check_schema(schema, options)
+        if options.max_offsets_per_trigger is not None:
+            raise InvalidInput("option 'maxOffsetsPerTrigger' is for streams", hint="leave it out of spark.read")
+        if options.starting == "latest":
+            raise InvalidInput(
+                "option 'startingOffsets' is 'latest': a batch would be empty",
+                hint="use earliest, or JSON with offsets",
+            )
+        return KafkaBatchReader(options)
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:  # noqa: N802 - Spark's name
+        """For ``spark.readStream``; ``startingOffsets`` is by default latest."""
+        options = self._parse("latest")
+        _check_schema(schema, options)
+        return KafkaStreamReader(options)
+
+    def _parse(self, default_starting: Literal["earliest", "latest"]) -> KafkaOptions:
+        return parse_options(self.options, default_starting=default_starting)
+
+
+def _check_schema(schema: StructType, options: KafkaOptions) -> None:
+    own = columns(include_headers=options.include_headers)
+    if schema != own:
+        raise InvalidInput(
+            f"weft_kafka does not take a schema of its own; its columns are: {', '.join(own.fieldNames())}",
+            hint="leave out .schema(...) and decode the value with from_json or a function of your own",
+        )
+
+
+class KafkaBatchReader(DataSourceReader):
+    """One batch over all that the topics hold when it is planned."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        """Nothing is opened yet."""
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges from the starting offsets to the ends of the logs.
+
+        Raises:
+            NotFound: A topic does not exist.
+            SourceUnavailable: No answer from the brokers.
+        """
+        cluster = Cluster(self._options)
+        try:
+            logs = cluster.load_logs(wait_for_topics=False)
+            cluster.require(logs, ())
+        finally:
+            cluster.close()
+        start, losses = plan_start(self._options.starting, logs)
+        report_losses(losses, strict=self._options.fail_on_data_loss)
+        end = {partition: log.high for partition, log in logs.items()}
+        return plan_ranges(start, end, self._options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range. Spark plans an empty partition where there is no range at all."""
+        return read_range(partition, self._options) if isinstance(partition, OffsetRange) else iter(())
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches; its state beside the driver is a connection and what the last question brought."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        """Nothing is opened yet: the reader is pickled."""
+        self._options = options
+        self._cluster = Cluster(options)
+        self._waited = False
+        self._required = False
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
+        """The same for every new query, because Spark does not write it down; see the module's docstring."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The option ``maxOffsetsPerTrigger``."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember the ends of the logs: the run stops there, whatever is written meanwhile."""
+        self._target = {partition: log.high for partition, log in self._cluster.load_logs(wait_for_topics=True).items()}
+        self._waited = True
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
+        """End of the batch that begins at ``start``.
+
+        Raises:
+            NotFound: A subscribed topic does not exist when the query starts.
+            SourceUnavailable: No answer from the brokers.
+            DataLoss: Offsets after ``start`` are gone.
+        """
+        assert isinstance(limit, ReadAllAvailable | ReadMaxRows), f"Spark admits by a limit it was not given: {limit}"
+        begin = parse_offsets(start)
+        logs = self._cluster.load_logs(wait_for_topics=not self._waited)
+        self._waited = True
+        if not self._required:
+            # Only now, not in every trigger: a topic that goes away later is a loss, and that is told as one.
+            self._cluster.require(logs, begin)
+            self._required = True
+        self._latest = {partition: log.high for partition, log in logs.items()}
+        plan = self._plan_batch(begin, logs, limit) if begin else self._plan_first(logs)
+        report_losses(plan.losses, strict=self._options.fail_on_data_loss)
+        return format_offsets(plan.offsets)
+
+    def _plan_first(self, logs: dict[Partition, Log]) -> Plan:
+        if self._target is not None:
+            logs = {p: Log(log.low, min(log.high, self._target[p])) for p, log in logs.items() if p in self._target}
+        return plan_start(self._options.starting, logs)
+
+    def _plan_batch(self, start: Offsets, logs: dict[Partition, Log], limit: ReadLimit) -> Plan:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return plan_end(start, logs, self._options.topics, limit=most, target=self._target)
+
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
+        """Ends of the logs when the last batch was planned, for the query's progress (lag = this - ``endOffset``)."""
+        return None if self._latest is None else format_offsets(self._latest)
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """Ranges between two offsets of the checkpoint; asks no broker, so a replay plans the same."""
+        return plan_ranges(parse_offsets(start), parse_offsets(end), self._options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, on an executor."""
+        assert isinstance(partition, OffsetRange)
+        return read_range(partition, self._options)
+
+    def stop(self) -> None:
+        """Disconnect."""
+        self._cluster.close()

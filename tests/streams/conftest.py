@@ -1,0 +1,38 @@
+"""Shared by the Spark tests: one small local session, and an embedded Kafka broker, for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streams.demo.broker import EmbeddedBroker
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("weft-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        # A query that does not stop is a finding, not something to wait for.
+        .config("spark.sql.streaming.stopTimeout", "20s")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")  # tests make queries fail on purpose, at a page of Java each
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[EmbeddedBroker]:
+    """Shared: use a topic of your own."""
+    with EmbeddedBroker() as running:
+        yield running
