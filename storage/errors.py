@@ -43,7 +43,15 @@ class TableError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process borders (Spark tasks, pools); keyword arguments are lost by Exception's own pickling.
-        return (_rebuild, (type(self), self.message, self.hint, {k: v for k, v in self.__dict__.items() if k not in {"message", "hint"}}))
+        return (
+            _rebuild,
+            (
+                type(self),
+                self.message,
+                self.hint,
+                {k: v for k, v in self.__dict__.items() if k not in {"message", "hint"}},
+            ),
+        )
 
 
 def _rebuild(kind: type[TableError], message: str, hint: str, extra: dict[str, object]) -> TableError:

@@ -1,0 +1,149 @@
+"""Base and shadow files: Parquet, sorted by key, one schema; written and read one row group at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.core.entries import FileRef, SliceFile
+from storage.core.names import Path
+from storage.core.schema import TableSchema
+from storage.errors import CorruptData
+from storage.object_store import ObjectStore
+
+ROW_GROUP_ROWS: Final = 128 * 1024  # the unit of memory of a stitch, and of pruning by statistics
+
+
+class SliceFileWriter:
+    """Collects rows in key order into row groups of one Parquet file; the file exists once `close` returns a ref.
+
+    An instance that was given no rows leaves nothing behind.
+    """
+
+    def __init__(self, store: ObjectStore, path: Path, schema: TableSchema) -> None:
+        self._store, self._path, self._schema = store, path, schema.slice
+        self._sort_column = schema.slice.get_field_index(schema.sort_column)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._rows = 0
+        self._stack = contextlib.ExitStack()
+        self._sink: _ChecksumFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, columns: Mapping[str, pa.Array]) -> None:
+        """Append rows; Requires all columns of the slice schema, keys above all earlier ones."""
+        if not columns or len(next(iter(columns.values()))) == 0:
+            return
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        self._pending.append(batch)
+        self._pending_rows += len(batch)
+        while self._pending_rows >= ROW_GROUP_ROWS:
+            self._write_row_group(ROW_GROUP_ROWS)
+
+    def close(self) -> FileRef | None:
+        """Finish the file, durably; None if there were no rows."""
+        if self._pending_rows:
+            self._write_row_group(self._pending_rows)
+        if self._writer is None or self._sink is None:
+            return None
+        self._writer.close()
+        self._stack.close()
+        return FileRef(path=self._path, size=self._sink.size, crc32=self._sink.crc32, rows=self._rows)
+
+    def discard(self, error: BaseException) -> None:
+        """Leave nothing behind, because of ``error``."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+        self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def _write_row_group(self, rows: int) -> None:
+        if self._writer is None:
+            self._sink = _ChecksumFile(self._stack.enter_context(self._store.open_output(self._path)))
+            self._writer = pq.ParquetWriter(
+                pa.PythonFile(self._sink, mode="w"),
+                self._schema,
+                compression="zstd",
+                sorting_columns=[pq.SortingColumn(self._sort_column)],
+                write_page_index=True,
+            )
+        table = pa.Table.from_batches(self._pending, self._schema)
+        self._writer.write_table(table.slice(0, rows), row_group_size=rows)
+        rest = table.slice(rows)
+        self._pending = rest.to_batches()
+        self._pending_rows = len(rest)
+        self._rows += rows
+
+
+class _ChecksumFile:
+    """A write-only file that knows the size and checksum of what went through it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+        self.crc32 = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self.size
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+    """The rows of a base or shadow file, one row group at a time, each column one array.
+
+    Raises:
+        CorruptData: The file is missing, truncated or does not decode.
+    """
+    try:
+        with (
+            store.open_input(file.path, file.size) as source,
+            pq.ParquetFile(source, pre_buffer=not isinstance(source, pa.MemoryMappedFile)) as parquet,
+        ):
+            for number in range(parquet.num_row_groups):
+                table = parquet.read_row_group(number, columns=list(columns), use_threads=False)
+                yield {name: _one(table.column(name)) for name in columns}
+    except (pa.ArrowInvalid, pa.ArrowIOError, pa.ArrowKeyError) as error:
+        raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
+
+
+def read_base(store: ObjectStore, file: SliceFile | None, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+    """Row groups of a slice's base file; none where it has none."""
+    if file is not None and file.base is not None:
+        yield from read_row_groups(store, file.base, columns)
+
+
+def read_shadow(store: ObjectStore, file: SliceFile | None, columns: Sequence[str]) -> dict[str, pa.Array] | None:
+    """A slice's whole shadow file; None where it has none."""
+    if file is None or file.shadow is None:
+        return None
+    parts = list(read_row_groups(store, file.shadow, columns))
+    return {name: pa.concat_arrays([part[name] for part in parts]) for name in columns}
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

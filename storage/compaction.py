@@ -1,0 +1,248 @@
+"""Compaction: fold base, shadow and logs of file groups into new slices, and publish them.
+
+No lock and no abort of anybody: writers' next commits are later slots by construction, and of two compactors of one file
+group the one whose BASE comes second drops its slice (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.base_file import SliceFileWriter, read_base, read_shadow
+from storage.commit_log import new_id
+from storage.core import cut, names
+from storage.core.entries import Abort, Base, Entry, Plan, Sidecar, SliceFile, encode_list
+from storage.core.schema import TableSchema
+from storage.core.slices import FileSlice, LiveFile
+from storage.core.stitch import Stitch
+from storage.core.timeline import FileGroup, TableState
+from storage.core.types import encode_scalar
+from storage.errors import TableError
+from storage.log_reader import LogReader
+from storage.object_store import ObjectStore
+from storage.snapshot import Snapshot
+from storage.timeline import Timeline
+
+PART_BYTES: Final = 512 * 1024 * 1024  # a crash loses at most about this much work
+INLINE_LIST_BYTES: Final = 64 * 1024  # a longer list would slow every reader of the table lane
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What one compaction did.
+
+    Attributes:
+        done: File groups with a new slice.
+        skipped: File groups left as they are, and why.
+        rows: Visible rows in the new slices.
+        bytes_read: Stored bytes of base, shadow and logs that were merged.
+        bytes_written: Of the new base and shadow files.
+        seconds: Wall-clock time.
+    """
+
+    done: tuple[FileGroup, ...]
+    skipped: Mapping[FileGroup, str]
+    rows: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+
+
+def compact_slice(
+    store: ObjectStore, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], target: cut.Seqs
+) -> SliceFile:
+    """Write the next slice of one file group; it becomes visible only with a BASE entry.
+
+    Args:
+        store: The table's store.
+        schema: The snapshot's schema.
+        file_slice: What to fold, as planned at a snapshot.
+        files: What it points into.
+        target: The cut of that snapshot: all its commits up to there are in the new slice.
+
+    Raises:
+        CorruptData: A file is missing or damaged; nothing is left behind.
+    """
+    group, before = file_slice.group, file_slice.slice
+    columns = tuple(schema.slice.names)
+    log_columns = frozenset((*columns, names.OP))
+    state = LogReader(store, schema, files, [file_slice], [log_columns]).collapse(file_slice, schema.groups, columns)
+    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True)
+    unique = new_id()
+    base = SliceFileWriter(store, names.base_path(str(group), unique), schema)
+    shadow = SliceFileWriter(store, names.shadow_path(str(group), unique), schema)
+    newest = _OrderingMax(schema)
+    try:
+        for stitched in stitch.run(read_base(store, before, columns), read_shadow(store, before, columns), state):
+            for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
+                newest.add(rows)
+                writer.write(rows)
+        base_file, shadow_file = base.close(), shadow.close()
+    except BaseException as error:
+        base.discard(error)
+        shadow.discard(error)
+        raise
+    return SliceFile(
+        partition=group.partition,
+        bits=group.bits,
+        bucket=group.bucket,
+        parent=dict(before.cut) if before is not None else {},
+        cut=_stored(target),
+        groups=[g.id for g in schema.groups],
+        base=base_file,
+        shadow=shadow_file,
+        ordering_max=newest.by_group,
+    )
+
+
+class _OrderingMax:
+    """Per group the largest first ordering value of all registers, deletes included (JSON form)."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._columns = {
+            group.id: (group.ordering[0], names.floor_ordering(group.id, 0))
+            for group in schema.groups
+            if group.ordering
+        }
+        self._largest: dict[int, Any] = {}
+
+    def add(self, rows: Mapping[str, pa.Array]) -> None:
+        if not rows:
+            return
+        for group, (ordering, floor) in self._columns.items():
+            # The default of an absent group may stand in an ordering column: it is nobody's version.
+            versions = pc.if_else(rows[names.arrival(group)].is_valid(), rows[ordering], rows[floor])
+            largest = pc.max(versions).as_py()
+            if largest is not None:
+                self._largest[group] = max(self._largest.get(group, largest), largest)
+
+    @property
+    def by_group(self) -> dict[int, Any]:
+        return {group: encode_scalar(self._largest.get(group)) for group in self._columns}
+
+
+def run_compaction(
+    timeline: Timeline, snapshot: Snapshot, only: Callable[[FileSlice], bool] = lambda _: True
+) -> CompactionResult:
+    """Compact the file groups of a snapshot that have logs, and publish each as it is done (in parts).
+
+    Args:
+        timeline: The table's.
+        snapshot: A head snapshot.
+        only: Which file groups to do; all that have logs by default.
+
+    Raises:
+        CorruptData: A file is missing or damaged. Parts that were published stay, the rest is as before.
+    """
+    started = time.monotonic()
+    todo = [file_slice for file_slice in snapshot.slices if len(file_slice.rows)]
+    chosen = [file_slice for file_slice in todo if only(file_slice)]
+    if not chosen:
+        return CompactionResult((), {}, 0, 0, 0, time.monotonic() - started)
+    target = snapshot.cut.lanes
+    plan_id = new_id()
+    timeline.publish(
+        lambda _, seq, last: Plan(
+            **timeline.header(seq, last), plan_id=plan_id, cut=_stored(target), file_groups=len(chosen)
+        )
+    )
+    run = _Run(timeline, plan_id, target, complete=len(chosen) == len(todo))
+    try:
+        for number, file_slice in enumerate(chosen, start=1):
+            made = compact_slice(timeline.store, snapshot.table_schema, file_slice, snapshot.files, target)
+            run.add(file_slice, made, last=number == len(chosen))
+    except TableError as error:
+        run.abort(f"{error.code}: {error.message}")
+        raise
+    return CompactionResult(
+        tuple(run.done), run.skipped, run.rows, run.bytes_read, run.bytes_written, time.monotonic() - started
+    )
+
+
+class _Run:
+    """Slices of one plan on their way into BASE entries."""
+
+    def __init__(self, timeline: Timeline, plan_id: str, target: cut.Seqs, *, complete: bool) -> None:
+        self._timeline, self._plan_id, self._target, self._complete = timeline, plan_id, target, complete
+        self._waiting: list[SliceFile] = []
+        self._waiting_bytes = 0
+        self.done: list[FileGroup] = []
+        self.skipped: dict[FileGroup, str] = {}
+        self.rows = self.bytes_read = self.bytes_written = 0
+
+    def add(self, before: FileSlice, made: SliceFile, *, last: bool) -> None:
+        self._waiting.append(made)
+        size = _size(made)
+        self._waiting_bytes += size
+        self.bytes_read += before.base_bytes + before.log_bytes
+        self.bytes_written += size
+        if last or self._waiting_bytes >= PART_BYTES:
+            self._publish(last=last)
+
+    def abort(self, reason: str) -> None:
+        """Say that the plan is dead, and remove what was written for it but not published."""
+        for made in self._waiting:
+            self._remove(made)
+        self._timeline.publish(
+            lambda _, seq, last: Abort(**self._timeline.header(seq, last), plan_id=self._plan_id, reason=reason)
+        )
+
+    def _publish(self, *, last: bool) -> None:
+        kept: list[SliceFile] = []
+
+        def build(state: TableState, seq: int, previous: Entry) -> Base | Abort | None:
+            # Rule K3: only slices whose parent is still the newest. Checked anew after every lost race.
+            kept[:] = [made for made in self._waiting if self._is_current(state, made)]
+            header = self._timeline.header(seq, previous)
+            if kept:
+                slices = self._in_place_or_sidecar(kept)
+                # A group that was skipped has a newer slice by somebody else, so the statement holds all the same.
+                stated = _stored(self._target) if last and self._complete else {}
+                return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices)
+            if last:
+                return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")
+            return None
+
+        self._timeline.publish(build)
+        for made in self._waiting:
+            group = FileGroup(made.partition, made.bits, made.bucket)
+            if made in kept:
+                self.done.append(group)
+                self.rows += made.base.rows if made.base else 0
+            else:
+                self.skipped[group] = "another compaction published a newer slice first"
+                self._remove(made)
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _is_current(self, state: TableState, made: SliceFile) -> bool:
+        chain = state.slices.get(FileGroup(made.partition, made.bits, made.bucket))
+        return made.parent == (chain[-1].file.cut if chain else {})
+
+    def _in_place_or_sidecar(self, slices: list[SliceFile]) -> list[SliceFile] | Sidecar:
+        encoded = encode_list(slices)
+        if len(encoded) <= INLINE_LIST_BYTES:
+            return slices
+        path = names.index_path(names.TABLE_LANE, new_id())
+        self._timeline.store.put(path, encoded)
+        return Sidecar.of(path, encoded)
+
+    def _remove(self, made: SliceFile) -> None:
+        for file in (made.base, made.shadow):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    self._timeline.store.delete(file.path)
+
+
+def _size(made: SliceFile) -> int:
+    return sum(file.size for file in (made.base, made.shadow) if file)
+
+
+def _stored(seqs: cut.Seqs) -> dict[str, int]:
+    return dict(seqs.items())

@@ -1,0 +1,307 @@
+"""Table configuration: the user's words, checked, then turned into a `TableSchema`.
+
+Every refusal names the field and says how to mend it; a configuration that passes can be created. Shape and meaning:
+README.md, "Table configuration".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from storage.core import names
+from storage.core.schema import Column, Group, Stream, TableSchema
+from storage.core.types import format_type, parse_type
+from storage.errors import InvalidInput
+
+RESERVED: Final = ("_op", "_supplied")
+MAX_BUCKETS: Final = 1 << 16  # a file group per bucket and partition: more only makes small files
+_MERGE_MODES: Final = ("latest",)
+_SMALL_INTEGERS: Final = (pa.int8(), pa.int16())
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ColumnConfig(_Model):
+    """A column given as a mapping: its Spark SQL type name and the value shown where its group is absent."""
+
+    type: str
+    default: Any = None
+
+
+class GroupConfig(_Model):
+    """Columns that change together, the columns that order their events, and how events merge."""
+
+    columns: list[str] = Field(min_length=1)
+    ordering: list[str] = []
+    merge: str = "latest"
+
+
+class StreamConfig(_Model):
+    """A producer: the groups it writes and what its deletes mean."""
+
+    groups: list[str] = Field(min_length=1)
+    on_delete: Literal["group", "row", "ignore"] = "group"
+
+
+class TableConfig(_Model):
+    """The configuration of one table, as in YAML."""
+
+    key: list[str] = Field(min_length=1)
+    partition_by: list[str] = []
+    buckets: int = 8
+    columns: dict[str, str | ColumnConfig] = Field(min_length=1)
+    groups: dict[str, GroupConfig] = Field(min_length=1)
+    streams: dict[str, StreamConfig] = Field(min_length=1)
+
+
+def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableConfig:
+    """Configuration from a mapping, or from a YAML file when given a path.
+
+    Raises:
+        InvalidInput: It does not have the shape of a configuration; every wrong field is named.
+    """
+    if isinstance(source, TableConfig):
+        return source
+    if isinstance(source, str | Path):
+        try:
+            source = yaml.safe_load(Path(source).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidInput(f"cannot read the table configuration: {error}", hint="give a YAML file") from error
+        except yaml.YAMLError as error:
+            raise InvalidInput(f"the table configuration is not YAML: {error}", hint="mend the file") from error
+    try:
+        return TableConfig.model_validate(source)
+    except ValidationError as error:
+        raise InvalidInput(
+            f"table configuration: {describe(error)}", hint="see README.md, Table configuration"
+        ) from None
+
+
+def describe(error: ValidationError) -> str:
+    """Every wrong field of a pydantic error on one line: ``field.path: what is wrong``."""
+    seen: dict[str, str] = {}
+    for item in error.errors():
+        # A union names its members in the path; the user wrote none of those words.
+        path = ".".join(str(part) for part in item["loc"] if part not in {"str", "ColumnConfig"})
+        if item["type"] == "extra_forbidden":
+            seen.setdefault(path, "is not a field here")
+        else:
+            seen.setdefault(path, item["msg"])
+    return "; ".join(f"{path or 'the whole'}: {message}" for path, message in seen.items())
+
+
+def build_schema(config: TableConfig) -> TableSchema:
+    """Check what fields mean together and give every column, group and stream its id.
+
+    Raises:
+        InvalidInput: One message a mistake, naming the field, with the mend as hint.
+    """
+    _check_names(config)
+    columns = _columns(config)
+    by_name = {column.name: column for column in columns}
+    _check_key(config, by_name)
+    _check_groups(config, by_name)
+    _check_streams(config)
+    return TableSchema(
+        key=tuple(config.key),
+        partition_by=tuple(config.partition_by),
+        bucket_bits=config.buckets.bit_length() - 1,
+        columns=tuple(_as_key(column) if column.name in config.key else column for column in columns),
+        groups=tuple(
+            Group(i, name, tuple(n for n in config.columns if n in group.columns), tuple(group.ordering), group.merge)
+            for i, (name, group) in enumerate(config.groups.items(), start=1)
+        ),
+        streams=tuple(
+            Stream(i, names.StreamName(names.lane_name(name)), tuple(stream.groups), stream.on_delete)
+            for i, (name, stream) in enumerate(config.streams.items(), start=1)
+        ),
+    )
+
+
+def _check_names(config: TableConfig) -> None:
+    for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
+        folded = Counter(name.lower() for name in given)
+        for name in given:
+            if not name:
+                raise InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
+            if name.lower() in RESERVED or name.lower().startswith(names.HIDDEN_PREFIX):
+                raise InvalidInput(
+                    f"{kind}.{name}: the name is reserved",
+                    hint=f"names other than {', '.join(RESERVED)} that do not start with {names.HIDDEN_PREFIX}",
+                )
+            if folded[name.lower()] > 1:
+                raise InvalidInput(
+                    f"{kind}.{name}: two names differ only in case", hint="Spark SQL ignores case: rename one"
+                )
+
+
+def _columns(config: TableConfig) -> list[Column]:
+    columns = []
+    for i, (name, given) in enumerate(config.columns.items(), start=1):
+        column = ColumnConfig(type=given) if isinstance(given, str) else given
+        try:
+            arrow_type = parse_type(column.type)
+        except InvalidInput as error:
+            raise InvalidInput(f"columns.{name}: {error.message}", hint=error.hint) from None
+        columns.append(Column(i, name, arrow_type, _default(name, column.default, arrow_type)))
+    return columns
+
+
+def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_nested(arrow_type):
+        raise InvalidInput(
+            f"columns.{name}.default: nested columns take no default", hint="leave it out: NULL is shown"
+        )
+    try:
+        if pa.types.is_decimal(arrow_type) and not isinstance(value, bool):
+            value = decimal.Decimal(str(value))
+        elif pa.types.is_timestamp(arrow_type) and isinstance(value, str):
+            value = dt.datetime.fromisoformat(value)
+        elif pa.types.is_date(arrow_type) and isinstance(value, str):
+            value = dt.date.fromisoformat(value)
+        if isinstance(value, bool) != pa.types.is_boolean(arrow_type):
+            raise TypeError  # noqa: TRY301 - Arrow takes True for 1; a reader of the configuration would not
+        return pa.scalar(value, arrow_type).as_py()
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, decimal.InvalidOperation):
+        raise InvalidInput(
+            f"columns.{name}.default: {value!r} is not a {format_type(arrow_type)}",
+            hint="give a value of the column's type",
+        ) from None
+
+
+def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
+    _check_known("key", config.key, columns)
+    _check_once("key", config.key)
+    for name in config.key:
+        if not _is_key_type(columns[name].type):
+            raise InvalidInput(
+                f"key: column {name!r} has type {format_type(columns[name].type)}",
+                hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal",
+            )
+        if columns[name].default is not None:
+            raise InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
+    if config.buckets < 1 or config.buckets & (config.buckets - 1) or config.buckets > MAX_BUCKETS:
+        raise InvalidInput(
+            f"buckets: {config.buckets} is not a power of two from 1 to {MAX_BUCKETS}", hint="for example 8"
+        )
+    _check_once("partition_by", config.partition_by)
+    for name in config.partition_by:
+        if name not in config.key:
+            raise InvalidInput(
+                f"partition_by: column {name!r} is not part of the key",
+                hint="a key must live in one partition for ever: add the column to the key, or do not partition by it",
+            )
+
+
+def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
+    owner: dict[str, str] = {}
+    for name, group in config.groups.items():
+        field = f"groups.{name}"
+        _check_known(f"{field}.columns", group.columns, columns)
+        for column in group.columns:
+            if column in config.key:
+                raise InvalidInput(
+                    f"{field}.columns: {column!r} is a key column", hint="key columns belong to no group: remove it"
+                )
+            if column in owner:
+                raise InvalidInput(
+                    f"{field}.columns: column {column!r} is in group {owner[column]!r} already",
+                    hint="every column belongs to exactly one group",
+                )
+            owner[column] = name
+        _check_once(f"{field}.ordering", group.ordering)
+        for column in group.ordering:
+            if column not in group.columns:
+                raise InvalidInput(
+                    f"{field}.ordering: {column!r} is not a column of the group",
+                    hint=f"an ordering column is one of the group's own: {', '.join(group.columns)}",
+                )
+            if not _is_ordering_type(columns[column].type):
+                raise InvalidInput(
+                    f"{field}.ordering: column {column!r} has type {format_type(columns[column].type)}",
+                    hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
+                )
+        if group.merge not in _MERGE_MODES:
+            raise InvalidInput(
+                f"{field}.merge: {group.merge!r} is not a merge mode of this version",
+                hint=f"modes: {', '.join(_MERGE_MODES)}",
+            )
+    for column in config.columns:
+        if column not in owner and column not in config.key:
+            raise InvalidInput(f"columns.{column}: the column is in no group", hint="add it to a group, or to the key")
+
+
+def _check_streams(config: TableConfig) -> None:
+    deletes: dict[str, tuple[str, str]] = {}
+    for name, stream in config.streams.items():
+        names.lane_name(name)
+        _check_known(f"streams.{name}.groups", stream.groups, config.groups)
+        _check_once(f"streams.{name}.groups", stream.groups)
+        if stream.on_delete == "ignore":
+            continue
+        for group in stream.groups:
+            other, policy = deletes.setdefault(group, (name, stream.on_delete))
+            if policy != stream.on_delete:
+                raise InvalidInput(
+                    f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r} deletes {policy!r} "
+                    f"in group {group!r} too",
+                    hint="streams that feed one group must not mix row and group deletes",
+                )
+    for group in config.groups:
+        if not any(group in stream.groups for stream in config.streams.values()):
+            raise InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
+
+
+def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise InvalidInput(f"{field}: there is no {name!r}", hint=f"known: {', '.join(known)}")
+
+
+def _check_once(field: str, given: Iterable[str]) -> None:
+    for name, count in Counter(given).items():
+        if count > 1:
+            raise InvalidInput(f"{field}: {name!r} stands there {count} times", hint="name it once")
+
+
+def _is_key_type(arrow_type: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_string(arrow_type)
+        or pa.types.is_binary(arrow_type)
+        or pa.types.is_date(arrow_type)
+        or pa.types.is_timestamp(arrow_type)
+        or pa.types.is_decimal(arrow_type)
+    )
+
+
+def _is_ordering_type(arrow_type: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_decimal(arrow_type)
+        or pa.types.is_date(arrow_type)
+        or pa.types.is_timestamp(arrow_type)
+        or pa.types.is_string(arrow_type)
+        or arrow_type == pa.float64()
+    )
+
+
+def _as_key(column: Column) -> Column:
+    # Iceberg's bucket transform knows no 8- and 16-bit integers; wider ones hold the same values.
+    if column.type in _SMALL_INTEGERS:
+        return Column(column.id, column.name, pa.int32(), column.default)
+    return column

@@ -1,0 +1,58 @@
+"""Changing a few rows of a long column: the inner loop of every stitch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core.keys import Indices
+
+_BYTE = 8
+
+
+def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
+    """A copy of ``column`` in which ``rows`` (distinct positions) hold ``values``, in that order.
+
+    Fixed-width columns are copied and written in place; others go through one `take` over both.
+    """
+    if len(rows) == 0:
+        return column
+    width = _byte_width(column.type)
+    if width is None:
+        positions = np.arange(len(column), dtype=np.int64)
+        positions[rows] = np.arange(len(column), len(column) + len(values))
+        return pa.concat_arrays([column, values]).take(pa.array(positions))
+    data = _fixed(column, width).copy()
+    data[rows] = _fixed(values, width)
+    validity = None
+    if column.null_count or values.null_count:
+        valid = np.asarray(column.is_valid())
+        valid = valid.copy()
+        valid[rows] = np.asarray(values.is_valid())
+        validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(column.type, len(column), [validity, pa.py_buffer(data)])
+
+
+def nulls_or_default(field: pa.Field, count: int, default: Any) -> pa.Array:
+    """``count`` values of a column whose group is absent."""
+    if default is None:
+        return pa.nulls(count, field.type)
+    return pa.repeat(pa.scalar(default, field.type), count)
+
+
+def _byte_width(arrow_type: pa.DataType) -> int | None:
+    """Bytes per value where a column is one plain data buffer."""
+    if pa.types.is_primitive(arrow_type) or pa.types.is_decimal128(arrow_type):
+        bits = int(arrow_type.bit_width)
+        return bits // _BYTE if bits % _BYTE == 0 else None
+    return None
+
+
+def _fixed(array: pa.Array, width: int) -> np.ndarray[Any, Any]:
+    dtype = np.dtype(f"V{width}") if width > _BYTE else np.dtype(f"u{width}")
+    buffer = array.buffers()[1]
+    if buffer is None:  # an all-null array may have no data
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]

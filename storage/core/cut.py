@@ -1,0 +1,57 @@
+"""Cuts: how far of each lane a snapshot or a slice reaches.
+
+A cut is one number per lane, the last entry that is in it; a lane that is not named has none in it. Cuts are ordered
+lane by lane. A *snapshot's* cut adds T, the prefix of the table lane, and has a text form that users may keep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from storage.core.names import LaneName, lane_name
+from storage.errors import InvalidInput
+
+Seqs = Mapping[LaneName, int]
+
+PREFIX: Final = "cut:1:"
+_TEXT: Final = re.compile(r"cut:1:(\d{1,18}):((?:[^=,]+=\d{1,18}(?:,|$))*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """(T, V): a prefix of the table lane and one of every writer's lane. A snapshot is a function of nothing else."""
+
+    table: int
+    lanes: Seqs
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.table}:" + ",".join(f"{lane}={seq}" for lane, seq in sorted(self.lanes.items()) if seq)
+
+
+def parse_cut(text: str) -> Cut:
+    """The cut that `str` gave.
+
+    Raises:
+        InvalidInput: ``text`` is not one.
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None or text.endswith(","):
+        raise InvalidInput(f"{text!r} is not a cut", hint="a cut is what str(snapshot.cut) gives: cut:1:7:orders=12")
+    lanes = {}
+    for part in filter(None, match.group(2).split(",")):
+        name, _, seq = part.partition("=")
+        lanes[lane_name(name)] = int(seq)
+    return Cut(int(match.group(1)), lanes)
+
+
+def within(smaller: Seqs, larger: Seqs) -> bool:
+    """Whether every entry in ``smaller`` is in ``larger``."""
+    return all(seq <= larger.get(lane, 0) for lane, seq in smaller.items())
+
+
+def lowest(first: Seqs, second: Seqs) -> dict[LaneName, int]:
+    """The entries that are in both."""
+    return {lane: min(seq, second[lane]) for lane, seq in first.items() if lane in second}

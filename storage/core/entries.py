@@ -1,0 +1,307 @@
+"""Entries of the timeline: their shapes, their bytes, and nothing else.
+
+An entry is one immutable JSON object in one slot of one lane. Reading is strict: a damaged entry is `CorruptData`, an
+entry of a kind, field or feature that this version does not know is `UnsupportedFormat`; nothing is skipped. The
+checksum is the last member and covers every byte before it, so it is verified without re-serialising.
+Shapes: FORMAT.md, "Entries". What they mean to each other: PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from storage.core.names import LaneName, Path
+from storage.errors import CorruptData, UnsupportedFormat
+
+READER_FEATURES: Final = frozenset({"merge-latest"})
+"""Features of a table that this version can read."""
+WRITER_FEATURES: Final = frozenset({"lanes"})
+"""Features of a table that this version can write."""
+
+_CHECKSUM_PREFIX: Final = b',"sha256":"'
+_CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
+
+Seqs = dict[str, int]
+"""Per lane the last entry of its prefix; a lane that is not named has none."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileRef(_Model):
+    """One stored file. ``crc32`` is that of all its bytes."""
+
+    path: Path
+    size: int
+    crc32: int
+    rows: int
+
+
+class Pieces(_Model):
+    """Where the rows of every file group stand, ordered by (partition, bucket, block); parallel lists.
+
+    ``partition`` indexes `LogIndex.partitions`; ``start`` is the first row within the block.
+    """
+
+    partition: list[int]
+    bucket: list[int]
+    block: list[int]
+    start: list[int]
+    rows: list[int]
+    deletes: list[int]
+
+
+class Blocks(_Model):
+    """The record batches of a log file in file order; parallel lists.
+
+    ``key_min`` and ``key_max`` are of the sort column; ``ordering_min`` and ``ordering_max`` hold, per group id, the
+    least and largest first ordering value (null: none). Values are in JSON form (`storage.core.types.encode_scalar`).
+    """
+
+    offset: list[int]
+    length: list[int]
+    crc32: list[int]
+    rows: list[int]
+    key_min: list[Any]
+    key_max: list[Any]
+    ordering_min: dict[int, list[Any]]
+    ordering_max: dict[int, list[Any]]
+
+
+class LogIndex(_Model):
+    """What a reader must know to fetch only what it needs of a log file."""
+
+    partitions: list[str]
+    pieces: Pieces
+    blocks: Blocks
+
+
+class Sidecar(_Model):
+    """A part of an entry that is too large to stand in it."""
+
+    path: Path
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, data: bytes) -> Sidecar:
+        return cls(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+class LogFile(_Model):
+    """One log file of a DATA entry.
+
+    Attributes:
+        file: Where it is.
+        form: ``event``: rows are events, with the commit's arrival.
+        groups: Ids of the groups it carries.
+        columns: Names of its columns, in file order.
+        deletes: How many of its rows are deletes.
+        bits: Bucket bits of the layout its index speaks of.
+        index: In place, or in a sidecar.
+    """
+
+    file: FileRef
+    form: Literal["event"]
+    groups: list[int]
+    columns: list[str]
+    deletes: int
+    bits: int
+    index: LogIndex | Sidecar
+
+
+class SliceFile(_Model):
+    """One slice of a file group: everything of its logs up to ``cut``, merged.
+
+    Attributes:
+        partition: Folder of the partition, "" for none.
+        bits: Bucket bits.
+        bucket: Bucket number.
+        parent: Cut of the slice this one was made from; empty for the first.
+        cut: Per lane the last entry that is in it.
+        groups: Ids of the groups it covers.
+        base: Visible rows; None if there are none.
+        shadow: Rows without a visible group, or hidden; None if there are none.
+        ordering_max: Per group id the largest first ordering value in base and shadow, in JSON form.
+    """
+
+    partition: str
+    bits: int
+    bucket: int
+    parent: Seqs
+    cut: Seqs
+    groups: list[int]
+    base: FileRef | None
+    shadow: FileRef | None
+    ordering_max: dict[int, Any]
+
+
+class Header(_Model):
+    """What every entry has.
+
+    Attributes:
+        lane: "" for the table lane.
+        seq: 1, 2, ... without gaps.
+        epoch: Number of the claim under which it was written; 0 in the table lane.
+        commit_id: Random; tells one's own entry from another's.
+        prev_id: ``commit_id`` of entry seq - 1; "" for the first.
+        table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that its writer knew; 0 where that has no meaning.
+        stamp: Milliseconds that order versions (never a duration, never compared with a clock).
+        committed_at_ms: Wall clock, made monotone within the lane; used only to find a snapshot by time.
+    """
+
+    lane: LaneName
+    seq: int
+    epoch: int
+    commit_id: str
+    prev_id: str
+    table_rev: int
+    stamp: int
+    committed_at_ms: int
+
+
+class Create(Header):
+    """First entry of the table lane."""
+
+    kind: Literal["CREATE"] = "CREATE"
+    format_version: Literal[1] = 1
+    table_id: str
+    reader_features: list[str]
+    writer_features: list[str]
+    table_schema: dict[str, Any]
+
+
+class LaneAdd(Header):
+    """A writer's lane exists from here on."""
+
+    kind: Literal["LANE_ADD"] = "LANE_ADD"
+    name: LaneName
+    lane_id: int
+    stream: str
+
+
+class Plan(Header):
+    """A compaction means to make slices with this cut."""
+
+    kind: Literal["PLAN"] = "PLAN"
+    plan_id: str
+    cut: Seqs
+    file_groups: int
+
+
+class Abort(Header):
+    """A compaction gave up; its files are garbage."""
+
+    kind: Literal["ABORT"] = "ABORT"
+    plan_id: str
+    reason: str
+
+
+class Base(Header):
+    """Slices that are readable from here on; ``last`` closes the plan.
+
+    ``covered`` (a cut, or empty): no entry up to it has rows of a file group that has no slice by now. Without this
+    fact, file groups that have never had a row would keep the logs of all time alive.
+    """
+
+    kind: Literal["BASE"] = "BASE"
+    plan_id: str
+    last: bool
+    covered: Seqs
+    slices: list[SliceFile] | Sidecar
+
+
+class Claim(Header):
+    """A writer's incarnation begins; every older one of this lane is fenced."""
+
+    kind: Literal["CLAIM"] = "CLAIM"
+    owner: str
+
+
+class Data(Header):
+    """One commit: all its files become visible at once."""
+
+    kind: Literal["DATA"] = "DATA"
+    stream: str
+    query_id: str
+    batch: int
+    rows: int
+    rows_ignored: int
+    source: dict[str, Any]
+    files: list[LogFile]
+
+
+class Noop(Header):
+    """Fills a slot and means nothing."""
+
+    kind: Literal["NOOP"] = "NOOP"
+    reason: str
+
+
+TableEntry = Create | LaneAdd | Plan | Abort | Base
+LaneEntry = Claim | Data | Noop
+Entry = TableEntry | LaneEntry
+
+_ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
+_KINDS: Final = frozenset({"CREATE", "LANE_ADD", "PLAN", "ABORT", "BASE", "CLAIM", "DATA", "NOOP"})
+_TABLE_KINDS: Final = (Create, LaneAdd, Plan, Abort, Base)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Bytes of an entry, checksum last."""
+    body = json.dumps(entry.model_dump(), separators=(",", ":"), ensure_ascii=False).encode()[:-1]
+    return body + _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry:
+    """The entry in slot ``seq`` of ``lane``.
+
+    Raises:
+        CorruptData: The bytes are damaged, or belong to another slot.
+        UnsupportedFormat: A newer version wrote it.
+    """
+    where = f"entry {seq} of {f'lane {lane!r}' if lane else 'the table lane'}"
+    body, end = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if end != _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}':
+        raise CorruptData(
+            f"{where} is damaged: its checksum does not match its {len(data)} bytes",
+            hint="restore the object from a copy of the store; weft never rewrites an entry",
+        )
+    try:
+        values = json.loads(body + b"}")
+    except ValueError as error:
+        raise CorruptData(f"{where} is not JSON: {error}", hint="its writer was broken: report it") from error
+    if values.get("kind") not in _KINDS:
+        raise UnsupportedFormat(f"{where} is of kind {values.get('kind')!r}", hint="upgrade weft to read this table")
+    try:
+        entry = _ADAPTER.validate_python(values)
+    except ValidationError as error:
+        raise UnsupportedFormat(
+            f"{where} ({values['kind']}) is not of a shape that this version knows: {error.errors()[0]['loc']}: "
+            f"{error.errors()[0]['msg']}",
+            hint="upgrade weft to read this table",
+        ) from None
+    if (entry.lane, entry.seq) != (lane, seq) or isinstance(entry, _TABLE_KINDS) == bool(lane):
+        raise CorruptData(
+            f"{where} says it is {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
+        )
+    return entry
+
+
+def encode_list(items: list[SliceFile] | LogIndex) -> bytes:
+    """Bytes of a part of an entry, as they stand in a sidecar."""
+    value = items.model_dump() if isinstance(items, LogIndex) else [item.model_dump() for item in items]
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode_index(data: bytes) -> LogIndex:
+    return LogIndex.model_validate_json(data)
+
+
+def decode_slices(data: bytes) -> list[SliceFile]:
+    return TypeAdapter(list[SliceFile]).validate_json(data)

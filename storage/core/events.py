@@ -1,0 +1,252 @@
+"""Input rows to events: the one place where a row is judged.
+
+A batch is accepted whole or refused whole: columns and types are checked first (`InvalidInput`), then rows (`Problem`, so
+that a caller may set bad rows aside). What passes is an *event batch*: key columns, the columns of whole groups, and the
+operation as a number, delete policy resolved. MERGE semantics: "Words", "Deletes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import names, ordering
+from storage.core.casting import cast_column
+from storage.core.keys import Mask
+from storage.core.schema import Group, Stream, TableSchema
+from storage.errors import InvalidInput
+
+
+class Op(IntEnum):
+    """Operation of an event as stored (int8), also the kind of a floor."""
+
+    UPSERT = 0
+    DELETE_GROUP = 1
+    DELETE_ROW = 2
+
+
+OP_COLUMN: Final = "_op"
+MAX_EXAMPLES: Final = 3
+
+_UPSERT_WORDS: Final = ("upsert", "I", "U", "+I", "+U", "c", "u", "r", "insert", "update")
+_DELETE_WORDS: Final = ("delete", "D", "-D", "d")
+_BEFORE_WORDS: Final = ("-U", "update_before")
+_UNKNOWN: Final = -1
+_BEFORE: Final = -2
+_CODES: Final = {
+    **dict.fromkeys(_UPSERT_WORDS, int(Op.UPSERT)),
+    **dict.fromkeys(_DELETE_WORDS, int(Op.DELETE_GROUP)),
+    **dict.fromkeys(_BEFORE_WORDS, _BEFORE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why some rows of a batch are refused. ``rows`` is a mask over the batch as it came."""
+
+    column: str
+    reason: str
+    hint: str
+    rows: Mask
+    examples: tuple[str, ...]
+
+    @property
+    def error(self) -> InvalidInput:
+        count = int(self.rows.sum())
+        shown = f", for example {'; '.join(self.examples)}" if self.examples else ""
+        return InvalidInput(
+            f"column {self.column!r}: {self.reason} in {count} of {len(self.rows)} rows{shown}", hint=self.hint
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events of one stream in input order: key columns, whole groups, `names.OP`; ``ignored`` rows were dropped."""
+
+    rows: pa.Table
+    groups: tuple[Group, ...]
+    ignored: int
+
+
+def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
+    """Events of a whole batch.
+
+    Raises:
+        InvalidInput: The batch has a wrong column or type, or any bad row.
+    """
+    groups = present_groups(table.schema.names, schema, stream)
+    columns = _cast(table, schema, stream, groups)
+    codes, problems = _judge(table, columns, schema, stream, groups)
+    if problems:
+        raise problems[0].error
+    return _events(columns, codes, schema, stream, groups)
+
+
+def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[EventBatch, tuple[Problem, ...]]:
+    """Events of the good rows of a batch, and what is wrong with the others.
+
+    Raises:
+        InvalidInput: The batch has a wrong column or type: no row of it can be good.
+    """
+    groups = present_groups(table.schema.names, schema, stream)
+    columns = _cast(table, schema, stream, groups)
+    codes, problems = _judge(table, columns, schema, stream, groups)
+    if problems:
+        good = ~np.logical_or.reduce([problem.rows for problem in problems])
+        keep = pa.array(good)
+        columns = {name: column.filter(keep) for name, column in columns.items()}
+        codes = codes[good]
+    return _events(columns, codes, schema, stream, groups), tuple(problems)
+
+
+def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) -> tuple[Group, ...]:
+    """The stream's groups that a batch with these columns writes.
+
+    Raises:
+        InvalidInput: An unknown or foreign column, a missing key, half a group, or no group at all.
+    """
+    allowed = schema.stream_columns(stream)
+    for name in given:
+        if given.count(name) > 1:
+            raise InvalidInput(f"column {name!r} stands in the batch twice", hint="name it once")
+        if name in allowed or name == OP_COLUMN:
+            continue
+        if name in schema.group_of_column:
+            raise InvalidInput(
+                f"column {name!r} belongs to group {schema.group_of_column[name].name!r}, which stream "
+                f"{stream.name!r} does not write",
+                hint=f"columns of this stream: {', '.join(allowed)}",
+            )
+        raise InvalidInput(f"the table has no column {name!r}", hint=f"columns of this stream: {', '.join(allowed)}")
+    for name in schema.key:
+        if name not in given:
+            raise InvalidInput(f"key column {name!r} is missing", hint=f"every event has: {', '.join(schema.key)}")
+    groups = []
+    for group_name in stream.groups:
+        group = schema.group_by_name[group_name]
+        missing = [name for name in group.columns if name not in given]
+        if not missing:
+            groups.append(group)
+        elif len(missing) < len(group.columns):
+            raise InvalidInput(
+                f"group {group.name!r} is incomplete: column {', '.join(repr(name) for name in missing)} is missing",
+                hint=f"give all of {', '.join(group.columns)}, or none of them",
+            )
+    if not groups:
+        raise InvalidInput(
+            f"the batch has no column group of stream {stream.name!r}",
+            hint=f"columns of this stream: {', '.join(allowed)}",
+        )
+    return tuple(groups)
+
+
+def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]) -> dict[str, pa.Array]:
+    wanted = set(schema.key).union(*(group.columns for group in groups))
+    columns = {}
+    for name in schema.stream_columns(stream):
+        if name not in wanted:
+            continue
+        column = cast_column(name, table.column(name), schema.column_by_name[name].type)
+        columns[name] = column
+    for group in groups:
+        for name in group.ordering:
+            if pa.types.is_float64(columns[name].type):
+                # -0.0 and 0.0 are equal but differ in bytes: one form only is ever stored. x + 0.0 gives it.
+                columns[name] = pc.add(columns[name], 0.0)
+    return columns
+
+
+def _judge(
+    table: pa.Table, columns: Mapping[str, pa.Array], schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
+) -> tuple[np.ndarray, list[Problem]]:
+    problems = [
+        _problem(columns, schema, name, "NULL in a key column", "every event names its key", columns[name].is_null())
+        for name in schema.key
+        if columns[name].null_count
+    ]
+    for group in groups:
+        for name in group.ordering:
+            if pa.types.is_float64(columns[name].type):
+                nan = pc.is_nan(columns[name]).fill_null(False)
+                if pc.any(nan).as_py():
+                    hint = "NaN has no place in an order: send NULL, or a number"
+                    problems.append(_problem(columns, schema, name, "NaN in an ordering column", hint, nan))
+    codes, problem = _operations(table)
+    if problem is not None:
+        problems.append(problem)
+    if stream.on_delete != "ignore" and (codes == Op.DELETE_GROUP).any():
+        untouched = _touches_nothing(columns, groups)
+        if untouched is not None and (lost := untouched & (codes == Op.DELETE_GROUP)).any():
+            ordering_names = " and ".join(name for group in groups for name in group.ordering)
+            hint = "a delete needs its ordering value: it says which events it is newer than"
+            problems.append(
+                _problem(columns, schema, ordering_names, "NULL in every ordering column of a delete", hint, lost)
+            )
+    return codes, problems
+
+
+def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
+    """Operation code of every row; `_BEFORE` for update-before rows, `_UNKNOWN` where the word is none."""
+    if OP_COLUMN not in table.schema.names:
+        return np.zeros(len(table), np.int8), None
+    words = cast_column(OP_COLUMN, table.column(OP_COLUMN), pa.string()).dictionary_encode()
+    known = words.dictionary.to_pylist()
+    by_index = np.array([_CODES.get(word, _UNKNOWN) for word in known], np.int8)
+    indices = np.asarray(words.indices.fill_null(len(known)))
+    codes = np.append(by_index, np.int8(Op.UPSERT))[indices]
+    unknown = codes == _UNKNOWN
+    if not unknown.any():
+        return codes, None
+    examples = tuple(repr(word) for word in known if word not in _CODES)[:MAX_EXAMPLES]
+    hint = f"{', '.join(_UPSERT_WORDS)}, {', '.join(_DELETE_WORDS)}, {', '.join(_BEFORE_WORDS)}, or NULL for an upsert"
+    return codes, Problem(OP_COLUMN, "not an operation", hint, unknown, examples)
+
+
+def _touches_nothing(columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Mask | None:
+    """Mask of the rows that touch no group for want of an ordering value; None where every row touches one."""
+    result: Mask | None = None
+    for group in groups:
+        if not group.ordering:
+            return None
+        missing = ordering.all_null([columns[name] for name in group.ordering])
+        if missing is None:
+            return None
+        result = missing if result is None else result & missing
+    return result
+
+
+def _events(
+    columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
+) -> EventBatch:
+    dropped = codes == _BEFORE
+    deletes = codes == Op.DELETE_GROUP
+    if stream.on_delete == "ignore":
+        dropped |= deletes
+    elif stream.on_delete == "row":
+        codes = np.where(deletes, np.int8(Op.DELETE_ROW), codes)
+    untouched = _touches_nothing(columns, groups)
+    if untouched is not None:
+        dropped |= untouched
+    schema_of_events = schema.event_schema(columns).remove_metadata()
+    arrays = [*columns.values(), pa.array(codes, pa.int8())]
+    fields = [schema_of_events.field(name) for name in (*columns, names.OP)]
+    rows = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    ignored = int(dropped.sum())
+    return EventBatch(rows.filter(pa.array(~dropped)) if ignored else rows, groups, ignored)
+
+
+def _problem(
+    columns: Mapping[str, pa.Array], schema: TableSchema, column: str, reason: str, hint: str, rows: pa.Array | Mask
+) -> Problem:
+    mask = np.asarray(rows)
+    examples = tuple(
+        f"row {i} (" + ", ".join(f"{name}={columns[name][i].as_py()!r}" for name in schema.key) + ")"
+        for i in np.flatnonzero(mask)[:MAX_EXAMPLES].tolist()
+    )
+    return Problem(column, reason, hint, mask, examples)

@@ -1,0 +1,17 @@
+"""Merge modes: how the events of one key in one group become one register, and how registers merge.
+
+Adding a mode is one module here and one line in `MODES`. Everything around a mode (sorting, finding, visibility, files)
+is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from storage.core.modes.base import GroupEvents, MergeMode, Registers
+from storage.core.modes.latest import Latest
+
+__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers"]
+
+MODES: Final[Mapping[str, MergeMode]] = {"latest": Latest()}

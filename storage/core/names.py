@@ -1,0 +1,109 @@
+"""Every name and path of a table: built here, parsed here, nowhere else.
+
+Rules of this room: no user text reaches a path unencoded; a name that matters to the protocol (lane, slot, log file) can
+be parsed back exactly; hidden columns are named by id, never by user names. Layout: FORMAT.md, "Files".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType
+from urllib.parse import quote
+
+from storage.errors import InvalidInput
+
+LaneName = NewType("LaneName", str)
+StreamName = NewType("StreamName", str)
+Path = NewType("Path", str)
+"""Relative to the table's root, with forward slashes."""
+
+TIMELINE: Final = "_weft/timeline"
+TABLE_LANE: Final = LaneName("")
+"""The table lane has no name of its own, so no writer's lane can ever be called like it."""
+
+HIDDEN_PREFIX: Final = "__weft_"
+KEY: Final = "__weft_key"
+"""Order-preserving binary form of a composite or decimal key (see `storage.core.keys`)."""
+OP: Final = "__weft_op"
+"""Operation of an event row in a log file: int8, see `storage.core.events`."""
+
+_LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SLOT: Final = re.compile(r"(\d{20})\.json")
+_LOG_FILE: Final = re.compile(r"(\d{10})-(\d{20})-(\d{5})-([0-9a-f]{32})\.arrow")
+
+
+def lane_name(text: str) -> LaneName:
+    """Check a lane (or stream, which gives its lane its default name).
+
+    Raises:
+        InvalidInput: It does not match the pattern.
+    """
+    if not _LANE.fullmatch(text):
+        raise InvalidInput(
+            f"{text!r} is not a lane or stream name",
+            hint="1 to 64 letters, digits, '_' or '-', starting with a letter or digit",
+        )
+    return LaneName(text)
+
+
+def slot_path(lane: LaneName, seq: int) -> Path:
+    """Path of entry ``seq`` (1, 2, ...) of a lane; `TABLE_LANE` for the table lane."""
+    return Path(f"{lane_folder(lane)}/{seq:020d}.json")
+
+
+def lane_folder(lane: LaneName) -> Path:
+    return Path(f"{TIMELINE}/lanes/{lane}" if lane else f"{TIMELINE}/table")
+
+
+def index_path(lane: LaneName, uuid: str) -> Path:
+    """Sidecar of an entry whose lists are too large to stand in it."""
+    return Path(f"_weft/index/{lane or 'table'}/{uuid}.json")
+
+
+def log_path(lane: LaneName, epoch: int, seq: int, task: int, uuid: str) -> Path:
+    """A log file names the claim and the slot it was written for, so that an orphan is known without a clock."""
+    return Path(f"log/{lane}/{epoch:010d}-{seq:020d}-{task:05d}-{uuid}.arrow")
+
+
+def base_path(file_group: str, uuid: str) -> Path:
+    return Path(f"base/{file_group}/{uuid}.parquet")
+
+
+def shadow_path(file_group: str, uuid: str) -> Path:
+    return Path(f"shadow/{file_group}/{uuid}.parquet")
+
+
+def parse_slot(file_name: str) -> int | None:
+    match = _SLOT.fullmatch(file_name)
+    return int(match.group(1)) if match else None
+
+
+def parse_log_file(file_name: str) -> tuple[int, int] | None:
+    """(epoch, target seq) of a log file's name, or None for a name that is not one."""
+    match = _LOG_FILE.fullmatch(file_name)
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def encode_partition(column: str, value: str | None) -> str:
+    """One folder of a partitioned file group; percent-encoded, and never parsed back (values stand in the files)."""
+    return f"{quote(column, safe='')}={'__null__' if value is None else quote(value, safe='') or '__empty__'}"
+
+
+def arrival(group_id: int) -> str:
+    """Hidden slice column: the arrival of the group's register; non-null exactly when the group is present."""
+    return f"{HIDDEN_PREFIX}g{group_id}_arrival"
+
+
+def floor_arrival(group_id: int) -> str:
+    """Hidden slice column: the arrival of the largest surviving delete, null where there is none."""
+    return f"{HIDDEN_PREFIX}g{group_id}_floor_arrival"
+
+
+def floor_kind(group_id: int) -> str:
+    """Hidden slice column: what kind of delete the floor is (`storage.core.events.Op`)."""
+    return f"{HIDDEN_PREFIX}g{group_id}_floor_kind"
+
+
+def floor_ordering(group_id: int, position: int) -> str:
+    """Hidden slice column: the floor's value of the group's ordering column number ``position``."""
+    return f"{HIDDEN_PREFIX}g{group_id}_floor_o{position}"

@@ -1,0 +1,60 @@
+"""Ordering tuples as comparable numbers.
+
+One rule: `ranks` gives numbers that compare like the tuples, left to right, NULLS FIRST, within one call. Versions are
+``(ordering tuple, arrival, position)`` (MERGE semantics); arrival and position are compared by the callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Ranks = npt.NDArray[Any]
+"""int64 or float64, one per row."""
+
+
+def ranks(columns: Sequence[pa.Array]) -> Ranks:
+    """Comparable number of every row's ordering tuple; ``columns`` are one or more arrays of equal length.
+
+    The numbers of one call compare with each other only.
+    """
+    first = columns[0]
+    if len(columns) == 1 and first.null_count == 0:
+        native = _native(first)
+        if native is not None:
+            return native
+    result = np.zeros(len(first), np.int64)
+    for column in columns:
+        dense = np.asarray(pc.rank(column, sort_keys=[("", "ascending", "at_start")], tiebreaker="dense"))
+        # Re-densify after every column: products of dense ranks would overflow, ranks of ranks cannot.
+        result = result * (len(first) + 1) + dense.astype(np.int64)
+        if len(columns) > 1:
+            result = np.unique(result, return_inverse=True)[1]
+    return result
+
+
+def _native(array: pa.Array) -> Ranks | None:
+    """The column's own numbers where they compare as they should."""
+    arrow_type = array.type
+    if pa.types.is_int64(arrow_type) or pa.types.is_timestamp(arrow_type):
+        return np.asarray(array.view(pa.int64()))
+    if pa.types.is_date32(arrow_type):
+        return np.asarray(array.view(pa.int32()))
+    if pa.types.is_integer(arrow_type) or pa.types.is_float64(arrow_type):
+        return np.asarray(array)
+    return None
+
+
+def all_null(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
+    """Mask of the rows whose ordering values are all null; None where there is no such row."""
+    if any(column.null_count == 0 for column in columns):
+        return None
+    mask = np.ones(len(columns[0]), np.bool_)
+    for column in columns:
+        mask &= np.asarray(column.is_null())
+    return mask if mask.any() else None

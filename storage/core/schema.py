@@ -1,0 +1,198 @@
+"""The table's schema: columns, groups and streams with ids that never change and are never reused.
+
+Frozen values that every other room agrees on. Built from a checked configuration (`storage.config`) or read back from a
+CREATE or SCHEMA entry. The Arrow schemas of tables, log files and slices are derived here and only here, so that writer,
+compaction and reader cannot disagree. FORMAT.md, "Schemas".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+
+from storage.core import names
+from storage.core.names import StreamName
+from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
+from storage.errors import NotFound
+
+FIELD_ID: Final = b"PARQUET:field_id"
+ARRIVAL: Final = pa.int64()
+FLOOR_KIND: Final = pa.int8()
+
+# Hidden columns get field ids far above any user column's, derived from what they are, so that they too survive renames.
+_KEY_FIELD_ID: Final = 1_000_000
+_OP_FIELD_ID: Final = 1_000_001
+_GROUP_FIELD_IDS: Final = 2_000_000
+_IDS_PER_GROUP: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One user column. ``default`` is shown where the column's group is absent (None: NULL)."""
+
+    id: int
+    name: str
+    type: pa.DataType
+    default: Any = None
+
+    @property
+    def field(self) -> pa.Field:
+        return _field(self.name, self.type, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Columns that change together: the unit of ordering and merging."""
+
+    id: int
+    name: str
+    columns: tuple[str, ...]
+    ordering: tuple[str, ...]
+    merge: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A declared producer of one or more groups. ``on_delete``: group, row or ignore."""
+
+    id: int
+    name: StreamName
+    groups: tuple[str, ...]
+    on_delete: str
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns in table order; ``key`` and ``partition_by`` in the order the configuration gives."""
+
+    key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    bucket_bits: int
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    streams: tuple[Stream, ...]
+
+    @cached_property
+    def column_by_name(self) -> Mapping[str, Column]:
+        return {column.name: column for column in self.columns}
+
+    @cached_property
+    def group_by_name(self) -> Mapping[str, Group]:
+        return {group.name: group for group in self.groups}
+
+    @cached_property
+    def group_of_column(self) -> Mapping[str, Group]:
+        return {name: group for group in self.groups for name in group.columns}
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """What a reader sees: the user's columns, keys not nullable."""
+        return pa.schema([self.field(column.name) for column in self.columns])
+
+    @cached_property
+    def has_sort_key(self) -> bool:
+        """Whether files carry the hidden binary key: composite and decimal keys do not sort natively."""
+        return len(self.key) > 1 or pa.types.is_decimal(self.column_by_name[self.key[0]].type)
+
+    @property
+    def sort_column(self) -> str:
+        """The column by which files are sorted."""
+        return names.KEY if self.has_sort_key else self.key[0]
+
+    def field(self, name: str) -> pa.Field:
+        column = self.column_by_name[name]
+        return column.field.with_nullable(name not in self.key)
+
+    def stream(self, name: str) -> Stream:
+        """The stream of that name.
+
+        Raises:
+            NotFound: The table has none; the hint names those it has.
+        """
+        for stream in self.streams:
+            if stream.name == name:
+                return stream
+        raise NotFound(
+            f"the table has no stream {name!r}", hint=f"streams: {', '.join(stream.name for stream in self.streams)}"
+        )
+
+    def stream_columns(self, stream: Stream) -> tuple[str, ...]:
+        """Key columns, then the columns of the stream's groups, in table order."""
+        owned = {name for group in stream.groups for name in self.group_by_name[group].columns}
+        return self.key + tuple(column.name for column in self.columns if column.name in owned)
+
+    def event_schema(self, columns: Iterable[str]) -> pa.Schema:
+        """Schema of an event-form log file that carries these user columns (keys included)."""
+        fields = [self.field(name) for name in columns]
+        if self.has_sort_key:
+            fields.insert(0, _field(names.KEY, pa.binary(), _KEY_FIELD_ID, nullable=False))
+        fields.append(_field(names.OP, pa.int8(), _OP_FIELD_ID, nullable=False))
+        return pa.schema(fields)
+
+    @cached_property
+    def slice(self) -> pa.Schema:
+        """Schema of base and shadow files: user columns, then the hidden state of every group."""
+        fields = [self.field(column.name) for column in self.columns]
+        if self.has_sort_key:
+            fields.append(_field(names.KEY, pa.binary(), _KEY_FIELD_ID, nullable=False))
+        for group in self.groups:
+            fields.extend(self.state_fields(group))
+        return pa.schema(fields)
+
+    def state_fields(self, group: Group) -> tuple[pa.Field, ...]:
+        """Hidden columns of one group in a slice: arrival, then the floor (arrival, kind, ordering tuple)."""
+        first = _GROUP_FIELD_IDS + group.id * _IDS_PER_GROUP
+        return (
+            _field(names.arrival(group.id), ARRIVAL, first),
+            _field(names.floor_arrival(group.id), ARRIVAL, first + 1),
+            _field(names.floor_kind(group.id), FLOOR_KIND, first + 2),
+            *(
+                _field(names.floor_ordering(group.id, i), self.column_by_name[name].type, first + 3 + i)
+                for i, name in enumerate(group.ordering)
+            ),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": list(self.key),
+            "partition_by": list(self.partition_by),
+            "bucket_bits": self.bucket_bits,
+            "columns": [
+                {"id": c.id, "name": c.name, "type": format_type(c.type), "default": encode_scalar(c.default)}
+                for c in self.columns
+            ],
+            "groups": [_listed(dataclasses.asdict(group)) for group in self.groups],
+            "streams": [_listed(dataclasses.asdict(stream)) for stream in self.streams],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
+        columns = []
+        for c in data["columns"]:
+            arrow_type = parse_type(c["type"])
+            columns.append(Column(c["id"], c["name"], arrow_type, decode_scalar(c["default"], arrow_type)))
+        return cls(
+            key=tuple(data["key"]),
+            partition_by=tuple(data["partition_by"]),
+            bucket_bits=data["bucket_bits"],
+            columns=tuple(columns),
+            groups=tuple(
+                Group(g["id"], g["name"], tuple(g["columns"]), tuple(g["ordering"]), g["merge"]) for g in data["groups"]
+            ),
+            streams=tuple(
+                Stream(s["id"], StreamName(s["name"]), tuple(s["groups"]), s["on_delete"]) for s in data["streams"]
+            ),
+        )
+
+
+def _listed(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _field(name: str, arrow_type: pa.DataType, field_id: int, *, nullable: bool = True) -> pa.Field:
+    return pa.field(name, arrow_type, nullable=nullable, metadata={FIELD_ID: str(field_id).encode()})

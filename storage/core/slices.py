@@ -1,0 +1,187 @@
+"""File slices: which base, shadow and log pieces make up each file group of a snapshot (PROTOCOL.md, rule R5).
+
+All planning over log pieces is columnar: one row per piece in numpy, never one Python object. Memory and time are
+proportional to the live pieces, not to the table's history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.core import cut
+from storage.core.entries import LogFile, LogIndex, SliceFile
+from storage.core.names import LaneName
+from storage.core.timeline import FileGroup, TableState
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A log file of a commit within the snapshot's cut, with its index at hand.
+
+    Order of a list of these: (arrival, place in the entry); versions resolve ties by it.
+    """
+
+    lane: LaneName
+    seq: int
+    arrival: int
+    file: LogFile
+    index: LogIndex
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """One file group at a snapshot: the newest slice within the cut, and the log pieces after it.
+
+    Attributes:
+        group: The file group.
+        slice: None where it was never compacted.
+        file: Per log piece, the position of its file in the list that was planned from; ascending.
+        block, start, rows: Per log piece, its block, first row within it and number of rows.
+        deletes: Delete events among the pieces.
+        log_bytes: Stored bytes of the pieces, all columns, in proportion to their rows.
+    """
+
+    group: FileGroup
+    slice: SliceFile | None
+    file: Ints
+    block: Ints
+    start: Ints
+    rows: Ints
+    deletes: int
+    log_bytes: int
+
+    @property
+    def base_bytes(self) -> int:
+        """Stored bytes of base and shadow."""
+        if self.slice is None:
+            return 0
+        return sum(file.size for file in (self.slice.base, self.slice.shadow) if file)
+
+
+def live_slices(state: TableState, table: int, lanes: cut.Seqs) -> dict[FileGroup, SliceFile]:
+    """Per file group the newest slice that was live at ``table`` and holds nothing beyond ``lanes``."""
+    result = {}
+    for group, chain in state.slices.items():
+        for version in reversed(chain):
+            if version.since <= table and cut.within(_lanes(version.file.cut), lanes):
+                result[group] = version.file
+                break
+    return result
+
+
+def covered(state: TableState, table: int, lanes: cut.Seqs) -> cut.Seqs:
+    """Up to where file groups without a slice are known to have no rows."""
+    for since, stated in reversed(state.covered):
+        if since <= table and cut.within(stated, lanes):
+            return stated
+    return {}
+
+
+def log_start(slices: Mapping[FileGroup, SliceFile], empty_groups: cut.Seqs) -> dict[LaneName, int]:
+    """Per lane the last entry that no file group needs any more."""
+    start = dict(empty_groups)
+    for file in slices.values():
+        start = cut.lowest(start, _lanes(file.cut))
+    return start
+
+
+def plan_slices(
+    slices: Mapping[FileGroup, SliceFile], empty_groups: cut.Seqs, files: Sequence[LiveFile]
+) -> list[FileSlice]:
+    """Every file group that has rows, in order of file group.
+
+    Args:
+        slices: Per file group its base slice.
+        empty_groups: The cut for groups without one.
+        files: Log files of all commits after `log_start` and within the cut, in version order.
+    """
+    groups, pieces = _pieces(slices, files)
+    after = _after_cut(groups, slices, empty_groups, files, pieces)
+    pieces = {name: values[after] for name, values in pieces.items()}
+    order = np.lexsort((pieces["start"], pieces["block"], pieces["file"], pieces["group"]))
+    pieces = {name: values[order] for name, values in pieces.items()}
+    bounds = np.searchsorted(pieces["group"], np.arange(len(groups) + 1))
+    result = []
+    for number in sorted(range(len(groups)), key=lambda i: groups[i]):
+        group, own = groups[number], slice(bounds[number], bounds[number + 1])
+        if own.start == own.stop and group not in slices:
+            continue
+        result.append(
+            FileSlice(
+                group=group,
+                slice=slices.get(group),
+                file=pieces["file"][own],
+                block=pieces["block"][own],
+                start=pieces["start"][own],
+                rows=pieces["rows"][own],
+                deletes=int(pieces["deletes"][own].sum()),
+                log_bytes=int(pieces["bytes"][own].sum()),
+            )
+        )
+    return result
+
+
+def _pieces(
+    slices: Mapping[FileGroup, SliceFile], files: Sequence[LiveFile]
+) -> tuple[list[FileGroup], dict[str, Ints]]:
+    """All file groups, and all pieces of all files as columns; ``group`` is a position in the former."""
+    groups = list(slices)
+    number = {group: i for i, group in enumerate(groups)}
+    columns: dict[str, list[Ints]] = {
+        name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
+    }
+    for position, live in enumerate(files):
+        pieces, bits = live.index.pieces, live.file.bits
+        partition = np.array(pieces.partition, np.int64)
+        place = (partition << bits) | np.array(pieces.bucket, np.int64)
+        distinct, inverse = np.unique(place, return_inverse=True)
+        own = []
+        for value in distinct.tolist():
+            group = FileGroup(live.index.partitions[value >> bits], bits, value & ((1 << bits) - 1))
+            if group not in number:
+                number[group] = len(groups)
+                groups.append(group)
+            own.append(number[group])
+        block = np.array(pieces.block, np.int64)
+        rows = np.array(pieces.rows, np.int64)
+        block_rows = np.array(live.index.blocks.rows, np.int64)[block]
+        columns["group"].append(np.array(own, np.int64)[inverse])
+        columns["file"].append(np.full(len(block), position, np.int64))
+        columns["block"].append(block)
+        columns["start"].append(np.array(pieces.start, np.int64))
+        columns["rows"].append(rows)
+        columns["deletes"].append(np.array(pieces.deletes, np.int64))
+        columns["bytes"].append(np.array(live.index.blocks.length, np.int64)[block] * rows // block_rows)
+    return groups, {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in columns.items()}
+
+
+def _after_cut(
+    groups: Sequence[FileGroup],
+    slices: Mapping[FileGroup, SliceFile],
+    empty_groups: cut.Seqs,
+    files: Sequence[LiveFile],
+    pieces: Mapping[str, Ints],
+) -> npt.NDArray[np.bool_]:
+    """Which pieces are newer than the slice of their own file group (S11 ExactlyOnceFold)."""
+    lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
+    cuts = np.zeros((len(groups), len(lanes)), np.int64)
+    for i, group in enumerate(groups):
+        own = _lanes(slices[group].cut) if group in slices else empty_groups
+        for lane, j in lanes.items():
+            cuts[i, j] = own.get(lane, 0)
+    file_lane = np.array([lanes[live.lane] for live in files], np.int64)
+    file_seq = np.array([live.seq for live in files], np.int64)
+    position = pieces["file"]
+    if len(position) == 0:
+        return np.empty(0, np.bool_)
+    return file_seq[position] > cuts[pieces["group"], file_lane[position]]
+
+
+def _lanes(stored: Mapping[str, int]) -> cut.Seqs:
+    return {LaneName(lane): seq for lane, seq in stored.items()}

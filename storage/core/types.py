@@ -1,0 +1,217 @@
+"""Column types: Spark SQL type names to Arrow types and back, and JSON forms of single values.
+
+Rules of this room: one canonical name per type (what Spark's ``simpleString`` prints), one Arrow type per name; times
+are microseconds, ``timestamp`` is an instant (UTC), ``timestamp_ntz`` a wall-clock reading. JSON forms are exact: a
+value read back equals the value written.
+Source of the names: Spark SQL reference, "Data Types".
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+
+from storage.errors import InvalidInput
+
+_SIMPLE: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_ALIASES: Final[dict[str, str]] = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ltz": "timestamp",
+    "dec": "decimal",
+    "numeric": "decimal",
+}
+_NAMES: Final[dict[pa.DataType, str]] = {arrow_type: name for name, arrow_type in _SIMPLE.items()}
+_TOKEN: Final = re.compile(r"\s*(?:([A-Za-z_][A-Za-z0-9_]*)|`((?:[^`]|``)+)`|(\d+)|([<>(),:]))")
+_MAX_DECIMAL_PRECISION: Final = 38
+MAX_NESTING: Final = 32  # deeper types are mistakes, and the parser recurses
+
+
+def parse_type(text: str) -> pa.DataType:
+    """Arrow type of a Spark SQL type name, nested types included.
+
+    Raises:
+        InvalidInput: ``text`` is not a type that weft stores; the hint lists what is.
+    """
+    return _Parser(text).parse()
+
+
+def format_type(arrow_type: pa.DataType) -> str:
+    """Canonical Spark SQL name of a type that `parse_type` returned."""
+    if pa.types.is_decimal128(arrow_type):
+        return f"decimal({arrow_type.precision},{arrow_type.scale})"
+    if pa.types.is_list(arrow_type):
+        return f"array<{format_type(arrow_type.value_type)}>"
+    if pa.types.is_map(arrow_type):
+        return f"map<{format_type(arrow_type.key_type)},{format_type(arrow_type.item_type)}>"
+    if pa.types.is_struct(arrow_type):
+        return f"struct<{','.join(f'{_quoted(field.name)}:{format_type(field.type)}' for field in arrow_type)}>"
+    name = _NAMES.get(arrow_type)
+    if name is None:
+        raise InvalidInput(f"Arrow type {arrow_type} has no Spark SQL type name in weft", hint=_supported())
+    return name
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
+
+
+def _supported() -> str:
+    return f"supported: {', '.join(_SIMPLE)}, decimal(p,s), array<t>, map<k,v>, struct<name:t,...>"
+
+
+class _Parser:
+    """Recursive descent over ``type := name [(p,s)] | array<type> | map<type,type> | struct<name:type,...>``."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[str] = []
+        position = 0
+        end = len(text.rstrip())
+        while position < end:
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise self._error()
+            word, quoted, number, mark = match.groups()
+            self._tokens.append(word or number or mark or "`" + quoted.replace("``", "`"))
+            position = match.end()
+        self._next = 0
+
+    def parse(self) -> pa.DataType:
+        result = self._type(0)
+        if self._next != len(self._tokens):
+            raise self._error()
+        return result
+
+    def _error(self) -> InvalidInput:
+        return InvalidInput(f"{self._text!r} is not a column type", hint=_supported())
+
+    def _take(self) -> str:
+        if self._next >= len(self._tokens):
+            raise self._error()
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _peek(self) -> str:
+        return self._tokens[self._next] if self._next < len(self._tokens) else ""
+
+    def _expect(self, mark: str) -> None:
+        if self._take() != mark:
+            raise self._error()
+
+    def _type(self, depth: int) -> pa.DataType:
+        if depth > MAX_NESTING:
+            raise InvalidInput(f"type {self._text[:60]!r}... nests deeper than {MAX_NESTING}", hint="flatten the type")
+        word = self._take().lower()
+        word = _ALIASES.get(word, word)
+        if word in _SIMPLE:
+            return _SIMPLE[word]
+        if word == "decimal":
+            return self._decimal()
+        if word == "array":
+            self._expect("<")
+            item = self._type(depth + 1)
+            self._expect(">")
+            return pa.list_(pa.field("element", item))
+        if word == "map":
+            self._expect("<")
+            key = self._type(depth + 1)
+            self._expect(",")
+            item = self._type(depth + 1)
+            self._expect(">")
+            return pa.map_(key, item)
+        if word == "struct":
+            return self._struct(depth)
+        raise self._error()
+
+    def _decimal(self) -> pa.DataType:
+        precision, scale = 10, 0  # Spark's own default
+        if self._peek() == "(":
+            self._take()
+            precision = self._number()
+            if self._peek() == ",":
+                self._take()
+                scale = self._number()
+            self._expect(")")
+        if not (1 <= precision <= _MAX_DECIMAL_PRECISION and scale <= precision):
+            raise InvalidInput(
+                f"{self._text!r}: decimal({precision},{scale}) is out of range",
+                hint=f"precision 1 to {_MAX_DECIMAL_PRECISION}, scale at most the precision",
+            )
+        return pa.decimal128(precision, scale)
+
+    def _number(self) -> int:
+        token = self._take()
+        if not token.isdigit():
+            raise self._error()
+        return int(token)
+
+    def _struct(self, depth: int) -> pa.DataType:
+        self._expect("<")
+        fields: list[pa.Field] = []
+        while True:
+            name = self._take().removeprefix("`")
+            self._expect(":")
+            fields.append(pa.field(name, self._type(depth + 1)))
+            mark = self._take()
+            if mark == ">":
+                break
+            if mark != ",":
+                raise self._error()
+        if len({field.name.lower() for field in fields}) != len(fields):
+            raise InvalidInput(f"{self._text!r} has a field name twice", hint="names must differ in more than case")
+        return pa.struct(fields)
+
+
+def encode_scalar(value: Any) -> Any:
+    """JSON form of one Python value of a scalar column type (what ``pa.Scalar.as_py`` returns); None stays None."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value.hex()  # exact, and NaN and the infinities have a JSON form
+        case decimal.Decimal():
+            return str(value)
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case dt.datetime() | dt.date():
+            return value.isoformat()
+    raise InvalidInput(f"a {type(value).__name__} has no stored form", hint="use a scalar value")
+
+
+def decode_scalar(value: Any, arrow_type: pa.DataType) -> Any:
+    """Python value from the JSON form that `encode_scalar` gave for a value of ``arrow_type``."""
+    if value is None:
+        return None
+    if pa.types.is_floating(arrow_type):
+        return float.fromhex(value)
+    if pa.types.is_decimal(arrow_type):
+        return decimal.Decimal(value)
+    if pa.types.is_binary(arrow_type):
+        return base64.b64decode(value)
+    if pa.types.is_date(arrow_type):
+        return dt.date.fromisoformat(value)
+    if pa.types.is_timestamp(arrow_type):
+        return dt.datetime.fromisoformat(value)
+    return value

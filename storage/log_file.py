@@ -1,0 +1,236 @@
+"""Log files: sorted events to bytes with an index, and the indexed pieces of a file back to columns.
+
+A log file is one Arrow IPC *file* with lz4 buffers, sorted by (file group, key), cut into blocks by bytes, not by file
+group: small groups share a block, large ones take several. FORMAT.md, "Log files".
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import keys, names
+from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar, encode_list
+from storage.core.events import EventBatch, Op
+from storage.core.keys import Indices
+from storage.core.names import LaneName
+from storage.core.schema import Group, TableSchema
+from storage.core.types import encode_scalar
+from storage.errors import CorruptData
+from storage.object_store import ObjectStore
+
+BLOCK_MIN_BYTES: Final = 256 * 1024  # below this, the fixed cost of a record batch is felt
+BLOCK_MAX_BYTES: Final = 16 * 1024 * 1024  # above this, a reader of one small file group wastes too much
+INLINE_INDEX_BYTES: Final = 64 * 1024  # a larger index would slow every reader of the entry
+
+_WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+def write_log_file(
+    store: ObjectStore, schema: TableSchema, batch: EventBatch, *, lane: LaneName, epoch: int, seq: int, task: int
+) -> LogFile | None:
+    """Write the events of one task as one log file, durably; None if there are none.
+
+    Args:
+        store: The table's store.
+        schema: The table's schema.
+        batch: Events in input order (their order is their position).
+        lane: The writer's lane.
+        epoch: The writer's claim.
+        seq: The slot that will refer to the file.
+        task: Number of the file within the commit.
+    """
+    if len(batch.rows) == 0:
+        return None
+    rows, partitions, partition, bucket = _sorted(schema, batch.rows)
+    data, index = _encode(schema, batch.groups, rows, partitions, partition, bucket)
+    unique = uuid.uuid4().hex
+    path = names.log_path(lane, epoch, seq, task, unique)
+    store.put(path, data)
+    return LogFile(
+        file=FileRef(path=path, size=data.size, crc32=zlib.crc32(data), rows=len(rows)),
+        form="event",
+        groups=[group.id for group in batch.groups],
+        columns=rows.schema.names,
+        deletes=sum(index.pieces.deletes),
+        bits=schema.bucket_bits,
+        index=_inline_or_sidecar(store, lane, unique, index),
+    )
+
+
+def _inline_or_sidecar(store: ObjectStore, lane: LaneName, unique: str, index: LogIndex) -> LogIndex | Sidecar:
+    encoded = encode_list(index)
+    if len(encoded) <= INLINE_INDEX_BYTES:
+        return index
+    path = names.index_path(lane, unique)
+    store.put(path, encoded)
+    return Sidecar.of(path, encoded)
+
+
+def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], Indices, Indices]:
+    """Rows by (partition, bucket, key), stable; partition folders, and partition and bucket number of every row."""
+    key_columns = [keys.one_array(rows.column(name)) for name in schema.key]
+    if schema.has_sort_key:
+        rows = rows.add_column(
+            0, schema.event_schema(rows.schema.names[:-1]).field(names.KEY), keys.encode_sort_key(key_columns)
+        )
+    bucket = keys.buckets(key_columns, schema.bucket_bits).astype(np.int64)
+    partitions, partition = _partitions(schema, rows)
+    order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
+    file_group = (partition << schema.bucket_bits) | bucket
+    order = order[np.argsort(file_group[order], kind="stable")]
+    return rows.take(pa.array(order)), partitions, partition[order], bucket[order]
+
+
+def _partitions(schema: TableSchema, rows: pa.Table) -> tuple[list[str], Indices]:
+    """Distinct partition folders in order, and the number of each row's."""
+    if not schema.partition_by:
+        return [""], np.zeros(len(rows), np.int64)
+    folders = []
+    for name in schema.partition_by:
+        distinct = keys.one_array(rows.column(name)).dictionary_encode()
+        texts = [names.encode_partition(name, partition_text(value)) for value in distinct.dictionary]
+        folders.append(pa.array(texts, pa.string()).take(distinct.indices))
+    encoded = pc.binary_join_element_wise(*folders, "/").dictionary_encode()
+    known = encoded.dictionary.to_pylist()
+    ordered = sorted(known)
+    number = np.array([ordered.index(text) for text in known], np.int64)
+    return ordered, number[np.asarray(encoded.indices)]
+
+
+def partition_text(value: pa.Scalar) -> str:
+    """Text of a partition value before encoding: what SQL prints; binaries in hexadecimal."""
+    plain = value.as_py()
+    return plain.hex() if isinstance(plain, bytes) else str(plain)
+
+
+def _encode(
+    schema: TableSchema,
+    groups: Sequence[Group],
+    rows: pa.Table,
+    partitions: list[str],
+    partition: Indices,
+    bucket: Indices,
+) -> tuple[pa.Buffer, LogIndex]:
+    (batch,) = rows.combine_chunks().to_batches()
+    file_group = (partition << schema.bucket_bits) | bucket
+    group_starts = np.append(keys.run_starts(file_group), len(rows))
+    bounds = _block_bounds(group_starts, max(batch.nbytes // len(rows), 1))
+    file_schema = schema.event_schema(rows.schema.names[int(schema.has_sort_key) : -1])
+    sink = pa.BufferOutputStream()
+    offsets = []
+    with pa.ipc.new_file(sink, file_schema, options=_WRITE_OPTIONS) as writer:
+        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+            offsets.append(sink.tell())
+            writer.write_batch(batch.slice(start, stop - start).cast(file_schema))
+        offsets.append(sink.tell())
+    data = sink.getvalue()
+    index = LogIndex(
+        partitions=partitions,
+        pieces=_pieces(group_starts, np.array(bounds), partition, bucket, batch.column(names.OP)),
+        blocks=_blocks(schema, groups, batch, bounds, data, offsets),
+    )
+    return data, index
+
+
+def _block_bounds(group_starts: Indices, row_bytes: int) -> list[int]:
+    """First row of every block, and the end: cut between file groups once a block is big enough, else within one."""
+    bounds = [0]
+    for start, stop in zip(group_starts[:-1].tolist(), group_starts[1:].tolist(), strict=True):
+        if (start - bounds[-1]) * row_bytes >= BLOCK_MIN_BYTES:
+            bounds.append(start)
+        while (stop - bounds[-1]) * row_bytes > BLOCK_MAX_BYTES:
+            bounds.append(bounds[-1] + max(BLOCK_MAX_BYTES // row_bytes, 1))
+    end = int(group_starts[-1])
+    return bounds if bounds[-1] == end else [*bounds, end]
+
+
+def _pieces(group_starts: Indices, bounds: Indices, partition: Indices, bucket: Indices, op: pa.Array) -> Pieces:
+    """One piece for every file group and block that share rows."""
+    edges = np.union1d(group_starts, bounds)
+    first, rows = edges[:-1], np.diff(edges)
+    block = np.searchsorted(bounds, first, side="right") - 1
+    deletes = np.add.reduceat((np.asarray(op) != Op.UPSERT).astype(np.int64), first)
+    return Pieces(
+        partition=partition[first].tolist(),
+        bucket=bucket[first].tolist(),
+        block=block.tolist(),
+        start=(first - bounds[block]).tolist(),
+        rows=rows.tolist(),
+        deletes=deletes.tolist(),
+    )
+
+
+def _blocks(
+    schema: TableSchema,
+    groups: Sequence[Group],
+    batch: pa.RecordBatch,
+    bounds: Sequence[int],
+    data: pa.Buffer,
+    offsets: Sequence[int],
+) -> Blocks:
+    spans = list(zip(bounds[:-1], bounds[1:], strict=True))
+    parts = [batch.slice(start, stop - start) for start, stop in spans]
+    key_ranges = [_min_max(part.column(schema.sort_column)) for part in parts]
+    ordering = {
+        group.id: [_min_max(part.column(group.ordering[0])) for part in parts] for group in groups if group.ordering
+    }
+    view = memoryview(data)
+    return Blocks(
+        offset=list(offsets[:-1]),
+        length=[end - start for start, end in zip(offsets[:-1], offsets[1:], strict=True)],
+        crc32=[zlib.crc32(view[start:end]) for start, end in zip(offsets[:-1], offsets[1:], strict=True)],
+        rows=[stop - start for start, stop in spans],
+        key_min=[low for low, _ in key_ranges],
+        key_max=[high for _, high in key_ranges],
+        ordering_min={group: [low for low, _ in ranges] for group, ranges in ordering.items()},
+        ordering_max={group: [high for _, high in ranges] for group, ranges in ordering.items()},
+    )
+
+
+def _min_max(column: pa.Array) -> tuple[Any, Any]:
+    """Least and largest value in JSON form; None where all are null."""
+    found = pc.min_max(column)
+    return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
+
+
+def read_blocks(
+    store: ObjectStore,
+    file: LogFile,
+    blocks: Mapping[int, tuple[int, int]],
+    footer: int,
+    columns: Sequence[str],
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Whole blocks of a log file, wanted columns only.
+
+    Args:
+        store: The table's store.
+        file: The file as its entry describes it.
+        blocks: Block number to (offset, length).
+        footer: Where the last block of the file ends.
+        columns: Names among ``file.columns``.
+
+    Yields:
+        Block number and its rows.
+
+    Raises:
+        CorruptData: The file is missing, truncated or does not decode.
+    """
+    ranges = [*sorted(blocks.values()), (footer, file.file.size - footer)]
+    included = [file.columns.index(name) for name in columns]
+    try:
+        with store.open_input(file.file.path, file.file.size, ranges) as source:
+            options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+            reader = pa.ipc.open_file(source, options=options)
+            for number in sorted(blocks):
+                yield number, reader.get_batch(number)
+    except (pa.ArrowInvalid, pa.ArrowIOError) as error:
+        raise CorruptData(
+            f"log file {file.file.path} does not decode: {error}", hint="restore it from a copy"
+        ) from error

@@ -1,0 +1,103 @@
+"""Log pieces of a run of file groups: fetched once, collapsed file group by file group.
+
+A block may hold several small file groups. File groups are read in order, and blocks hold them in order, so each block
+is read once and dropped with the last file group that needs it: memory is about the logs of one file group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
+from storage.core.keys import key_vector
+from storage.core.schema import Group, TableSchema
+from storage.core.slices import FileSlice, LiveFile
+from storage.core.stitch import LogState
+from storage.log_file import read_blocks
+from storage.object_store import ObjectStore
+
+_Place = tuple[int, int]
+"""Position of a file in the list, and block number."""
+
+
+class LogReader:
+    """Reads the log pieces of ``slices``, which must be collapsed in this order, each once."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        schema: TableSchema,
+        files: Sequence[LiveFile],
+        slices: Sequence[FileSlice],
+        columns: Sequence[Collection[str]],
+    ) -> None:
+        """Plan the reading.
+
+        Args:
+            store: The table's store.
+            schema: The snapshot's schema.
+            files: What ``slices`` point into.
+            slices: File groups in order.
+            columns: Per slice the columns it needs, where a file has them; key columns and sort column among them.
+        """
+        self._schema, self._files = schema, files
+        self._blocks: dict[_Place, pa.RecordBatch] = {}
+        self._uses: dict[_Place, int] = {}
+        wanted: dict[int, set[str]] = {}
+        for file_slice, names in zip(slices, columns, strict=True):
+            for number in np.unique(file_slice.file).tolist():
+                wanted.setdefault(number, set()).update(names)
+            for place in _places(file_slice):
+                self._uses[place] = self._uses.get(place, 0) + 1
+        blocks: dict[int, list[int]] = {}
+        for number, block in self._uses:
+            blocks.setdefault(number, []).append(block)
+        self._readers = {
+            number: _blocks(store, files[number], blocks[number], wanted[number]) for number in sorted(blocks)
+        }
+
+    def collapse(self, file_slice: FileSlice, groups: Sequence[Group], values: Collection[str]) -> LogState | None:
+        """Keys and registers of one file group; None where it has no logs."""
+        pieces = list(self._pieces(file_slice))
+        if not pieces:
+            return None
+        registers = {}
+        for group in groups:
+            collapsed = collapse_group(pieces, group, [name for name in group.columns if name in values])
+            if collapsed is not None:
+                registers[group.id] = collapsed
+        return LogState(KeyDirectory.of(pieces, self._schema), registers)
+
+    def _pieces(self, file_slice: FileSlice) -> Iterator[LogPiece]:
+        """In version order: files are in (arrival, place in the commit) order."""
+        rows = zip(file_slice.start.tolist(), file_slice.rows.tolist(), strict=True)
+        for place, (start, count) in zip(_places(file_slice), rows, strict=True):
+            live = self._files[place[0]]
+            batch = self._block(place).slice(start, count)
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            vector = key_vector(columns[self._schema.sort_column])
+            yield LogPiece(vector, live.arrival, live.file.groups, columns)
+
+    def _block(self, place: _Place) -> pa.RecordBatch:
+        while place not in self._blocks:
+            number, batch = next(self._readers[place[0]])
+            self._blocks[place[0], number] = batch
+        self._uses[place] -= 1
+        return self._blocks[place] if self._uses[place] else self._blocks.pop(place)
+
+
+def _places(file_slice: FileSlice) -> list[_Place]:
+    return list(zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True))
+
+
+def _blocks(
+    store: ObjectStore, live: LiveFile, numbers: Sequence[int], wanted: Collection[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    index = live.index.blocks
+    places = {number: (index.offset[number], index.length[number]) for number in sorted(numbers)}
+    footer = index.offset[-1] + index.length[-1]
+    columns = [name for name in live.file.columns if name in wanted]
+    return read_blocks(store, live.file, places, footer, columns)

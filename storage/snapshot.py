@@ -1,0 +1,105 @@
+"""Snapshot: one immutable state of the table, named by its cut; the same bytes of answer for ever (S8, S9)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core.cut import Cut
+from storage.core.schema import TableSchema
+from storage.core.slices import FileSlice, LiveFile, covered, live_slices, plan_slices
+from storage.core.timeline import TableState
+from storage.scan import Scan, make_projection, make_tasks
+from storage.timeline import Timeline
+
+
+class Snapshot:
+    """A state of the table; get one from `storage.table.Table.snapshot`."""
+
+    def __init__(self, timeline: Timeline, state: TableState, cut: Cut) -> None:
+        self._timeline, self._state, self._cut = timeline, state, cut
+
+    @property
+    def cut(self) -> Cut:
+        """Names the snapshot; `str` of it is accepted as ``as_of``."""
+        return self._cut
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The user's columns in table order, with Arrow types."""
+        return pa.schema([field.remove_metadata() for field in self._state.schema.arrow])
+
+    @property
+    def table_schema(self) -> TableSchema:
+        return self._state.schema
+
+    @cached_property
+    def files(self) -> list[LiveFile]:
+        """Log files that some file group still needs, in version order."""
+        return self._timeline.live_files(self._state, self._cut)
+
+    @cached_property
+    def slices(self) -> list[FileSlice]:
+        """Every file group that has rows: its base and shadow, and where its logs are."""
+        at = self._cut
+        return plan_slices(
+            live_slices(self._state, at.table, at.lanes), covered(self._state, at.table, at.lanes), self.files
+        )
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's own word for it
+        require: Sequence[str] | None = None,
+        *,
+        parallelism: int | None = None,
+    ) -> Scan:
+        """Plan a read.
+
+        Args:
+            columns: Of the answer, in this order; None for all.
+            filter: pyarrow expression over any columns of the table.
+            require: Groups that must be present in a row: one makes a left join, all an inner join.
+            parallelism: At most so many tasks; None for one a core.
+
+        Raises:
+            NotFound: A column or group that the table does not have.
+        """
+        projection = make_projection(self._state.schema, columns, filter, require)
+        tasks = make_tasks(self.slices, self.files, parallelism or os.cpu_count() or 1)
+        return Scan(self._timeline.store, self._state.schema, projection, tuple(tasks))
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002
+        require: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The answer as one table; rows in no particular order. Arguments and errors as in `scan`."""
+        scan = self.scan(columns, filter, require)
+        if len(scan.tasks) <= 1:
+            parts = [list(scan.read(task)) for task in scan.tasks]
+        else:
+            with ThreadPoolExecutor(len(scan.tasks)) as pool:
+                parts = list(pool.map(lambda task: list(scan.read(task)), scan.tasks))
+        return pa.Table.from_batches([batch for part in parts for batch in part], scan.arrow)
+
+    def to_reader(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002
+        require: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """The answer as a stream: memory is that of one file group's logs and one row group."""
+        scan = self.scan(columns, filter, require, parallelism=1)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for task in scan.tasks:
+                yield from scan.read(task)
+
+        return pa.RecordBatchReader.from_batches(scan.arrow, batches())

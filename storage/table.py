@@ -1,0 +1,171 @@
+"""Table: the front door. START HERE.
+
+    Table.create / Table.open
+        .writer(stream) -> Writer.append          writer.py       one lane, one stream
+        .snapshot(as_of) -> Snapshot.to_arrow     snapshot.py     one cut, merged on read
+        .compact()                                compaction.py   logs into slices
+
+Everything a table is stands in its folder; an instance of this class holds only what it has read of it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from storage.clock import Clock, Stamps, SystemClock
+from storage.commit_log import new_id
+from storage.compaction import CompactionResult, run_compaction
+from storage.config import TableConfig, build_schema, load_config
+from storage.core.cut import PREFIX, parse_cut
+from storage.core.entries import WRITER_FEATURES, Create
+from storage.core.names import TABLE_LANE
+from storage.core.schema import TableSchema
+from storage.core.slices import FileSlice
+from storage.core.timeline import TableState
+from storage.errors import Conflict, NotFound
+from storage.object_store import check_capability, open_store
+from storage.snapshot import Snapshot
+from storage.timeline import Timeline, check_writable
+from storage.writer import Writer
+
+_SYSTEM_CLOCK: Final = SystemClock()
+_stamps: dict[str, Stamps] = {}
+_stamps_lock: Final = threading.Lock()
+
+
+def _stamps_of(uri: str) -> Stamps:
+    """One counter per process and table, whoever opens it how often."""
+    with _stamps_lock:
+        return _stamps.setdefault(uri, Stamps())
+
+
+class Table:
+    """One wide table. Cheap to open; safe to use from several threads (a `Writer` is not)."""
+
+    def __init__(self, timeline: Timeline, options: Mapping[str, Any], clock: Clock) -> None:
+        self._timeline, self._options, self._clock = timeline, dict(options), clock
+
+    @classmethod
+    def create(
+        cls,
+        uri: str | Path,
+        config: TableConfig | Mapping[str, Any] | str | Path,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+    ) -> Table:
+        """Create a table from a configuration (mapping, or path of a YAML file).
+
+        Raises:
+            InvalidInput: The configuration is wrong; nothing was created.
+            Conflict: There is a table already.
+            StoreUnavailable: The store cannot be written, or cannot create exclusively.
+        """
+        schema = build_schema(load_config(config))
+        timeline = _timeline(uri, storage_options, clock)
+        exists = Conflict(f"there is a table at {timeline.store.uri} already", hint="Table.open opens it")
+        if timeline.log.entry(TABLE_LANE, 1) is not None:
+            raise exists
+        check_capability(timeline.store)
+        create = Create(
+            lane=TABLE_LANE,
+            seq=1,
+            epoch=0,
+            commit_id=new_id(),
+            prev_id="",
+            table_rev=0,
+            stamp=timeline.stamps.next(clock),
+            committed_at_ms=clock.now_ms(),
+            table_id=new_id(),
+            reader_features=sorted({f"merge-{group.merge}" for group in schema.groups}),
+            writer_features=sorted(WRITER_FEATURES),
+            table_schema=schema.to_json(),
+        )
+        if timeline.log.publish(create).commit_id != create.commit_id:
+            raise exists
+        return cls(timeline, storage_options or {}, clock)
+
+    @classmethod
+    def open(
+        cls, uri: str | Path, *, storage_options: Mapping[str, Any] | None = None, clock: Clock = _SYSTEM_CLOCK
+    ) -> Table:
+        """Open a table.
+
+        Raises:
+            NotFound: There is none.
+            UnsupportedFormat: It needs a newer version.
+        """
+        table = cls(_timeline(uri, storage_options, clock), storage_options or {}, clock)
+        table.state()
+        return table
+
+    @property
+    def uri(self) -> str:
+        return self._timeline.store.uri
+
+    @property
+    def schema(self) -> TableSchema:
+        """Columns, groups and streams as they are now."""
+        return self.state().schema
+
+    def state(self) -> TableState:
+        """What the table lane says now: schema, lanes, slices."""
+        return self._timeline.refresh()
+
+    def writer(
+        self, stream: str, lane: str | None = None, *, takeover: bool = False, owner: str | None = None
+    ) -> Writer:
+        """A writer of one stream; entering it claims the lane and fences whoever held it.
+
+        Args:
+            stream: A stream of the configuration.
+            lane: Its commit log; the stream's own by default. A backfill beside live writing gets its own.
+            takeover: Let a new query go on where another query has written.
+            owner: Who this is, for messages to those who are fenced; host and process by default.
+
+        Raises:
+            NotFound: The table has no such stream (on entering).
+            Conflict: The lane belongs to another stream (on entering).
+        """
+        timeline = Timeline(self._timeline.store, self._clock, self._timeline.stamps)
+        return Writer(timeline, stream, lane, takeover=takeover, owner=owner)
+
+    def snapshot(self, as_of: dt.datetime | str | None = None) -> Snapshot:
+        """A state of the table: now, at a time (aware datetime), or at a cut (text of `Snapshot.cut`).
+
+        Raises:
+            InvalidInput: ``as_of`` is neither, or before the table existed.
+            NotFound: The table has no such cut.
+        """
+        if as_of is None:
+            state, cut = self._timeline.newest_cut()
+        elif isinstance(as_of, dt.datetime):
+            state, cut = self._timeline.cut_at(as_of)
+        elif as_of.startswith(PREFIX):
+            state, cut = self._timeline.exact_cut(parse_cut(as_of))
+        else:
+            raise NotFound(
+                f"the table has no savepoint {as_of!r}", hint="give a time, or a cut such as cut:1:7:orders=12"
+            )
+        return Snapshot(self._timeline, state, cut)
+
+    def compact(self, only: Callable[[FileSlice], bool] = lambda _: True) -> CompactionResult:
+        """Fold all logs into new slices. Nobody waits for it, and no answer changes (law L3).
+
+        Args:
+            only: Which file groups to do.
+
+        Raises:
+            CorruptData: A file is missing or damaged; the table answers as before.
+        """
+        check_writable(self.state(), WRITER_FEATURES)
+        return run_compaction(self._timeline, self.snapshot(), only)
+
+
+def _timeline(uri: str | Path, storage_options: Mapping[str, Any] | None, clock: Clock) -> Timeline:
+    store = open_store(str(uri), storage_options)
+    return Timeline(store, clock, _stamps_of(store.uri))

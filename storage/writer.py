@@ -1,0 +1,424 @@
+"""Writer: one incarnation of one stream on one lane.
+
+Entering claims the lane and thereby fences every older incarnation (PROTOCOL.md, W1 to W4). A batch is accepted whole or
+refused whole, and committed exactly once however often it is replayed (S3 EpochMonotone, S4 AckedDurable, S6
+BatchExactlyOnce). Writers of other lanes are never waited for, and never contended with (L1 NonBlocking).
+
+The work is in three steps so that Spark can do the middle one in its tasks:
+`begin` (driver) -> `write_rows` (anywhere, in parallel) -> `commit` (driver).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from storage.commit_log import lane_entries, new_id
+from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd, LogFile
+from storage.core.events import EventBatch, Problem, prepare, prepare_good
+from storage.core.names import LaneName, StreamName, lane_name
+from storage.core.schema import Stream, TableSchema
+from storage.core.timeline import Lane, LaneState, TableState
+from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
+from storage.log_file import write_log_file
+from storage.object_store import ObjectStore, check_capability
+from storage.timeline import Timeline, check_writable
+
+MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
+STAMP_REFRESH_MS: Final = 60_000  # how far ties may be ordered by skewed clocks instead of by what was seen
+CHUNK_BYTES: Final = 128 * 1024 * 1024  # one log file of a long append: bounds memory, keeps files large
+MAX_LANE_ID: Final = (1 << 20) - 1
+
+Batch = tuple[str, int]
+"""(query id, batch number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What an append did.
+
+    Attributes:
+        lane: The writer's lane.
+        seq: Entry that made it visible; the lane's last entry if nothing was to be published.
+        rows: Events stored.
+        rows_ignored: Rows that mean nothing: ignored deletes, and upserts without any ordering value.
+        replayed: The batch had been committed before; nothing was written.
+    """
+
+    lane: LaneName
+    seq: int
+    rows: int
+    rows_ignored: int
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTicket:
+    """The right to write files for one slot of a lane; goes to tasks."""
+
+    store: ObjectStore
+    schema: TableSchema
+    stream: Stream
+    lane: LaneName
+    epoch: int
+    seq: int
+    batch: Batch | None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one task wrote: files in the order of its rows, and how many rows meant nothing."""
+
+    files: tuple[LogFile, ...]
+    rows_ignored: int
+
+
+OnProblems = Callable[[pa.Table, Sequence[Problem]], None]
+"""Takes the input rows of a chunk and what is wrong with some of them."""
+
+
+def write_rows(
+    ticket: WriteTicket,
+    rows: pa.Table | pa.RecordBatchReader,
+    *,
+    task: int = 0,
+    on_problems: OnProblems | None = None,
+) -> Written:
+    """Write the log files of one task. Nothing is visible before `Writer.commit`.
+
+    Args:
+        ticket: From `Writer.begin`.
+        rows: Input rows of the stream.
+        task: Number of the task; tasks' rows are ordered by it.
+        on_problems: Gets bad rows, which are then left out; without it they are an error.
+
+    Raises:
+        InvalidInput: A column, type or row is wrong; what was written is removed again.
+    """
+    files: list[LogFile] = []
+    ignored = 0
+    try:
+        for number, chunk in enumerate(_chunks(rows)):
+            events = _prepared(ticket, chunk, on_problems)
+            ignored += events.ignored
+            file = write_log_file(
+                ticket.store,
+                ticket.schema,
+                events,
+                lane=ticket.lane,
+                epoch=ticket.epoch,
+                seq=ticket.seq,
+                task=task,
+            )
+            if file is not None:
+                files.append(file)
+    except TableError:
+        for file in files:
+            # Nobody can know of these files yet.
+            with contextlib.suppress(OSError):
+                ticket.store.delete(file.file.path)
+        raise
+    return Written(tuple(files), ignored)
+
+
+def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:
+    if on_problems is None:
+        return prepare(chunk, ticket.schema, ticket.stream)
+    events, problems = prepare_good(chunk, ticket.schema, ticket.stream)
+    if problems:
+        on_problems(chunk, problems)
+    return events
+
+
+def _chunks(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """The input in tables of about `CHUNK_BYTES`; at least one, be it empty, so that its columns are checked."""
+    if isinstance(rows, pa.Table):
+        yield rows
+        return
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    seen = False
+    for batch in rows:
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(pending, rows.schema)
+            pending, size, seen = [], 0, True
+    if pending or not seen:
+        yield pa.Table.from_batches(pending, rows.schema)
+
+
+class Writer:
+    """A claimed lane. Use as a context manager; not for several threads at once."""
+
+    def __init__(self, timeline: Timeline, stream: str, lane: str | None, *, takeover: bool, owner: str | None) -> None:
+        self._timeline = timeline
+        self._stream = StreamName(stream)
+        self._lane = lane_name(lane or stream)
+        self._takeover = takeover
+        self._owner = owner or f"{socket.gethostname()} pid {os.getpid()} {new_id()[:8]}"
+        self._table: TableState | None = None
+        self._state = LaneState()
+        self._epoch = 0
+        self._stamps_read_ms = 0
+        self._heads: dict[LaneName, int] = {}
+        self._failure: TableError | None = None
+        self._open = False
+
+    def __enter__(self) -> Self:
+        table = self._timeline.refresh()
+        table.schema.stream(self._stream)
+        check_writable(table, WRITER_FEATURES)
+        check_capability(self._timeline.store)
+        self._declare_lane()
+        self._claim()
+        self._table = self._timeline.refresh()
+        self._observe_all_lanes()
+        self._open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+
+    @property
+    def lane(self) -> LaneName:
+        return self._lane
+
+    @property
+    def epoch(self) -> int:
+        """Number of this incarnation's claim."""
+        return self._epoch
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where the last commit left its source, as it was recorded then; empty if it was not."""
+        return dict(self._state.source)
+
+    def last_batch(self, query_id: str) -> int | None:
+        """Number of the query's last batch on this lane; None if it has none."""
+        return self._state.batches.get(query_id)
+
+    def append(
+        self,
+        rows: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
+        *,
+        batch: Batch | None = None,
+        source: dict[str, Any] | None = None,
+    ) -> Commit:
+        """Commit rows of this stream, all or none.
+
+        Args:
+            rows: Key columns, the columns of whole groups, and optionally ``_op``.
+            batch: (query id, number) makes the append idempotent.
+            source: Recorded with the commit, for example the source's offsets.
+
+        Raises:
+            InvalidInput: A column, type or row is wrong; nothing was changed.
+            Fenced: A newer writer has claimed the lane; nothing was changed.
+            GapError: ``batch`` is not the next of its query.
+            Conflict: Another query owns the lane.
+            CommitUnknown: The store did not say whether the commit took place; replay the batch with a new writer.
+        """
+        begun = self.begin(batch)
+        if isinstance(begun, Commit):
+            return begun
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        return self.commit(begun, [write_rows(begun, rows)], source=source)
+
+    def begin(self, batch: Batch | None = None) -> WriteTicket | Commit:
+        """Start a commit: the ticket for its files, or the commit that is there already.
+
+        Raises:
+            GapError, Conflict, Fenced: See `append`.
+        """
+        self._check_usable()
+        if batch is not None:
+            known = self._replayed(batch)
+            if known is not None:
+                return known
+        self._table = self._timeline.refresh()
+        check_writable(self._table, WRITER_FEATURES)
+        return WriteTicket(
+            store=self._timeline.store,
+            schema=self._table.schema,
+            stream=self._table.schema.stream(self._stream),
+            lane=self._lane,
+            epoch=self._epoch,
+            seq=self._state.head + 1,
+            batch=batch,
+        )
+
+    def commit(
+        self, ticket: WriteTicket, written: Sequence[Written], *, source: dict[str, Any] | None = None
+    ) -> Commit:
+        """Make everything that was written for a ticket visible at once.
+
+        Raises:
+            Fenced, SplitBrain, CommitUnknown: See `append`.
+        """
+        self._check_usable()
+        if (ticket.lane, ticket.epoch, ticket.seq) != (self._lane, self._epoch, self._state.head + 1):
+            raise InvalidInput("the ticket is not for the next commit of this writer", hint="begin again")
+        files = [file for part in written for file in part.files]
+        rows = sum(file.file.rows for file in files)
+        ignored = sum(part.rows_ignored for part in written)
+        if not files and ticket.batch is None:
+            return Commit(self._lane, self._state.head, 0, ignored, replayed=False)
+        self._refresh_stamps()
+        query_id, number = ticket.batch or ("", 0)
+        entry = Data(
+            **self._header(self._table_rev()),
+            stream=self._stream,
+            query_id=query_id,
+            batch=number,
+            rows=rows,
+            rows_ignored=ignored,
+            source=source or {},
+            files=files,
+        )
+        try:
+            winner = self._timeline.log.publish(entry)
+        except TableError as error:
+            self._failure = error
+            raise
+        if winner.commit_id != entry.commit_id:
+            self._failure = self._lost(winner.epoch, winner)
+            raise self._failure
+        self._state.add(entry)
+        self._timeline.log.forget_before(self._lane, entry.seq)
+        return Commit(self._lane, entry.seq, rows, ignored, replayed=False)
+
+    def _lost(self, epoch: int, winner: object) -> TableError:
+        if epoch > self._epoch:
+            owner = winner.owner if isinstance(winner, Claim) else "another writer"
+            return Fenced(
+                f"lane {self._lane!r} was claimed by {owner} (claim {epoch}; this writer holds claim {self._epoch})",
+                hint="this writer must stop; what it committed stays. Give a second writer of the stream its own lane",
+            )
+        return SplitBrain(
+            f"lane {self._lane!r}: another process writes under claim {self._epoch} of this writer",
+            hint="stop all writers of the lane: a process was copied while it ran, or objects were moved by hand",
+        )
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._open:
+            raise InvalidInput("the writer is not open", hint="use it in a with block: with table.writer(...) as w:")
+
+    def _replayed(self, batch: Batch) -> Commit | None:
+        query_id, number = batch
+        if not query_id or number < 0:
+            raise InvalidInput(f"batch {batch!r} is not (query id, number)", hint='for example ("orders-query", 7)')
+        known = self._state.recent.get(batch)
+        if known is not None:
+            return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)
+        last = self._state.batches.get(query_id)
+        if last is None:
+            if self._state.query_id and not self._takeover:
+                raise Conflict(
+                    f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id!r}",
+                    hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
+                )
+            return None
+        if number > last + 1:
+            raise GapError(
+                f"lane {self._lane!r}: batch {number} of query {query_id!r} follows batch {last}",
+                hint="batches in between were lost: replay them first, or start a new query with takeover=True",
+            )
+        if number <= last:
+            raise Conflict(
+                f"lane {self._lane!r}: batch {number} of query {query_id!r} was never committed, but {last} was",
+                hint="the query's numbers went backwards: give it a new query id with takeover=True",
+            )
+        return None
+
+    def _declare_lane(self) -> None:
+        """Add the lane to the table, unless it is there."""
+
+        def build(state: TableState, seq: int, last: Any) -> LaneAdd | None:
+            known = state.lanes.get(self._lane)
+            if known is not None:
+                self._check_lane(known)
+                return None
+            for other in state.lanes:
+                if other.lower() == self._lane.lower():
+                    raise Conflict(
+                        f"lane {self._lane!r} differs from {other!r} only in case", hint="choose another name"
+                    )
+            lane_id = len(state.lanes) + 1
+            if lane_id > MAX_LANE_ID:
+                raise Conflict(f"the table has {MAX_LANE_ID} lanes", hint="reuse a lane")
+            return LaneAdd(**self._timeline.header(seq, last), name=self._lane, lane_id=lane_id, stream=self._stream)
+
+        self._timeline.publish(build)
+
+    def _check_lane(self, known: Lane) -> None:
+        if known.stream != self._stream:
+            raise Conflict(
+                f"lane {self._lane!r} belongs to stream {known.stream!r}, not to {self._stream!r}",
+                hint="a lane has one stream for ever: choose another lane name",
+            )
+
+    def _claim(self) -> None:
+        """Rule W1: fence every older incarnation, then fold the lane."""
+        owners: list[str] = []
+        for _ in range(MAX_CLAIM_TRIES):
+            for entry in lane_entries(self._timeline.log.read_after(self._lane, self._state.head)):
+                self._state.add(entry)
+            self._timeline.stamps.observe(self._state.stamp)
+            self._epoch = self._state.epoch + 1
+            claim = Claim(**self._header(0), owner=self._owner)
+            winner = self._timeline.log.publish(claim)
+            if winner.commit_id == claim.commit_id:
+                self._state.add(claim)
+                return
+            owners.append(getattr(winner, "owner", f"claim {winner.epoch}"))
+        raise Conflict(
+            f"lane {self._lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
+            hint="two writers keep claiming one lane: stop one, or give it a lane of its own",
+        )
+
+    def _header(self, table_rev: int) -> dict[str, Any]:
+        return {
+            "lane": self._lane,
+            "seq": self._state.head + 1,
+            "epoch": self._epoch,
+            "commit_id": new_id(),
+            "prev_id": self._state.head_id,
+            "table_rev": table_rev,
+            "stamp": self._timeline.stamps.next(self._timeline.clock),
+            "committed_at_ms": max(self._timeline.clock.now_ms(), self._state.committed_at_ms),
+        }
+
+    def _table_rev(self) -> int:
+        assert self._table is not None, "an open writer has loaded the table"
+        return self._table.rev
+
+    def _observe_all_lanes(self) -> None:
+        """Learn the stamps of all lanes' heads: everything committed before now loses ties to what is appended next."""
+        assert self._table is not None
+        self._stamps_read_ms = self._timeline.clock.now_ms()
+        for lane in self._table.lanes:
+            head = self._timeline.log.head(lane, self._heads.get(lane, 0))
+            entry = self._timeline.log.entry(lane, head) if head else None
+            if entry is not None:
+                self._heads[lane] = head
+                self._timeline.stamps.observe(entry.stamp)
+                self._timeline.log.forget_before(lane, head - 1)
+
+    def _refresh_stamps(self) -> None:
+        elapsed = self._timeline.clock.now_ms() - self._stamps_read_ms
+        # A clock that jumped backwards is as good a reason as one that moved on.
+        if not 0 <= elapsed < STAMP_REFRESH_MS:
+            self._observe_all_lanes()
