@@ -1,0 +1,193 @@
+"""Snapshot query: plain Parquet : weft view : dedupe and join, all from one run.
+
+    python tests/benchmarks/snapshot.py [--keys 2000000] [--folder DIR] [--rounds 7]
+
+One aggregate over 7 of 63 columns through ``spark.sql``. *plain* is Spark's scan of the merged table as one Parquet
+folder; *view* is the weft view while 10 % of the keys of every group are in the log, and again when compacted; *join* is
+what it replaces: per stream the latest row of every key, then two full outer joins. Warm, medians; the three take turns
+within each round, so a change of the machine's speed hits all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from storage import Table
+from streams.view import create_view
+from tests.benchmarks.wide_table import GROUPS, Shape, build
+
+COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
+QUERY = (
+    "SELECT count(k) n, sum(a0) a0, round(sum(a1), 3) a1, sum(b0) b0, round(sum(b1), 3) b1, sum(c0) c0, "
+    "round(sum(c1), 3) c1 FROM {table}"
+)
+STAGES = {
+    "log read": ("log_reader.py", "_pieces"),
+    "collapse": ("log_reader.py", "collapse"),
+    "base read": ("base_file.py", "read_row_groups"),
+    "apply": ("stitch.py", "run"),
+    "all": ("scan.py", "read"),
+}
+
+
+def session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "6g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+
+def join_query(columns: tuple[str, ...] = COLUMNS) -> str:
+    """Dedupe each stream by its ordering value, then join them on the key."""
+    latest = [
+        f"(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY k ORDER BY {g}_ts DESC) AS nth FROM stream_{g}) "
+        f"WHERE nth = 1) {g}"
+        for g in GROUPS
+    ]
+    chosen = ", ".join("k" if name == "k" else f"{name[0]}.{name}" for name in columns)
+    return f"(SELECT {chosen} FROM {latest[0]} " + " ".join(f"FULL OUTER JOIN {part} USING (k)" for part in latest[1:]) + ")"
+
+
+def timed(run: Callable[[], object]) -> tuple[float, object]:
+    started = time.perf_counter()
+    result = run()
+    return time.perf_counter() - started, result
+
+
+def stages(table: Table) -> dict[str, float]:
+    """Seconds of each stage of the stitch, in this process on one thread."""
+    scan = table.snapshot().scan(COLUMNS, parallelism=1)
+    profile = cProfile.Profile()
+    profile.enable()
+    for task in scan.tasks:
+        for _ in scan.read(task):
+            pass
+    profile.disable()
+    found = {
+        name: sum(
+            entry[3] for place, entry in pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]
+            if place[0].endswith(file) and place[2] == function
+        )
+        for name, (file, function) in STAGES.items()
+    }
+    found["collapse"] -= found["log read"]
+    found["apply"] -= found["base read"]
+    return found
+
+
+def rounds(spark: SparkSession, names: list[str], count: int) -> dict[str, float]:
+    """Median seconds per table name; the answers must agree."""
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(count + 1):
+        answers = set()
+        for name in names:
+            elapsed, rows = timed(lambda name=name: spark.sql(QUERY.format(table=name)).collect())  # type: ignore[misc]
+            answers.add(tuple(rows[0]))  # type: ignore[index]
+            if number:
+                seconds[name].append(elapsed)
+        if len(answers) != 1:
+            raise SystemExit(f"answers differ: {answers}")
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def planning(spark: SparkSession, name: str, count: int) -> float:
+    return statistics.median(
+        timed(lambda: spark.sql(QUERY.format(table=name))._jdf.queryExecution().executedPlan())[0] for _ in range(count)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=Shape.keys)
+    parser.add_argument("--folder", type=Path, help="keep the data here (default: a temporary folder)")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="weft-benchmark-"))
+    try:
+        run(folder, Shape(keys=arguments.keys), arguments.rounds)
+    finally:
+        if arguments.folder is None:
+            shutil.rmtree(folder)
+
+
+def run(folder: Path, shape: Shape, count: int) -> None:
+    built = build(folder / "data", shape)
+    # The compacted variant is a copy: the dirty one stays as it is.
+    shutil.rmtree(folder / "compacted", ignore_errors=True)
+    shutil.copytree(folder / "data" / "table", folder / "compacted")
+    compacted = Table.open(folder / "compacted")
+    result = compacted.compact()
+    plain = folder / "plain"
+    shutil.rmtree(plain, ignore_errors=True)
+    plain.mkdir()
+    for number, part in enumerate(compacted.snapshot().scan(parallelism=1).tasks[0].slices):
+        base = part.slice.base if part.slice else None
+        assert base is not None
+        source = pq.read_table(folder / "compacted" / base.path, columns=built.schema.arrow.names)
+        pq.write_table(source, plain / f"{number}.parquet", compression="zstd", row_group_size=128 * 1024)
+    spark = session()
+    try:
+        spark.read.parquet(str(plain)).createOrReplaceTempView("plain")
+        for group in GROUPS:
+            spark.read.parquet(str(folder / "data" / "streams" / group)).createOrReplaceTempView(f"stream_{group}")
+        create_view(spark, folder / "data" / "table", "dirty")
+        create_view(spark, folder / "compacted", "clean")
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW joined AS SELECT * FROM {join_query()}")
+        fast = rounds(spark, ["plain", "dirty", "clean"], count)
+        slow = rounds(spark, ["plain", "joined"], max(count // 3, 1))
+        planned = {name: planning(spark, name, count) for name in ("plain", "dirty", "clean")}
+    finally:
+        spark.stop()
+    stage = stages(built)
+    report(shape, fast, slow, planned, stage, result.seconds)
+
+
+def report(
+    shape: Shape,
+    fast: dict[str, float],
+    slow: dict[str, float],
+    planned: dict[str, float],
+    stage: dict[str, float],
+    compaction: float,
+) -> None:
+    plain = fast["plain"]
+    print(f"\n{shape.keys:,} keys x {shape.columns} columns, {shape.buckets} file groups, query over {len(COLUMNS)} columns")
+    print(f"plain Parquet        {plain:7.3f} s")
+    print(f"weft view, dirty     {fast['dirty']:7.3f} s   {fast['dirty'] / plain:5.2f} x plain (target: at most 4)")
+    print(f"weft view, compacted {fast['clean']:7.3f} s   {fast['clean'] / plain:5.2f} x plain (target: at most 1.3)")
+    ratio = slow["joined"] / fast["dirty"] * (plain / slow["plain"])
+    print(f"dedupe and join      {slow['joined']:7.3f} s   {ratio:5.2f} x the dirty view (target: at least 6)")
+    print("where the dirty view's time goes (stages: one thread in process; the query has two):")
+    for name in ("log read", "collapse", "base read", "apply"):
+        print(f"  {name:18s} {stage[name]:7.3f} s")
+    rest = max(fast["dirty"] - planned["dirty"] - stage["all"] / 2, 0.0)
+    print(f"  planning           {planned['dirty']:7.3f} s  (plain {planned['plain']:.3f} s, compacted {planned['clean']:.3f} s)")
+    print(f"  hand-over, the rest {rest:6.3f} s")
+    print(f"compaction of all file groups: {compaction:.2f} s (pyarrow {pa.__version__})")
+
+
+if __name__ == "__main__":
+    main()

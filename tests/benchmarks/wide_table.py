@@ -1,0 +1,104 @@
+"""The table that the read benchmarks share: three streams' history, as files for others and as commits for weft.
+
+2 M keys x 63 columns by default: the key and three groups of about 20 columns (half bigint, half double or string), each
+with an ordering column; a first full load, then 10 % of the keys updated in each group over 5 commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import Table
+
+GROUPS = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Shape:
+    keys: int = 2_000_000
+    columns: int = 63
+    updated: float = 0.1
+    commits: int = 5
+    buckets: int = 8
+    seed: int = 7
+
+    @property
+    def values_per_group(self) -> int:
+        return (self.columns - 1) // len(GROUPS) - 1
+
+    def value_columns(self, group: str) -> list[tuple[str, str]]:
+        kinds = ("bigint", "double", "bigint", "string")
+        return [(f"{group}{i}", kinds[i % 4]) for i in range(self.values_per_group)]
+
+    def config(self) -> dict[str, Any]:
+        columns: dict[str, str] = {"k": "bigint"}
+        groups = {}
+        for group in GROUPS:
+            own = dict([*self.value_columns(group), (f"{group}_ts", "timestamp")])
+            columns |= own
+            groups[group] = {"columns": list(own), "ordering": [f"{group}_ts"]}
+        return {
+            "key": ["k"],
+            "buckets": self.buckets,
+            "columns": columns,
+            "groups": groups,
+            "streams": {group: {"groups": [group]} for group in GROUPS},
+        }
+
+
+def events(shape: Shape, group: str, keys: np.ndarray, moment: int, rng: np.random.Generator) -> pa.Table:
+    """One batch of a stream: the given keys at about one moment."""
+    columns: dict[str, pa.Array] = {"k": pa.array(keys)}
+    words = pa.array([f"word-{i:05d}" for i in range(10_000)])
+    for name, kind in shape.value_columns(group):
+        if kind == "bigint":
+            columns[name] = pa.array(rng.integers(0, 1_000_000, len(keys)))
+        elif kind == "double":
+            columns[name] = pa.array(rng.random(len(keys)))
+        else:
+            columns[name] = words.take(pa.array(rng.integers(0, len(words), len(keys))))
+    micros = (moment * 3_600 + rng.integers(0, 7_200, len(keys))) * 1_000_000
+    columns[f"{group}_ts"] = pa.array(micros).view(pa.timestamp("us", tz="UTC"))
+    return pa.table(columns)
+
+
+def batches(shape: Shape) -> Iterator[tuple[str, int, pa.Table]]:
+    """(group, commit, rows): commit 0 is the full load."""
+    rng = np.random.default_rng(shape.seed)
+    for group in GROUPS:
+        yield group, 0, events(shape, group, rng.permutation(shape.keys), 0, rng)
+    for commit in range(1, shape.commits + 1):
+        for group in GROUPS:
+            keys = rng.choice(shape.keys, int(shape.keys * shape.updated / shape.commits), replace=False)
+            yield group, commit, events(shape, group, keys, commit, rng)
+
+
+def build(folder: Path, shape: Shape) -> Table:
+    """The table with its load compacted and its updates in the log; and per stream a folder of Parquet files.
+
+    ``folder/table`` and ``folder/streams/<group>/<commit>.parquet``. Kept between runs if it is whole.
+    """
+    if (folder / "done").exists():
+        return Table.open(folder / "table")
+    table = Table.create(folder / "table", shape.config())
+    with contextlib.ExitStack() as stack:
+        writers = {group: stack.enter_context(table.writer(group)) for group in GROUPS}
+        compacted = False
+        for group, commit, rows in batches(shape):
+            if commit and not compacted:
+                table.compact()
+                compacted = True
+            path = folder / "streams" / group / f"{commit}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(rows, path)
+            writers[group].append(rows)
+    (folder / "done").touch()
+    return table
