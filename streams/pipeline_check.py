@@ -1,0 +1,88 @@
+"""What the writers of a pipeline and its table must have in common; pure comparisons, messages by field."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from storage.config import build_schema
+from storage.core.schema import Stream, TableSchema
+from storage.errors import Conflict, InvalidInput
+from streams.pipeline_model import Pipeline, WriterSpec
+
+_RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may give these beside the stream's columns
+
+
+def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
+    """Check that every writer's stream is the table's and gets exactly columns of its own.
+
+    Raises:
+        InvalidInput: It is not; the message names the field.
+    """
+    for writer in pipeline.writers.values():
+        streams = {stream.name: stream for stream in schema.streams}
+        known = streams.get(writer.stream)  # type: ignore[call-overload]
+        if known is None:
+            raise InvalidInput(
+                f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
+                hint=f"streams: {', '.join(streams)}; the writer's name is the default",
+            )
+        _check_select(writer, known, schema)
+
+
+def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+    where = f"writers.{writer.name}.select"
+    columns = schema.stream_columns(stream)
+    for name in writer.select:
+        if name not in columns and name not in _RESERVED_COLUMNS:
+            raise InvalidInput(
+                f"{where}.{name}: stream {writer.stream!r} has no such column",
+                hint=f"its columns: {', '.join((*columns, '_op'))}",
+            )
+    for key in schema.key:
+        if key not in writer.select:
+            raise InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
+    for group in (schema.group_by_name[name] for name in stream.groups):
+        absent = [name for name in group.columns if name not in writer.select]
+        if absent and len(absent) < len(group.columns):
+            raise InvalidInput(
+                f"{where}: only part of group {group.name!r}: {', '.join(absent)} is missing",
+                hint="select all columns of a group or none; NULL is an expression too",
+            )
+
+
+def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
+    """Check that the table that exists is the one that the file describes.
+
+    Raises:
+        Conflict: It is not; the message names the fields and both values.
+    """
+    if pipeline.config is None:
+        return
+    mine, theirs = build_schema(pipeline.config).to_json(), there.to_json()
+    found = []
+    for part, wanted in mine.items():
+        if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
+            found.extend(_differences(part, wanted, theirs[part]))
+        elif wanted != theirs[part]:
+            found.append(f"{part}: {wanted} in the file, {theirs[part]} in the table")
+    if found:
+        raise Conflict(
+            f"{pipeline.path.name}: table.config is not that of the table at {pipeline.table.uri}: {'; '.join(found)}",
+            hint="give the table's own configuration, leave config out, or write to another uri",
+        )
+
+
+def _differences(part: str, mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[str]:
+    """How two lists of named things differ, in the user's words."""
+    here, there = ({item["name"]: item for item in items} for items in (mine, theirs))
+    found = [f"{part}.{name} is only in the file" for name in here if name not in there]
+    found += [f"{part}.{name} is only in the table" for name in there if name not in here]
+    for name in here.keys() & there.keys():
+        found += [
+            f"{part}.{name}.{key}: {value} in the file, {there[name][key]} in the table"
+            for key, value in here[name].items()
+            if key != "id" and value != there[name][key]
+        ]
+    if not found and list(here) != list(there):
+        found.append(f"{part}: another order in the table: {', '.join(there)}")
+    return found

@@ -1,0 +1,184 @@
+"""Shape of a pipeline: the file's sections as pydantic models, and the settled values that everything else works with.
+
+`PipelineConfig` is what stands in the file. `Pipeline` is what it means: every default filled in, every path absolute.
+Meaning of the fields: README.md, "Pipeline file".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from storage.config import TableConfig
+from storage.errors import InvalidInput
+from streams.pipeline_file import parse_duration
+
+_MIN_EVERY_SECONDS: Final = 0.1  # a service that looks more often does nothing but look
+
+
+def _text(value: Any) -> Any:
+    """A setting as its consumer spells it: YAML's ``true`` and ``10`` are text to Kafka and Spark."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _none_if_off(value: Any) -> Any:
+    return None if value is False else value
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+Setting = Annotated[str, BeforeValidator(_text)]
+Settings = dict[str, Setting]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TableSection(_Model):
+    """Where the table is, how its store is reached, and what it is made of if it does not exist yet."""
+
+    uri: str = Field(min_length=1)
+    config: dict[str, Any] | None = None
+    storage_options: dict[str, Any] = {}
+
+
+class KafkaSection(_Model):
+    """Messages of Kafka topics, read by ``weft_kafka``."""
+
+    type: Literal["kafka"]
+    topic: str | None = None
+    topics: list[str] = []
+    format: Literal["json"] = "json"
+    starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
+    max_offsets_per_trigger: int | None = Field(default=None, ge=1)
+    options: Settings = {}
+
+
+class SparkSection(_Model):
+    """Any other streaming source of Spark, by the name of its format."""
+
+    type: Literal["spark"]
+    format: str = Field(min_length=1)
+    options: Settings = {}
+    ddl: str | None = Field(default=None, alias="schema")
+
+
+class WriterSection(_Model):
+    """One writer: where its events come from and which columns they give."""
+
+    source: Annotated[KafkaSection | SparkSection, Field(discriminator="type")]
+    message: dict[str, str] | None = Field(default=None, alias="schema")
+    select: dict[str, Setting] = Field(min_length=1)
+    where: str | None = None
+    trigger: Duration = 5.0
+    dead_letter: str | None = None
+    stream: str | None = None
+    lane: str | None = None
+    takeover: bool = False
+    checkpoint: str | None = None
+    kafka: Settings = {}
+    spark: Settings = {}
+
+
+class CompactionSection(_Model):
+    """How often compaction looks at the table, and when it finds a file group due."""
+
+    every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
+    min_commits: int = Field(default=8, ge=1)
+    max_log_ratio: float = Field(default=0.5, gt=0)
+
+
+class PipelineConfig(_Model):
+    """The file."""
+
+    table: TableSection
+    writers: dict[str, WriterSection] = Field(min_length=1)
+    kafka: Settings = {}
+    spark: Settings = {}
+    compaction: Annotated[CompactionSection | None, BeforeValidator(_none_if_off)] = CompactionSection()
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableLocation:
+    """Where a table is. Options may hold secrets, so they are kept out of ``repr``."""
+
+    uri: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The table's folder name as an SQL identifier."""
+        last = self.uri.rstrip("/").rsplit("/", 1)[-1]
+        plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in last) or "table"
+        return f"_{plain}" if plain[0].isdigit() else plain
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSpec:
+    """One writer with everything settled.
+
+    Attributes:
+        reader_format: For ``spark.readStream.format``.
+        reader_options: Of that format; may hold secrets.
+        reader_schema: DDL for ``.schema(...)``, None where the format has its own.
+        message: Columns of the JSON in column ``value``; None where the source's rows are used as they are.
+        select: Output column to SQL expression.
+        trigger_seconds: At least so long from one batch's start to the next.
+        dead_letter: Folder for messages that cannot be stored; None: such a message is fatal.
+        spark: Spark settings of this writer, the pipeline's included.
+    """
+
+    name: str
+    stream: str
+    lane: str
+    reader_format: str
+    reader_options: Mapping[str, str] = field(repr=False)
+    reader_schema: str | None
+    message: Mapping[str, str] | None
+    select: Mapping[str, str]
+    where: str | None
+    trigger_seconds: float
+    dead_letter: str | None
+    takeover: bool
+    checkpoint: str
+    spark: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A checked pipeline file.
+
+    Attributes:
+        path: The file, absolute.
+        table: Where the table is.
+        config: The table's configuration, None if the file leaves it to the table.
+        writers: By name, in the file's order.
+        compaction: None: no compaction service.
+        spark: Spark settings for everything.
+        state: Folder for checkpoints, logs and scratch files.
+    """
+
+    path: Path
+    table: TableLocation
+    config: TableConfig | None
+    writers: Mapping[str, WriterSpec]
+    compaction: CompactionSection | None
+    spark: Mapping[str, str] = field(repr=False)
+    state: Path
+
+    def writer(self, name: str) -> WriterSpec:
+        """The writer of that name.
+
+        Raises:
+            InvalidInput: There is none; the hint names those there are.
+        """
+        if name not in self.writers:
+            raise InvalidInput(f"the pipeline has no writer {name!r}", hint=f"writers: {', '.join(self.writers)}")
+        return self.writers[name]

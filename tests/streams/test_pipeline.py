@@ -1,0 +1,304 @@
+"""What a pipeline file may say, and how it is told that it may not: by field, and with the mend."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from storage.config import build_schema, load_config
+from storage.errors import Conflict, InvalidInput, NotFound
+from streams.pipeline import is_pipeline, load_location, load_pipeline
+from streams.pipeline_check import check_same_table, check_writers
+from streams.pipeline_file import parse_duration
+
+CONFIG: dict[str, Any] = {
+    "key": ["order_id"],
+    "columns": {"order_id": "bigint", "status": "string", "amount": "double", "ts": "timestamp", "paid": "double"},
+    "groups": {
+        "order": {"columns": ["status", "amount", "ts"], "ordering": ["ts"]},
+        "payment": {"columns": ["paid"]},
+    },
+    "streams": {"orders": {"groups": ["order"]}, "payments": {"groups": ["payment"]}},
+}
+WHOLE: dict[str, Any] = {
+    "table": {"uri": "./lake/orders_wide", "config": CONFIG},
+    "kafka": {"bootstrap.servers": "broker:9092", "fetch.wait.max.ms": 10, "enable.ssl.certificate.verification": True},
+    "writers": {
+        "orders": {
+            "source": {"type": "kafka", "topic": "orders", "max_offsets_per_trigger": 500},
+            "schema": {"id": "bigint", "status": "string", "amount": "double", "ts": "timestamp"},
+            "select": {"order_id": "id", "status": "lower(status)", "amount": "amount", "ts": "ts", "_op": "'u'"},
+            "where": "id IS NOT NULL",
+            "trigger": "2 seconds",
+            "dead_letter": "./dead/orders",
+        },
+    },
+}
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    """Load WHOLE with some fields replaced (dotted path) or removed (value `...`)."""
+
+    def loaded(changes: dict[str, Any] | None = None, environment: dict[str, str] | None = None) -> Any:
+        whole = copy.deepcopy(WHOLE)
+        for path, value in (changes or {}).items():
+            *parents, last = path.split("/")
+            place = whole
+            for parent in parents:
+                place = place[parent]
+            if value is ...:
+                del place[last]
+            else:
+                place[last] = value
+        file = tmp_path / "shop.yaml"
+        file.write_text(yaml.safe_dump(whole, sort_keys=False))
+        return load_pipeline(file, environment or {})
+
+    return loaded
+
+
+def test_everything_is_settled(load: Any, tmp_path: Path) -> None:
+    pipeline = load()
+    assert pipeline.table.uri == str(tmp_path / "lake/orders_wide")
+    assert pipeline.table.name == "orders_wide"
+    assert pipeline.state == tmp_path / ".weft/shop"
+    assert (pipeline.compaction.every, pipeline.compaction.min_commits) == (30.0, 8)
+    writer = pipeline.writer("orders")
+    assert (writer.stream, writer.lane, writer.trigger_seconds) == ("orders", "orders", 2.0)
+    assert writer.dead_letter == str(tmp_path / "dead/orders")
+    assert writer.checkpoint == str(tmp_path / ".weft/shop/checkpoints/orders")
+    assert writer.reader_format == "weft_kafka"
+    assert writer.reader_options == {
+        "subscribe": "orders",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "500",
+        "kafka.bootstrap.servers": "broker:9092",
+        "kafka.fetch.wait.max.ms": "10",
+        "kafka.enable.ssl.certificate.verification": "true",
+    }
+
+
+def test_a_writers_own_settings_go_before_the_pipelines(load: Any) -> None:
+    pipeline = load(
+        {
+            "spark": {"spark.driver.memory": "1g", "spark.a": "1"},
+            "writers/orders/spark": {"spark.driver.memory": "2g"},
+            "writers/orders/kafka": {"bootstrap.servers": "other:9092"},
+            "writers/orders/source": {
+                "type": "kafka",
+                "topics": ["a", "b"],
+                "starting_offsets": {"a": {"0": 7}},
+                "options": {"failOnDataLoss": False},
+            },
+        }
+    )
+    writer = pipeline.writer("orders")
+    assert writer.spark == {"spark.driver.memory": "2g", "spark.a": "1"}
+    assert writer.reader_options["kafka.bootstrap.servers"] == "other:9092"
+    assert writer.reader_options["subscribe"] == "a,b"
+    assert writer.reader_options["startingOffsets"] == '{"a": {"0": 7}}'
+    assert writer.reader_options["failOnDataLoss"] == "false"
+
+
+def test_options_of_the_kafka_source_are_those_it_knows(load: Any) -> None:
+    from streams.kafka.options import parse_options
+
+    options = parse_options(load().writer("orders").reader_options, default_starting="latest")
+    assert options.topics == ("orders",)
+    assert options.max_offsets_per_trigger == 500
+
+
+def test_any_source_of_spark_can_feed_a_writer(load: Any) -> None:
+    source = {"type": "spark", "format": "parquet", "schema": "id BIGINT", "options": {"path": "/in", "x": True}}
+    writer = load({"writers/orders/source": source, "writers/orders/schema": ..., "kafka": ...}).writer("orders")
+    assert (writer.reader_format, writer.reader_schema, writer.message) == ("parquet", "id BIGINT", None)
+    assert writer.reader_options == {"path": "/in", "x": "true"}
+
+
+def test_locations_that_are_urls_or_absolute_stay(load: Any) -> None:
+    pipeline = load(
+        {
+            "table/uri": "s3://bucket/wide",
+            "writers/orders/dead_letter": "/var/dead",
+            "writers/orders/checkpoint": "s3://c/o",
+        }
+    )
+    assert pipeline.table.uri == "s3://bucket/wide"
+    assert pipeline.writer("orders").dead_letter == "/var/dead"
+    assert pipeline.writer("orders").checkpoint == "s3://c/o"
+
+
+def test_values_come_from_the_environment(load: Any) -> None:
+    environment = {"PASSWORD": "s3cret$$", "TOPIC": "orders-v2", "LIMIT": "9"}
+    pipeline = load(
+        {
+            "kafka/sasl.password": "${PASSWORD}",
+            "writers/orders/source/topic": "${TOPIC}",
+            "writers/orders/source/max_offsets_per_trigger": "${LIMIT}",
+            "writers/orders/where": "status RLIKE '^a$' OR status = '$${x}'",
+        },
+        environment,
+    )
+    writer = pipeline.writer("orders")
+    assert writer.reader_options["kafka.sasl.password"] == "s3cret$$"
+    assert writer.reader_options["subscribe"] == "orders-v2"
+    assert writer.reader_options["maxOffsetsPerTrigger"] == "9"
+    assert writer.where == "status RLIKE '^a$' OR status = '${x}'"
+
+
+def test_secrets_are_not_printed(load: Any) -> None:
+    pipeline = load({"kafka/sasl.password": "hunter2", "table/storage_options": {"secret": "hunter3"}})
+    assert "hunter" not in repr(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"writers/orders/source/topic": ...}, "writers.orders.source.topic: is missing", "add topic"),
+        ({"writers/orders/source/topic": 5}, "writers.orders.source.topic: Input should be a valid string", ""),
+        ({"writers/orders/source/topics": ["x"]}, "writers.orders.source.topics: topic is given too", "one of the two"),
+        ({"writers/orders/source/tpoic": "x"}, "writers.orders.source.tpoic: is not a field here", "mean topic?"),
+        ({"writers/orders/source/type": "files"}, "writers.orders.source: Input tag 'files'", ""),
+        ({"writers/orders/source/format": "avro"}, "writers.orders.source.format: Input should be 'json'", ""),
+        (
+            {"writers/orders/source/options": {"subscribe": "x"}},
+            "writers.orders.source.options.subscribe: has a field of its own",
+            "use topic",
+        ),
+        ({"writers/orders/schema": ...}, "writers.orders.schema: is missing", "of the JSON message"),
+        ({"writers/orders/schema/id": "bigit"}, "writers.orders.schema.id: 'bigit' is not a column type", "bigint"),
+        ({"writers/orders/select": ...}, "writers.orders.select: is missing", "add select"),
+        (
+            {"writers/orders/select/paid": "1"},
+            "writers.orders.select.paid: stream 'orders' has no such column",
+            "status",
+        ),
+        ({"writers/orders/select/order_id": ...}, "writers.orders.select: key column 'order_id' is missing", "add"),
+        ({"writers/orders/select/ts": ...}, "writers.orders.select: only part of group 'order': ts is missing", "all"),
+        ({"writers/orders/stream": "clicks"}, "writers.orders.stream: the table has no stream 'clicks'", "payments"),
+        ({"writers/orders/lane": "../x"}, "writers.orders.lane: '../x' is not a lane", "letters"),
+        ({"writers/orders/trigger": "soon"}, "writers.orders.trigger: 'soon' is not a duration", ""),
+        ({"writers/orders/kafka": ["a"]}, "writers.orders.kafka: Input should be a valid dictionary", ""),
+        ({"writers": {}}, "writers: Dictionary should have at least 1 item", ""),
+        ({"kafka": ...}, "writers.orders: kafka.bootstrap.servers is missing", "bootstrap.servers"),
+        ({"table": ...}, "table: is missing", "add table"),
+        ({"table/url": "x"}, "table.url: is not a field here", "mean uri?"),
+        ({"table/config/buckets": 3}, "table.config: buckets: 3 is not a power of two", "8"),
+        ({"clean": {"every": "1 hour"}}, "clean: cleaning is not in this version", "remove"),
+        ({"compaction": {"min_commits": 0}}, "compaction.min_commits: Input should be greater than or equal to 1", ""),
+        ({"compaction": {"evry": 1}}, "compaction.evry: is not a field here", "mean every?"),
+        ({"compaction": {"every": 0}}, "compaction.every: Input should be greater", ""),
+        ({"kafka/p": "${NO_SUCH}"}, "kafka.p: environment variable NO_SUCH is not set", "export NO_SUCH"),
+        ({"kafka/p": "${}"}, "kafka.p: '${}' does not name an environment variable", "$$"),
+        ({"kafka/p": "${OPEN"}, "kafka.p: '${' does not name an environment variable", "$$"),
+        ({"writers/bad name": WHOLE["writers"]["orders"]}, "writers.bad name: 'bad name' is not a lane", "letters"),
+        (
+            {"writers/more": {**WHOLE["writers"]["orders"], "stream": "orders"}},
+            "writers.more.lane: writer 'orders' has lane 'orders' already",
+            "of its own",
+        ),
+        (
+            {
+                "writers/more": {**WHOLE["writers"]["orders"], "stream": "orders", "lane": "more", "checkpoint": "/c"},
+                "writers/orders/checkpoint": "/c",
+            },
+            "writers.more.checkpoint: writer 'orders' has checkpoint '/c' already",
+            "of its own",
+        ),
+    ],
+)
+def test_a_mistake_is_named_by_its_field(load: Any, changes: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        load(changes)
+    assert raised.value.message.startswith(f"shop.yaml: {message}")
+    assert hint in raised.value.hint
+
+
+def test_all_mistakes_of_shape_are_told_at_once(load: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"writers.orders.trigger: .*; compaction.every: "):
+        load({"writers/orders/trigger": "x", "compaction": {"every": "y"}})
+
+
+def test_files_that_are_no_pipeline(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    with pytest.raises(NotFound, match=r"there is no pipeline file .*p\.yaml"):
+        load_pipeline(file)
+    file.write_text("a: [1")
+    with pytest.raises(InvalidInput, match=r"p\.yaml, line 1"):
+        load_pipeline(file)
+    file.write_text("- 1")
+    with pytest.raises(InvalidInput, match="is not a mapping"):
+        load_pipeline(file)
+    file.write_text("table: {}\ntable: {}")
+    with pytest.raises(InvalidInput, match=r"line 2: 'table' is given twice"):
+        load_pipeline(file)
+
+
+def test_compaction_can_be_left_to_others(load: Any) -> None:
+    assert load({"compaction": False}).compaction is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2 seconds", 2), ("1 second", 1), ("10 minutes", 600), ("1 hour", 3600), ("2 days", 172800), ("500 ms", 0.5),
+     ("250 milliseconds", 0.25), ("1.5s", 1.5), (3, 3), (0.5, 0.5), ("7", 7), ("0 seconds", 0)],
+)  # fmt: skip
+def test_durations(text: Any, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "seconds", "-1 s", "1 fortnight", True, None, "1 2 s", "400 days", [1]])
+def test_durations_that_are_none(text: Any) -> None:
+    with pytest.raises(ValueError, match=r"not a duration|longer than a year"):
+        parse_duration(text)
+
+
+def test_the_table_that_exists_must_be_the_one_in_the_file(load: Any) -> None:
+    pipeline = load()
+    check_same_table(pipeline, build_schema(load_config(CONFIG)))
+    other = copy.deepcopy(CONFIG)
+    other["columns"]["paid"] = "string"
+    other["buckets"] = 16
+    other["streams"]["orders"]["on_delete"] = "row"
+    other["columns"]["tip"] = "double"
+    other["groups"]["payment"]["columns"] = ["paid", "tip"]
+    with pytest.raises(Conflict) as raised:
+        check_same_table(pipeline, build_schema(load_config(other)))
+    for part in (
+        "columns.paid.type: double in the file, string in the table",
+        "columns.tip is only in the table",
+        "bucket_bits: 3 in the file, 4 in the table",
+        "streams.orders.on_delete: group in the file, row in the table",
+    ):
+        assert part in raised.value.message
+
+
+def test_without_a_configuration_the_table_says_what_streams_there_are(load: Any) -> None:
+    pipeline = load({"table/config": ..., "writers/orders/stream": "clicks"})
+    with pytest.raises(InvalidInput, match="the table has no stream 'clicks'"):
+        check_writers(pipeline, build_schema(load_config(CONFIG)))
+
+
+def test_a_location_needs_only_the_table_section(tmp_path: Path) -> None:
+    file = tmp_path / "p.yml"
+    file.write_text("table: {uri: lake/x-y}\nwriters: ${NOT_SET}\n")
+    assert is_pipeline(str(file))
+    location = load_location(str(file), {})
+    assert (location.uri, location.name) == (str(tmp_path / "lake/x-y"), "x_y")
+    assert load_location("s3://b/t/").name == "t"
+    assert not is_pipeline("s3://b/t.yaml")
+    file.write_text("writers: {}")
+    with pytest.raises(InvalidInput, match=r"p\.yml: table\.uri: is missing"):
+        load_location(str(file), {})
+
+
+def test_the_example_is_a_valid_pipeline() -> None:
+    import streams
+
+    pipeline = load_pipeline(Path(streams.__file__).with_name("example_pipeline.yaml"), {})
+    assert list(pipeline.writers) == ["orders", "payments"]
