@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.core import names
 from storage.core.entries import FileRef, SliceFile
 from storage.core.names import Path
 from storage.core.schema import TableSchema
@@ -125,10 +126,29 @@ def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -
             pq.ParquetFile(source, pre_buffer=not isinstance(source, pa.MemoryMappedFile)) as parquet,
         ):
             for number in range(parquet.num_row_groups):
-                table = parquet.read_row_group(number, columns=list(columns), use_threads=False)
-                yield {name: _one(table.column(name)) for name in columns}
+                yield _row_group(parquet, number, columns)
     except (pa.ArrowInvalid, pa.ArrowIOError, pa.ArrowKeyError) as error:
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
+
+
+def _row_group(parquet: pq.ParquetFile, number: int, columns: Sequence[str]) -> dict[str, pa.Array]:
+    metadata = parquet.metadata.row_group(number)
+    schema = parquet.schema_arrow
+    # Statistics are per leaf. Nested user columns have several; the hidden ones are flat, and come last.
+    leaves_before = metadata.num_columns - len(schema.names)
+    # Hidden state is mostly NULL (no deletes, no floors), and decoding NULLs costs nearly as much as decoding values.
+    empty = {
+        name
+        for name in columns
+        if name.startswith(names.HIDDEN_PREFIX)
+        and (statistics := metadata.column(leaves_before + schema.get_field_index(name)).statistics) is not None
+        and statistics.null_count == metadata.num_rows
+    }
+    table = parquet.read_row_group(number, columns=[name for name in columns if name not in empty], use_threads=False)
+    return {
+        name: pa.nulls(metadata.num_rows, schema.field(name).type) if name in empty else _one(table.column(name))
+        for name in columns
+    }
 
 
 def read_base(store: ObjectStore, file: SliceFile | None, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:

@@ -34,6 +34,7 @@ class CommitLog:
         self._clock = clock
         self._entries: dict[tuple[LaneName, int], Entry] = {}
         self._indexes: dict[Path, LogIndex] = {}
+        self._forgotten: dict[LaneName, int] = {}
 
     def entry(self, lane: LaneName, seq: int) -> Entry | None:
         """The entry in a slot, None if the slot is free.
@@ -145,6 +146,9 @@ class CommitLog:
 
     def forget_before(self, lane: LaneName, seq: int) -> None:
         """Drop cached entries up to ``seq``: slices hold their rows."""
+        if seq <= self._forgotten.get(lane, 0):
+            return
+        self._forgotten[lane] = seq
         for key in [key for key in self._entries if key[0] == lane and key[1] <= seq]:
             entry = self._entries.pop(key)
             if isinstance(entry, Data):
