@@ -9,7 +9,7 @@ ignores them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-__all__ = ["And", "Or", "parse_predicate"]
+__all__ = ["And", "Or", "parse_predicate", "safe_for_statistics"]
 
 ColumnPath = tuple[str, ...]
 
@@ -68,6 +68,37 @@ class Or(Filter):
 
     left: Filter
     right: Filter
+
+
+def safe_for_statistics(pushed: Filter) -> bool:
+    """Whether Parquet's statistics and dictionaries may skip rows by this filter without losing any that Spark wants.
+
+    For Spark NaN equals itself and is greater than every number, and -0.0 equals 0.0. Statistics leave NaN out and
+    dictionaries tell the zeros apart, so Spark's own Parquet reader, given such a filter, drops rows of the answer.
+    """
+    if isinstance(pushed, (And, Or)):
+        return safe_for_statistics(pushed.left) and safe_for_statistics(pushed.right)
+    if isinstance(pushed, Not):
+        return not _has_floats(pushed.child) and safe_for_statistics(pushed.child)
+    if isinstance(pushed, (GreaterThan, GreaterThanOrEqual)):
+        return not _has_floats(pushed)
+    return all(number == number and number != 0 for number in _floats(pushed))  # noqa: PLR0124 - NaN differs from itself
+
+
+def _has_floats(pushed: Filter) -> bool:
+    return any(True for _ in _floats(pushed))
+
+
+def _floats(pushed: Filter) -> Iterator[float]:
+    if isinstance(pushed, (And, Or)):
+        yield from _floats(pushed.left)
+        yield from _floats(pushed.right)
+    elif isinstance(pushed, Not):
+        yield from _floats(pushed.child)
+    else:
+        value: Any = getattr(pushed, "value", None)
+        values: tuple[Any, ...] = value if isinstance(pushed, In) else (value,)
+        yield from (number for number in values if isinstance(number, float))
 
 
 class _UnsayableError(Exception):

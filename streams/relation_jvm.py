@@ -86,7 +86,7 @@ class UnfitError(Exception):
 
 def pickled(value: Any) -> bytearray:
     """As Spark's workers unpickle it; functions and classes of notebooks and scripts go by value."""
-    return bytearray(cloudpickle.dumps(value))
+    return bytearray(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
 
 
 class Jvm:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
 from streams.relation import Plan, Planner
-from streams.relation_filters import parse_predicate
+from streams.relation_filters import parse_predicate, safe_for_statistics
 from streams.relation_jvm import Jvm, UnfitError
 from streams.relation_pins import Pin, Pins
 from streams.relation_worker import task_reader
@@ -223,7 +223,12 @@ class PruningScanBuilder(_Called):
         if plan.parquet_paths and not self._exact:
             full = self._pin.state.schema()
             pruned = self.jvm.struct(schema) if self._pruned is None else self._pruned
-            return self.jvm.parquet_scan(self._view.name, plan.parquet_paths, full, pruned, self._predicates)
+            pushed = [
+                predicate
+                for predicate, parsed in zip(self._predicates, self._filters, strict=True)
+                if safe_for_statistics(parsed)
+            ]
+            return self.jvm.parquet_scan(self._view.name, plan.parquet_paths, full, pruned, pushed)
         read = task_reader(plan.read, to_arrow_schema(schema, timezone="UTC"))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
         return TaskScan(self.jvm, inner, plan)

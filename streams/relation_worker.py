@@ -15,8 +15,8 @@ import pyarrow as pa
 
 __all__ = ["BATCH_ROWS", "RelationReadError", "conformed_batches", "task_reader"]
 
-# Rows handed to the JVM at once. Larger batches are cut (no copy): measured at 2 M rows x 7 columns, 10 k rows cost
-# about 10 % more than 64 k, above that nothing is gained and the first row of a LIMIT comes later.
+# Rows handed to the JVM at once; larger batches are cut, without a copy. No difference in speed was found from 4 k to
+# 1 M rows (tests/benchmarks/view_overhead.py), so this only bounds memory and what a LIMIT reads in vain.
 BATCH_ROWS = 65_536
 
 TaskFunction = Callable[[Any], Iterator[pa.RecordBatch]]
@@ -27,7 +27,7 @@ class RelationReadError(ValueError):
     """A planner's `read` returned batches that do not match the plan: a fault of the planner, not of the data."""
 
 
-def task_reader(read: TaskFunction, schema: pa.Schema) -> WorkerFunction:
+def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> WorkerFunction:
     """The function a Python worker runs for one input partition.
 
     Spark sends the partition as one batch of one binary cell, the pickled task, and takes record batches back.
@@ -36,17 +36,19 @@ def task_reader(read: TaskFunction, schema: pa.Schema) -> WorkerFunction:
     def read_task(partition: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         [cell] = [value for batch in partition for value in batch.column(0)]
         task = pickle.loads(cell.as_py())  # noqa: S301 - written by our own driver, as all of Spark's functions are
-        return conformed_batches(read(task), schema)
+        return conformed_batches(read(task), schema, batch_rows)
 
     return read_task
 
 
-def conformed_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows as batches of `schema`, none larger than BATCH_ROWS and none empty."""
+def conformed_batches(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The same rows as batches of `schema`, none larger than `batch_rows` and none empty."""
     for batch in batches:
         conformed = conform(batch, schema)
-        for start in range(0, conformed.num_rows, BATCH_ROWS):
-            yield conformed.slice(start, BATCH_ROWS)
+        for start in range(0, conformed.num_rows, batch_rows):
+            yield conformed.slice(start, batch_rows)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
