@@ -1,7 +1,7 @@
 """The clock seam: wall-clock time, waiting, and the stamps that order versions.
 
-No result depends on the clock being right (S22 ClockFree): time only labels commits for `as_of`, and starts stamps, which
-then only move forward.
+No result depends on the clock being right (S22 ClockFree): time only labels commits for `as_of`, and starts stamps,
+which then only move forward.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Compaction: fold base, shadow and logs of file groups into new slices, and publish them.
 
-No lock and no abort of anybody: writers' next commits are later slots by construction, and of two compactors of one file
-group the one whose BASE comes second drops its slice (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
+No lock and no abort of anybody: writers' next commits are later slots by construction, and of two compactors of one
+file group the one whose BASE comes second drops its slice (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from storage.core.types import encode_scalar
 from storage.errors import TableError
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
+from storage.scan import read_task
 from storage.snapshot import Snapshot
 from storage.timeline import Timeline
 
@@ -55,21 +56,46 @@ class CompactionResult:
     seconds: float
 
 
-def compact_slice(
-    store: ObjectStore, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], target: cut.Seqs
-) -> SliceFile:
-    """Write the next slice of one file group; it becomes visible only with a BASE entry.
+@dataclass(frozen=True, slots=True)
+class CompactionTask:
+    """The work on one file group; can be pickled and run anywhere.
 
-    Args:
+    Attributes:
         store: The table's store.
         schema: The snapshot's schema.
-        file_slice: What to fold, as planned at a snapshot.
+        slice: What to fold, as planned at a snapshot.
         files: What it points into.
         target: The cut of that snapshot: all its commits up to there are in the new slice.
-
-    Raises:
-        CorruptData: A file is missing or damaged; nothing is left behind.
     """
+
+    store: ObjectStore
+    schema: TableSchema
+    slice: FileSlice
+    files: tuple[LiveFile, ...]
+    target: cut.Seqs
+
+    def run(self) -> SliceFile:
+        """Write the next slice of the file group; it becomes visible only with a BASE entry.
+
+        Raises:
+            CorruptData: A file is missing or damaged; nothing is left behind.
+        """
+        return _fold(self.store, self.schema, self.slice, self.files, self.target)
+
+
+Execute = Callable[[Sequence[CompactionTask]], Iterable[SliceFile]]
+"""Runs tasks and gives their slices in the same order."""
+
+
+def one_by_one(tasks: Sequence[CompactionTask]) -> Iterator[SliceFile]:
+    """Run tasks here, one after the other: memory is that of one file group."""
+    for task in tasks:
+        yield task.run()
+
+
+def _fold(
+    store: ObjectStore, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], target: cut.Seqs
+) -> SliceFile:
     group, before = file_slice.group, file_slice.slice
     columns = tuple(schema.slice.names)
     log_columns = frozenset((*columns, names.OP))
@@ -129,14 +155,15 @@ class _OrderingMax:
 
 
 def run_compaction(
-    timeline: Timeline, snapshot: Snapshot, only: Callable[[FileSlice], bool] = lambda _: True
+    timeline: Timeline, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
 ) -> CompactionResult:
     """Compact the file groups of a snapshot that have logs, and publish each as it is done (in parts).
 
     Args:
         timeline: The table's.
         snapshot: A head snapshot.
-        only: Which file groups to do; all that have logs by default.
+        only: Which file groups to do, of those that have logs.
+        execute: Where the work is done.
 
     Raises:
         CorruptData: A file is missing or damaged. Parts that were published stay, the rest is as before.
@@ -155,8 +182,11 @@ def run_compaction(
     )
     run = _Run(timeline, plan_id, target, complete=len(chosen) == len(todo))
     try:
-        for number, file_slice in enumerate(chosen, start=1):
-            made = compact_slice(timeline.store, snapshot.table_schema, file_slice, snapshot.files, target)
+        tasks = [
+            CompactionTask(timeline.store, snapshot.table_schema, task.slices[0], task.files, target)
+            for task in (read_task([file_slice], snapshot.files) for file_slice in chosen)
+        ]
+        for number, (file_slice, made) in enumerate(zip(chosen, execute(tasks), strict=True), start=1):
             run.add(file_slice, made, last=number == len(chosen))
     except TableError as error:
         run.abort(f"{error.code}: {error.message}")

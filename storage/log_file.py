@@ -6,6 +6,7 @@ group: small groups share a block, large ones take several. FORMAT.md, "Log file
 
 from __future__ import annotations
 
+import itertools
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,7 +127,7 @@ def _encode(
     sink = pa.BufferOutputStream()
     offsets = []
     with pa.ipc.new_file(sink, file_schema, options=_WRITE_OPTIONS) as writer:
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        for start, stop in itertools.pairwise(bounds):
             offsets.append(sink.tell())
             writer.write_batch(batch.slice(start, stop - start).cast(file_schema))
         offsets.append(sink.tell())
@@ -175,7 +176,7 @@ def _blocks(
     data: pa.Buffer,
     offsets: Sequence[int],
 ) -> Blocks:
-    spans = list(zip(bounds[:-1], bounds[1:], strict=True))
+    spans = list(itertools.pairwise(bounds))
     parts = [batch.slice(start, stop - start) for start, stop in spans]
     key_ranges = [_min_max(part.column(schema.sort_column)) for part in parts]
     ordering = {
@@ -184,8 +185,8 @@ def _blocks(
     view = memoryview(data)
     return Blocks(
         offset=list(offsets[:-1]),
-        length=[end - start for start, end in zip(offsets[:-1], offsets[1:], strict=True)],
-        crc32=[zlib.crc32(view[start:end]) for start, end in zip(offsets[:-1], offsets[1:], strict=True)],
+        length=[end - start for start, end in itertools.pairwise(offsets)],
+        crc32=[zlib.crc32(view[start:end]) for start, end in itertools.pairwise(offsets)],
         rows=[stop - start for start, stop in spans],
         key_min=[low for low, _ in key_ranges],
         key_max=[high for _, high in key_ranges],

@@ -1,8 +1,8 @@
 """Scan: the plan of one read of one snapshot, and its execution task by task.
 
-A `Scan` is made on the driver from a snapshot, a projection and a predicate; its tasks can be pickled and read anywhere.
-A read of columns C with predicate P equals reading everything, then filtering, then projecting (law L4): the predicate
-sees merged rows only, never a version that lost.
+A `Scan` is made on the driver from a snapshot, a projection and a predicate; its tasks can be pickled and read
+anywhere. A read of columns C with predicate P equals reading everything, then filtering, then projecting (law L4): the
+predicate sees merged rows only, never a version that lost.
 """
 
 from __future__ import annotations
@@ -133,10 +133,11 @@ def make_tasks(slices: Sequence[FileSlice], files: Sequence[LiveFile], paralleli
             runs.append([])
         runs[-1].append(file_slice)
         filled += weight
-    return [_task(run, files) for run in runs]
+    return [read_task(run, files) for run in runs]
 
 
-def _task(run: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadTask:
+def read_task(run: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadTask:
+    """The task that reads these file groups; carries only the log files that they need."""
     used = np.unique(np.concatenate([file_slice.file for file_slice in run]))
     return ReadTask(
         tuple(

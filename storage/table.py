@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from storage.clock import Clock, Stamps, SystemClock
 from storage.commit_log import new_id
-from storage.compaction import CompactionResult, run_compaction
+from storage.compaction import CompactionResult, Execute, one_by_one, run_compaction
 from storage.config import TableConfig, build_schema, load_config
 from storage.core.cut import PREFIX, parse_cut
 from storage.core.entries import WRITER_FEATURES, Create
@@ -153,17 +153,20 @@ class Table:
             )
         return Snapshot(self._timeline, state, cut)
 
-    def compact(self, only: Callable[[FileSlice], bool] = lambda _: True) -> CompactionResult:
+    def compact(
+        self, only: Callable[[FileSlice], bool] = lambda _: True, *, execute: Execute = one_by_one
+    ) -> CompactionResult:
         """Fold all logs into new slices. Nobody waits for it, and no answer changes (law L3).
 
         Args:
             only: Which file groups to do.
+            execute: Where the work is done; here and one file group at a time by default.
 
         Raises:
             CorruptData: A file is missing or damaged; the table answers as before.
         """
         check_writable(self.state(), WRITER_FEATURES)
-        return run_compaction(self._timeline, self.snapshot(), only)
+        return run_compaction(self._timeline, self.snapshot(), only, execute)
 
 
 def _timeline(uri: str | Path, storage_options: Mapping[str, Any] | None, clock: Clock) -> Timeline:

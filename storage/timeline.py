@@ -1,4 +1,5 @@
-"""The timeline as one process knows it: table state at the head or in the past, and the lanes' entries a snapshot needs.
+"""The timeline as one process knows it: table state at the head or in the past, and the lanes' entries a snapshot
+needs.
 
 Knowledge only grows: every refresh reads forward from what is known. Safe for use from several threads.
 """
@@ -134,7 +135,7 @@ class Timeline:
         if moment.tzinfo is None:
             raise InvalidInput(f"as_of {moment} has no time zone", hint="give an aware datetime, for example in UTC")
         limit = int(moment.timestamp() * 1000)
-        state = self.refresh()
+        self.refresh()
         table = sum(1 for entry in self._entries if entry.committed_at_ms <= limit)
         if table == 0:
             raise InvalidInput(

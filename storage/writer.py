@@ -1,7 +1,7 @@
 """Writer: one incarnation of one stream on one lane.
 
-Entering claims the lane and thereby fences every older incarnation (PROTOCOL.md, W1 to W4). A batch is accepted whole or
-refused whole, and committed exactly once however often it is replayed (S3 EpochMonotone, S4 AckedDurable, S6
+Entering claims the lane and thereby fences every older incarnation (PROTOCOL.md, W1 to W4). A batch is accepted whole
+or refused whole, and committed exactly once however often it is replayed (S3 EpochMonotone, S4 AckedDurable, S6
 BatchExactlyOnce). Writers of other lanes are never waited for, and never contended with (L1 NonBlocking).
 
 The work is in three steps so that Spark can do the middle one in its tasks:
@@ -105,7 +105,7 @@ def write_rows(
     files: list[LogFile] = []
     ignored = 0
     try:
-        for number, chunk in enumerate(_chunks(rows)):
+        for chunk in _chunks(rows):
             events = _prepared(ticket, chunk, on_problems)
             ignored += events.ignored
             file = write_log_file(

@@ -37,7 +37,7 @@ def translate(item: spark.Filter, schema: pa.Schema) -> pc.Expression | None:
         if left is None or right is None:
             return None
         return left & right if isinstance(item, And) else left | right
-    path = getattr(item, "attribute", ())
+    path: tuple[str, ...] = getattr(item, "attribute", ())
     if len(path) != 1 or path[0] not in schema.names:
         return None
     arrow_type = schema.field(path[0]).type

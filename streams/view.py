@@ -36,8 +36,8 @@ def create_view(
 ) -> None:
     """Create or replace the temporary view ``name`` over a table.
 
-    Every query sees the newest committed snapshot at its planning, exactly one however often the view occurs in it; with
-    ``as_of`` always that one.
+    Every query sees the newest committed snapshot at its planning, exactly one however often the view occurs in it;
+    with ``as_of`` always that one.
 
     Args:
         spark: The session.
@@ -84,7 +84,7 @@ def _parallelism(spark: SparkSession) -> int:
     """Tasks that run at once; without a JVM to ask, Spark's usual small cluster."""
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 - a Connect session has no context, and says so in several ways
+    except Exception:
         return 8
 
 

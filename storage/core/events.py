@@ -1,8 +1,8 @@
 """Input rows to events: the one place where a row is judged.
 
-A batch is accepted whole or refused whole: columns and types are checked first (`InvalidInput`), then rows (`Problem`, so
-that a caller may set bad rows aside). What passes is an *event batch*: key columns, the columns of whole groups, and the
-operation as a number, delete policy resolved. MERGE semantics: "Words", "Deletes".
+A batch is accepted whole or refused whole: columns and types are checked first (`InvalidInput`), then rows (`Problem`,
+so that a caller may set bad rows aside). What passes is an *event batch*: key columns, the columns of whole groups, and
+the operation as a number, delete policy resolved. MERGE semantics: "Words", "Deletes".
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Record keys: one sortable vector per batch, the bucket of every key, and search among sorted keys.
 
 Rules of this room: a batch's key is ONE vector, either ``int64`` in numpy (integers, dates, timestamps) or one Arrow
-binary array (strings, binaries, and the hidden binary form of composite and decimal keys). Every order here is the order
-of files. The binary form is memcomparable: comparing bytes compares keys (FORMAT.md, "Key order", with test vectors).
+binary array (strings, binaries, and the hidden binary form of composite and decimal keys). Every order here is the
+order of files. The binary form is memcomparable: comparing bytes compares keys (FORMAT.md, "Key order", with test
+vectors).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every name and path of a table: built here, parsed here, nowhere else.
 
-Rules of this room: no user text reaches a path unencoded; a name that matters to the protocol (lane, slot, log file) can
-be parsed back exactly; hidden columns are named by id, never by user names. Layout: FORMAT.md, "Files".
+Rules of this room: no user text reaches a path unencoded; a name that matters to the protocol (lane, slot, log file)
+can be parsed back exactly; hidden columns are named by id, never by user names. Layout: FORMAT.md, "Files".
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table's schema: columns, groups and streams with ids that never change and are never reused.
 
 Frozen values that every other room agrees on. Built from a checked configuration (`storage.config`) or read back from a
-CREATE or SCHEMA entry. The Arrow schemas of tables, log files and slices are derived here and only here, so that writer,
-compaction and reader cannot disagree. FORMAT.md, "Schemas".
+CREATE or SCHEMA entry. The Arrow schemas of tables, log files and slices are derived here and only here, so that
+writer, compaction and reader cannot disagree. FORMAT.md, "Schemas".
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ FIELD_ID: Final = b"PARQUET:field_id"
 ARRIVAL: Final = pa.int64()
 FLOOR_KIND: Final = pa.int8()
 
-# Hidden columns get field ids far above any user column's, derived from what they are, so that they too survive renames.
+# Hidden columns get field ids far above any user column's, derived from what they are, so that they too survive
+# renames.
 _KEY_FIELD_ID: Final = 1_000_000
 _OP_FIELD_ID: Final = 1_000_001
 _GROUP_FIELD_IDS: Final = 2_000_000

@@ -11,7 +11,8 @@ range, so memory is the logs and the shadow of one file group plus one base batc
 
 Two ways to run it. *Exact*: the state of every group is read, and visibility is decided for every row that was touched
 (compaction, and reads where logs hold deletes or a shadow exists). *Plain*: no delete is in sight, so every base row
-stays visible and every new key becomes visible, whatever its groups say; only the groups that the reader wants are read.
+stays visible and every new key becomes visible, whatever its groups say; only the groups that the reader wants are
+read.
 """
 
 from __future__ import annotations
