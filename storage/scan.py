@@ -80,7 +80,8 @@ def _filter_columns(schema: TableSchema, predicate: pc.Expression) -> tuple[str,
             _bind(schema.arrow, predicate)
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise NotFound(
-                f"the filter does not fit the table: {error}", hint=f"columns: {', '.join(schema.arrow.names)}"
+                f"the filter does not fit the table: {str(error).splitlines()[0]}",
+                hint=f"columns: {', '.join(schema.arrow.names)}",
             ) from None
     needed = list(schema.arrow.names)
     step = len(needed)
