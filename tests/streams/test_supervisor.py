@@ -1,0 +1,308 @@
+"""The supervisor with real child processes: restarts, giving up, stopping, and no orphans."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.errors import Conflict, Fenced, InvalidInput, NotFound, StoreUnavailable
+from streams import job_process
+from streams.status import Ending, Report, encode_report, ending_of, parse_report
+from streams.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
+
+PATIENCE_SECONDS = 30.0  # for what takes milliseconds, on a machine that does other things too
+QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, healthy_seconds=PATIENCE_SECONDS, quick_failures=3)
+
+# A well-behaved job: reports, and stops when told to.
+SERVE = """
+import os
+from streams.status import Reporter, StopSignal
+stop, reporter = StopSignal(), Reporter.from_environment()
+reporter.update(doing="running", rows=reporter.report.rows + 10)
+while not stop.wait(60): pass
+reporter.update(doing="stopping", message="bye")
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Job]:
+    def made(code: str, name: str = "a", **rest: object) -> Job:
+        return Job(name, (sys.executable, "-c", code), tmp_path / f"logs/{name}.log", **rest)
+
+    return made
+
+
+@pytest.fixture
+def supervise() -> Iterator[Callable[..., Supervisor]]:
+    started = []
+
+    def started_one(*jobs: Job, policy: RestartPolicy = QUICK) -> Supervisor:
+        supervisor = Supervisor(jobs, policy)
+        started.append(supervisor)
+        supervisor.start()
+        return supervisor
+
+    yield started_one
+    for supervisor in started:
+        supervisor.stop(at_once=True)
+
+
+def until(supervisor: Supervisor, true: Callable[[JobStatus], bool], name: str = "a") -> JobStatus:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for status in supervisor.poll(0.2):
+            if status.name == name and true(status):
+                return status
+    raise AssertionError(f"not within {PATIENCE_SECONDS} s: {supervisor.statuses}")
+
+
+def ended(status: JobStatus) -> bool:
+    return status.phase in {Phase.DONE, Phase.STOPPED, Phase.FENCED, Phase.FAILED}
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie of a parent that was killed is dead; who reaps it is not ours.
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
+def test_jobs_that_finish_are_done(job: Callable[..., Job]) -> None:
+    supervisor = Supervisor([job("print('hello')", "a"), job("pass", "b")], QUICK)
+    assert supervisor.run()
+    assert [status.phase for status in supervisor.statuses] == [Phase.DONE, Phase.DONE]
+    assert "hello" in supervisor.statuses[0].log.read_text()
+
+
+def test_a_failing_job_is_restarted_with_growing_delays_and_then_given_up(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    starts = tmp_path / "starts"
+    failing = f"open({str(starts)!r}, 'a').write('x'); print('reason 42'); raise SystemExit(1)"
+    supervisor = supervise(job(failing), job("pass", "b"))
+    status = until(supervisor, ended)
+    assert status.phase is Phase.FAILED
+    assert starts.read_text() == "xxx"
+    assert status.restarts == 2
+    assert status.message == "exit code 1: reason 42 (failed 3 times in a row)"
+    assert "reason 42" in status.tail
+    assert supervisor.statuses[1].phase is Phase.DONE, "one job's failure is not the other's"
+    assert not supervisor.succeeded
+
+
+def test_delays_double_up_to_a_bound_and_end() -> None:
+    policy = RestartPolicy(first_seconds=1, last_seconds=5, healthy_seconds=60, quick_failures=6)
+    assert [policy.delay(n) for n in range(1, 8)] == [1, 2, 4, 5, 5, None, None]
+
+
+def test_a_job_that_was_well_for_a_while_starts_afresh(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor]
+) -> None:
+    at_once_healthy = RestartPolicy(first_seconds=0.01, last_seconds=0.01, healthy_seconds=0.0, quick_failures=2)
+    supervisor = supervise(job("raise SystemExit(1)"), policy=at_once_healthy)
+    assert until(supervisor, lambda s: s.restarts >= 4).phase is not Phase.FAILED
+
+
+def test_a_killed_job_goes_on_from_its_totals(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
+    supervisor = supervise(job(SERVE))
+    first = until(supervisor, lambda s: s.report.doing == "running")
+    assert (first.report.rows, first.restarts) == (10, 0)
+    supervisor.kill("a", signal.SIGKILL)
+    second = until(supervisor, lambda s: s.restarts == 1 and s.report.doing == "running")
+    assert second.report.rows == 20
+    assert second.pid not in {None, first.pid}
+    assert second.message == "killed by SIGKILL"
+
+
+@pytest.mark.parametrize(("code", "phase"), [(Ending.FENCED, Phase.FENCED), (Ending.REFUSED, Phase.FAILED)])
+def test_what_a_restart_cannot_mend_is_not_restarted(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor], code: Ending, phase: Phase
+) -> None:
+    say = f"""
+from streams.status import Reporter
+Reporter.from_environment().update(message="lane 'a' was claimed by b")
+raise SystemExit({int(code)})
+"""
+    status = until(supervise(job(say)), ended)
+    assert (status.phase, status.restarts) == (phase, 0)
+    assert status.message == "lane 'a' was claimed by b"
+
+
+def test_stop_lets_jobs_finish(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
+    supervisor = supervise(job(SERVE))
+    pid = until(supervisor, lambda s: s.report.doing == "running").pid
+    (status,) = supervisor.stop()
+    assert (status.phase, status.report.message) == (Phase.STOPPED, "bye")
+    assert supervisor.succeeded
+    assert gone(pid or 0)
+
+
+def test_a_job_that_does_not_stop_is_killed_with_its_children(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor]
+) -> None:
+    stubborn = """
+import signal, subprocess, sys, time
+from streams.status import Reporter
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+Reporter.from_environment().update(doing="running", rows=child.pid)
+time.sleep(600)
+"""
+    supervisor = supervise(job(stubborn, stop_seconds=0.2))
+    status = until(supervisor, lambda s: s.report.doing == "running")
+    (stopped,) = supervisor.stop()
+    assert (stopped.phase, stopped.message) == (Phase.STOPPED, "killed: it did not stop within 0.2 s")
+    assert gone(status.pid or 0)
+    assert gone(status.report.rows), "the grandchild"
+
+
+def test_children_of_a_dead_job_do_not_outlive_it(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor]
+) -> None:
+    parent = """
+import subprocess, sys
+from streams.status import Reporter
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+Reporter.from_environment().update(rows=child.pid)
+"""
+    status = until(supervise(job(parent)), ended)
+    assert status.phase is Phase.DONE
+    assert gone(status.report.rows)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_supervisor_stops_everything(job: Callable[..., Job], number: int) -> None:
+    supervisor = Supervisor([job(SERVE, "a"), job(SERVE, "b")], QUICK)
+    sent: list[int] = []
+
+    def send_once(statuses: tuple[JobStatus, ...]) -> None:
+        if not sent and all(s.report.doing == "running" for s in statuses):
+            sent.extend(s.pid or 0 for s in statuses)
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    assert supervisor.run(send_once)
+    assert [s.phase for s in supervisor.statuses] == [Phase.STOPPED, Phase.STOPPED]
+    assert all(gone(pid) for pid in sent)
+    assert signal.getsignal(number) is before
+
+
+def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
+    program = f"""
+import sys, time
+from pathlib import Path
+from streams.supervisor import Job, Supervisor
+jobs = [Job(n, (sys.executable, "-c", {SERVE!r}), Path({str(tmp_path)!r}) / n) for n in ("a", "b")]
+supervisor = Supervisor(jobs)
+supervisor.start()
+while not all(s.report.doing == "running" for s in supervisor.poll(0.1)): pass
+print(*(s.pid for s in supervisor.statuses), flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(alive(pid) for pid in pids)
+        parent.kill()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_services_end_when_what_they_serve_has_ended(job: Callable[..., Job]) -> None:
+    supervisor = Supervisor([job("pass"), job(SERVE, "service", background=True)], QUICK)
+    assert supervisor.run()
+    assert [s.phase for s in supervisor.statuses] == [Phase.DONE, Phase.STOPPED]
+
+
+def test_a_command_that_does_not_exist_fails_alone(tmp_path: Path, job: Callable[..., Job]) -> None:
+    supervisor = Supervisor([Job("x", ("/no/such/command",), tmp_path / "x.log"), job("pass")], QUICK)
+    assert not supervisor.run()
+    assert supervisor.statuses[0].phase is Phase.FAILED
+    assert supervisor.statuses[0].message.startswith("cannot be started: ")
+    assert supervisor.statuses[1].phase is Phase.DONE
+
+
+def test_a_log_is_bounded(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, supervise: Callable[..., Supervisor]
+) -> None:
+    monkeypatch.setattr(job_process, "LOG_BYTES", 10_000)
+    noisy = "for i in range(5000): print(f'line {i}')"
+    log = until(supervise(job(noisy)), ended).log
+    sizes = [file.stat().st_size for file in (log, log.with_name(log.name + ".1"))]
+    assert max(sizes) <= 10_100
+    assert "line 4999\n" in log.read_text() + log.with_name(log.name + ".1").read_text()
+
+
+def test_a_supervisor_that_does_not_listen_blocks_no_job(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    chatty = f"""
+from pathlib import Path
+from streams.status import Reporter
+reporter = Reporter.from_environment()
+for i in range(2000): reporter.update(rows=i, message="x" * 200)
+Path({str(tmp_path / "through")!r}).touch()
+"""
+    supervisor = supervise(job(chatty))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (tmp_path / "through").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (tmp_path / "through").exists()
+    assert until(supervisor, ended).report.rows > 0, "what fitted into the pipe was kept whole"
+
+
+def test_a_job_that_closes_its_pipes_early_is_still_watched(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor]
+) -> None:
+    closes = "import os, time; os.closerange(3, 100); time.sleep(0.3); os.close(1); os.close(2)"
+    assert until(supervise(job(closes)), ended).phase is Phase.DONE
+
+
+def test_what_is_no_report_is_told(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
+    garbled = "import os, time; os.write(int(os.environ['WEFT_STATUS_FD']), b'hello\\n'); time.sleep(600)"
+    status = until(supervise(job(garbled)), lambda s: bool(s.message))
+    assert status.message == "not a status report: b'hello'"
+
+
+def test_names_must_differ(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
+    with pytest.raises(InvalidInput, match="names must differ"):
+        Supervisor([job("pass"), job("pass")])
+    with pytest.raises(NotFound, match="job 'b' has no process"):
+        supervise(job(SERVE)).kill("b")
+
+
+def test_reports_survive_their_line() -> None:
+    report = Report("running", 5, 2.5, 3, 7, 11, 12, 0, 4, "häß\n")
+    assert parse_report(encode_report(report)) == report
+    long = parse_report(encode_report(Report(message="\x00" * 5000)))
+    assert len(long.message) == 600
+    assert long.message.endswith("...")
+    for wrong in (b"", b"[]", json.dumps({"rowz": 1})):
+        with pytest.raises(ValueError, match="not a status report"):
+            parse_report(wrong)
+
+
+def test_which_errors_a_restart_may_mend() -> None:
+    assert ending_of(Fenced("x")) is Ending.FENCED
+    assert ending_of(InvalidInput("x")) is Ending.REFUSED
+    assert ending_of(Conflict("x")) is Ending.REFUSED
+    assert ending_of(StoreUnavailable("x")) is Ending.FAILED
+    assert ending_of(OSError("x")) is Ending.FAILED
