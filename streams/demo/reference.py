@@ -1,0 +1,176 @@
+"""The demo's second opinion: the same wide table by Spark alone, and the comparison with weft's.
+
+Nothing of weft takes part in the answer: the topics are read from their beginning, decoded by Spark's own JSON reader,
+deduplicated with a window and joined with full outer joins, in the SQL that one would write without weft. The rules it
+follows are MERGE semantics as far as the demo uses them: in each stream the newest event of a key counts; the newest
+being a delete takes the stream's columns away, and for orders the whole row; deletes of clicks mean nothing; a row is
+there if any stream has something for its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+
+import streams.kafka
+
+MAX_EXAMPLES: Final = 5
+
+_SCHEMAS: Final[Mapping[str, str]] = {
+    "orders": (
+        "op string, ts_ms bigint, source struct<lsn: bigint>, before struct<order_id: bigint>, "
+        "after struct<order_id: bigint, customer_id: bigint, status: string, country: string, currency: string, "
+        "amount: decimal(12,2), skus: array<string>, gift: boolean, ordered_on: date>"
+    ),
+    "payments": (
+        "order bigint, event string, no bigint, at timestamp, method string, amount decimal(12,2), fee double"
+    ),
+    "shipments": (
+        "order_id bigint, rev int, event_at timestamp, cancelled boolean, carrier string, tracking string, "
+        "address struct<city: string, zip: string>, weight_kg double, delivered boolean, promised date"
+    ),
+    "clicks": (
+        "order_id bigint, n bigint, us bigint, expired boolean, views bigint, seconds double, page string, "
+        "devices array<string>, bounce boolean"
+    ),
+}
+
+_JOIN: Final = """
+WITH orders AS (
+  SELECT * FROM (
+    SELECT *, coalesce(after.order_id, before.order_id) AS k,
+           row_number() OVER (PARTITION BY coalesce(after.order_id, before.order_id)
+                              ORDER BY ts_ms DESC, source.lsn DESC) AS place
+    FROM topic_orders) WHERE place = 1),
+payments AS (
+  SELECT * FROM (
+    SELECT *, `order` AS k, row_number() OVER (PARTITION BY `order` ORDER BY at DESC, no DESC) AS place
+    FROM topic_payments) WHERE place = 1 AND event <> 'voided'),
+shipments AS (
+  SELECT * FROM (
+    SELECT *, order_id AS k, row_number() OVER (PARTITION BY order_id ORDER BY event_at DESC, rev DESC) AS place
+    FROM topic_shipments) WHERE place = 1 AND NOT cancelled),
+clicks AS (
+  SELECT * FROM (
+    SELECT *, order_id AS k, row_number() OVER (PARTITION BY order_id ORDER BY us DESC, n DESC) AS place
+    FROM topic_clicks WHERE NOT expired) WHERE place = 1)
+SELECT coalesce(o.k, p.k, s.k, c.k) AS order_id,
+       o.after.customer_id, o.after.status AS order_status, o.after.country, o.after.currency, o.after.amount,
+       o.after.skus, o.after.gift, o.after.ordered_on, timestamp_millis(o.ts_ms) AS order_at,
+       o.source.lsn AS order_lsn,
+       p.event AS pay_event, p.method AS pay_method, p.amount AS paid, p.fee AS pay_fee, p.at AS paid_at,
+       p.no AS pay_no,
+       s.carrier, s.tracking, s.address, s.weight_kg, s.delivered, s.promised AS promised_on,
+       s.event_at AS shipped_at, s.rev AS ship_rev,
+       CASE WHEN c.k IS NULL THEN 0 ELSE c.views END AS page_views, c.seconds AS seconds_on_site, c.page AS last_page,
+       c.devices, c.bounce AS bounced, timestamp_micros(c.us) AS clicked_at, c.n AS click_no
+FROM orders o
+FULL OUTER JOIN payments p ON o.k = p.k
+FULL OUTER JOIN shipments s ON coalesce(o.k, p.k) = s.k
+FULL OUTER JOIN clicks c ON coalesce(o.k, p.k, s.k) = c.k
+WHERE o.op IS NULL OR o.op <> 'd'
+"""
+
+
+def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> int:
+    """Read the four topics from their beginning and keep them decoded as Parquet; gives the number of messages.
+
+    Makes the views that `join_query` reads: Parquet, so that the join is timed without Kafka and JSON.
+
+    Raises:
+        pyspark.errors.PySparkException: A message could not be decoded, or the broker did not keep all of them.
+    """
+    streams.kafka.register(spark)
+    messages = 0
+    for topic, schema in _SCHEMAS.items():
+        raw = (
+            spark.read.format("weft_kafka")
+            .option("kafka.bootstrap.servers", bootstrap_servers)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        # Unlike the default, this mode does not turn what it cannot read into nulls that would look like data.
+        value = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
+        path = str(folder / topic)
+        raw.select(value.alias("event")).select("event.*").write.mode("overwrite").parquet(path)
+        stored = spark.read.parquet(path)
+        stored.createOrReplaceTempView(f"topic_{topic}")
+        messages += stored.count()
+    return messages
+
+
+def join_query(spark: SparkSession) -> DataFrame:
+    """The wide table as Spark makes it from the views of `load_topics`."""
+    return spark.sql(_JOIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two tables as bags of rows.
+
+    Attributes:
+        rows: Rows of the first and of the second.
+        columns: Columns of the first.
+        schema_differences: Columns that only one has, or that differ in type or place.
+        only: How many rows only the first, and only the second has; rows that occur several times count as often.
+        examples: Some of them, with ``_copies``: positive for the first, negative for the second.
+    """
+
+    rows: tuple[int, int]
+    columns: int
+    schema_differences: tuple[str, ...]
+    only: tuple[int, int]
+    examples: tuple[Row, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both have the same columns and the same rows, each equally often."""
+        return not self.schema_differences and self.only == (0, 0) and self.rows[0] == self.rows[1]
+
+
+def compare(first: DataFrame, second: DataFrame) -> Comparison:
+    """Compare two tables as bags, in both directions at once: count every row up here and down there.
+
+    Raises:
+        pyspark.errors.AnalysisException: A column is a map, which Spark cannot group by.
+    """
+    differences = _schema_differences(first, second)
+    if differences:
+        return Comparison((first.count(), second.count()), len(first.columns), differences, (0, 0), ())
+    counted = first.withColumn("_copies", F.lit(1)).unionAll(second.withColumn("_copies", F.lit(-1)))
+    bags = counted.groupBy(*(F.col(f"`{name}`") for name in first.columns)).agg(
+        F.sum("_copies").alias("_copies"),
+        F.count_if(F.col("_copies") > 0).alias("_first"),
+        F.count_if(F.col("_copies") < 0).alias("_second"),
+    )
+    bags = bags.persist()
+    try:
+        totals = bags.agg(
+            F.coalesce(F.sum("_first"), F.lit(0)),
+            F.coalesce(F.sum("_second"), F.lit(0)),
+            F.coalesce(F.sum(F.greatest("_copies", F.lit(0))), F.lit(0)),
+            F.coalesce(F.sum(-F.least("_copies", F.lit(0))), F.lit(0)),
+        ).first()
+        assert totals is not None, "an aggregate without keys has one row"
+        rest = bags.where("_copies <> 0").orderBy(first.columns[0]).drop("_first", "_second")
+        examples = tuple(rest.limit(MAX_EXAMPLES).collect()) if totals[2] or totals[3] else ()
+    finally:
+        bags.unpersist()
+    return Comparison((totals[0], totals[1]), len(first.columns), (), (totals[2], totals[3]), examples)
+
+
+def _schema_differences(first: DataFrame, second: DataFrame) -> tuple[str, ...]:
+    """What differs in names, types and places of columns; nullability is not compared."""
+    left = [(field.name, field.dataType.simpleString()) for field in first.schema]
+    right = [(field.name, field.dataType.simpleString()) for field in second.schema]
+    if left == right:
+        return ()
+    wrong = [f"only here: {name} {kind}" for name, kind in left if (name, kind) not in right]
+    wrong += [f"only there: {name} {kind}" for name, kind in right if (name, kind) not in left]
+    return tuple(wrong or ["the same columns in another order"])

@@ -1,0 +1,204 @@
+"""What happens in the demo's shop: four topics of JSON messages, made from a seed.
+
+Rules of this room: pure (no I/O, clock or global randomness), the same messages for the same arguments, and every
+trouble that weft is for is in every stream:
+- *out of order*: some messages are displaced by a little, within and across commits;
+- *late*: some arrive after a long time, when newer events of their key have long been committed;
+- *duplicate*: some are delivered twice, the copy later;
+- *ties*: some events share key and time with the one before; a sequence number decides;
+- *deletes*, by another convention in each topic (`streams.demo.shop` says how each is read);
+- keys that only some of the streams know.
+
+Events are columns of numbers until a slice is asked for; only then is it text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage.errors import InvalidInput
+from streams.demo import messages
+from streams.demo.broker import PARTITION_LIMIT_BYTES
+from streams.demo.messages import DAYS, START, Columns, Ints
+
+_START_MS: Final = int(START.timestamp() * 1000)
+_SPAN_MS: Final = DAYS * 86_400_000
+
+MIN_ROWS: Final = 1_000
+"""Below this some of the troubles would not occur in every stream."""
+ROWS_PER_KEY: Final = 6
+FIRST_KEY: Final = 10_000_000_000
+"""Keys need more than 32 bits."""
+
+DISPLACED_SHARE: Final = 0.12
+DISPLACED_BY: Final = 0.005
+"""Standard deviation of a small displacement, as a share of the stream."""
+LATE_SHARE: Final = 0.03
+DUPLICATE_SHARE: Final = 0.02
+TIE_SHARE: Final = 0.05
+DELETE_SHARE: Final = 0.05
+
+MIN_PARTITIONS: Final = 2
+MAX_PARTITIONS: Final = 32
+"""Of one topic: every partition is a task of every batch, and the broker is one thread."""
+_FILL: Final = 0.5
+"""Share of a partition's limit that is planned for: small batches compress worse than the sample did."""
+_SAMPLE: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages of one topic in the order of their delivery; parallel lists."""
+
+    partitions: Sequence[int]
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic: ``columns`` hold a number a message, in order of delivery."""
+
+    name: str
+    partitions: int
+    columns: Columns
+    format: Callable[[Columns], list[str]]
+
+    @property
+    def rows(self) -> int:
+        """How many messages the topic gets in all."""
+        return len(self.columns["key"])
+
+    def part(self, number: int, parts: int) -> Messages:
+        """The messages of part ``number`` (from 0) of ``parts`` nearly equal ones."""
+        edges = [self.rows * i // parts for i in (number, number + 1)]
+        return self.messages(edges[0], edges[1])
+
+    def messages(self, start: int, end: int) -> Messages:
+        """The messages from place ``start`` to before ``end``. All of one key are in one partition, as producers do."""
+        columns = {name: values[start:end] for name, values in self.columns.items()}
+        keys = columns["key"]
+        return Messages(
+            (keys % self.partitions).tolist(),
+            [b"%d" % key for key in keys.tolist()],
+            [text.encode() for text in self.format(columns)],
+        )
+
+
+def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
+    """The four topics of a run with ``rows`` messages in all, wide enough for the embedded broker to keep everything.
+
+    Raises:
+        InvalidInput: So few messages show nothing, or so many do not fit into the broker.
+    """
+    if rows < MIN_ROWS:
+        raise InvalidInput(f"{rows} rows are too few for a demo", hint=f"at least {MIN_ROWS}")
+    topics = {}
+    for number, (name, stream) in enumerate(_STREAMS.items()):
+        partitions = _partitions(name, stream, rows)
+        rng = np.random.default_rng([seed, number])
+        columns = stream.events(rng, round(rows * stream.share), rows // ROWS_PER_KEY)
+        topics[name] = Topic(name, partitions, _delivered(rng, columns), stream.format)
+    return topics
+
+
+def _partitions(name: str, stream: _Stream, rows: int) -> int:
+    """How many partitions a topic needs, from compressing a few messages as the producer does."""
+    rng = np.random.default_rng(0)
+    sample = Topic(name, 1, stream.events(rng, _SAMPLE, rows // ROWS_PER_KEY), stream.format).part(0, 1)
+    compressed = len(pa.Codec("zstd").compress(b"".join([*sample.keys, *sample.values]), asbytes=True))
+    need = rows * stream.share * compressed / _SAMPLE / (PARTITION_LIMIT_BYTES * _FILL)
+    if need > MAX_PARTITIONS:
+        raise InvalidInput(
+            f"{rows} rows do not fit into the embedded broker: a partition keeps {PARTITION_LIMIT_BYTES >> 20} MB, "
+            f"and topic {name!r} would need {int(need) + 1} partitions of at most {MAX_PARTITIONS}",
+            hint=f"about {int(rows * MAX_PARTITIONS / need) // 100_000 * 100_000} rows fit; "
+            "for more, point a pipeline file at a real Kafka",
+        )
+    return max(MIN_PARTITIONS, int(need) + 1)
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+def _events(rng: np.random.Generator, count: int, keys: Ints) -> Columns:
+    """Events of one stream in the order in which they happened: key, time, sequence number, what each is about."""
+    moments = np.sort(rng.integers(0, _SPAN_MS, count))
+    ties = np.flatnonzero(rng.random(count) < TIE_SHARE)
+    ties = ties[ties > 0]
+    keys[ties], moments[ties] = keys[ties - 1], moments[ties - 1]
+    return {
+        "key": keys,
+        "ms": _START_MS + moments,
+        "day": moments // 86_400_000,
+        "seq": np.arange(1, count + 1),
+        "delete": (rng.random(count) < DELETE_SHARE).astype(np.int64),
+        "money": rng.integers(0, 100_000, count),
+        # One number for each message out of which the columns of text pick their words.
+        "dice": rng.integers(0, 1 << 40, count),
+    }
+
+
+def _delivered(rng: np.random.Generator, columns: Columns) -> Columns:
+    """The same events as they reach the topic: displaced, late, and some of them twice."""
+    count = len(columns["key"])
+    place = np.arange(count, dtype=np.float64)
+    moved = rng.random(count)
+    place += np.where(moved < DISPLACED_SHARE, rng.normal(0, max(count * DISPLACED_BY, 2), count), 0)
+    late = moved > 1 - LATE_SHARE
+    place += np.where(late, rng.random(count) * (count - place), 0)
+    copied = np.flatnonzero(rng.random(count) < DUPLICATE_SHARE)
+    copies = place[copied] + rng.random(len(copied)) * (count - place[copied])
+    order = np.argsort(np.concatenate([place, copies]), kind="stable")
+    # Copies take the place of the newest events, so that the number of messages is as asked for.
+    chosen = np.concatenate([np.arange(count), copied])[order][:count]
+    return {name: values[chosen] for name, values in columns.items()}
+
+
+def _keys(rng: np.random.Generator, count: int, keys: int, low: float, high: float) -> Ints:
+    """Keys from a part of the key space; low ones are met more often."""
+    return np.int64(FIRST_KEY + int(low * keys)) + (rng.random(count) ** 1.5 * (high - low) * keys).astype(np.int64)
+
+
+def _orders(rng: np.random.Generator, count: int, keys: int) -> Columns:
+    columns = _events(rng, count, _keys(rng, count, keys, 0, 0.9))
+    _, first = np.unique(columns["key"], return_index=True)
+    columns["created"] = np.zeros(count, np.int64)
+    columns["created"][first] = 1
+    return columns
+
+
+def _payments(rng: np.random.Generator, count: int, keys: int) -> Columns:
+    drawn = _keys(rng, count, keys, 0.05, 0.95)
+    return _events(rng, count, drawn + (drawn % 7 == 3))  # one order in seven is never paid
+
+
+def _shipments(rng: np.random.Generator, count: int, keys: int) -> Columns:
+    drawn = _keys(rng, count, keys, 0.1, 0.8)
+    return _events(rng, count, drawn + (drawn % 5 == 0))
+
+
+def _clicks(rng: np.random.Generator, count: int, keys: int) -> Columns:
+    return _events(rng, count, _keys(rng, count, keys, 0.3, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """How a topic is made: its share of all messages, its events (rng, count, keys), their text."""
+
+    share: float
+    events: Callable[[np.random.Generator, int, int], Columns]
+    format: Callable[[Columns], list[str]]
+
+
+_STREAMS: Final = {
+    "orders": _Stream(0.3, _orders, messages.format_orders),
+    "payments": _Stream(0.2, _payments, messages.format_payments),
+    "shipments": _Stream(0.2, _shipments, messages.format_shipments),
+    "clicks": _Stream(0.3, _clicks, messages.format_clicks),
+}

@@ -1,0 +1,296 @@
+"""The demo: what its workload is made of, its reference against a few lines of Python, and a whole small run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from pyspark.sql import DataFrame, SparkSession
+
+from storage.config import build_schema, load_config
+from storage.errors import InvalidInput
+from streams.demo import reference, shop
+from streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
+from streams.demo.workload import MAX_PARTITIONS, Topic, plan_topics
+
+ROWS = 4_000
+
+
+@pytest.fixture(scope="module")
+def topics() -> dict[str, Topic]:
+    return plan_topics(ROWS)
+
+
+def events(topic: Topic) -> list[dict[str, Any]]:
+    return [json.loads(value) for value in topic.part(0, 1).values]
+
+
+def order_key(event: dict[str, Any]) -> int:
+    return int((event["after"] or event["before"])["order_id"])
+
+
+# Per topic, from a message as it stands there: its key, what orders it, whether it deletes.
+KEY = {"orders": order_key, "payments": lambda e: e["order"]}
+ORDERING = {
+    "orders": lambda e: (e["ts_ms"], e["source"]["lsn"]),
+    "payments": lambda e: (e["at"], e["no"]),
+    "shipments": lambda e: (e["event_at"], e["rev"]),
+    "clicks": lambda e: (e["us"], e["n"]),
+}
+DELETES = {
+    "orders": lambda e: e["op"] == "d",
+    "payments": lambda e: e["event"] == "voided",
+    "shipments": lambda e: e["cancelled"],
+    "clicks": lambda e: e["expired"],
+}
+
+
+def key_of(topic: str, event: dict[str, Any]) -> int:
+    return int(KEY.get(topic, lambda e: e["order_id"])(event))
+
+
+# --- workload --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_messages_and_another_does_not(topics: dict[str, Topic]) -> None:
+    again, other = plan_topics(ROWS), plan_topics(ROWS, seed=2)
+    for name, topic in topics.items():
+        assert topic.part(0, 1) == again[name].part(0, 1)
+        assert topic.part(0, 1) != other[name].part(0, 1)
+
+
+def test_the_number_of_messages_is_what_was_asked_for_and_parts_make_the_whole(topics: dict[str, Topic]) -> None:
+    assert list(topics) == list(shop.STREAMS)
+    assert sum(topic.rows for topic in topics.values()) == ROWS
+    for topic in topics.values():
+        parts = [topic.part(number, 7) for number in range(7)]
+        assert [value for part in parts for value in part.values] == list(topic.part(0, 1).values)
+
+
+@pytest.mark.parametrize("name", shop.STREAMS)
+def test_every_stream_has_every_trouble(topics: dict[str, Topic], name: str) -> None:
+    seen = events(topics[name])
+    newest: dict[int, Any] = {}
+    texts = set()
+    late = duplicates = ties = revived = 0
+    deleted = set()
+    times = defaultdict(set)
+    for event in seen:
+        key, ordering = key_of(name, event), ORDERING[name](event)
+        text = json.dumps(event)
+        duplicates += text in texts
+        late += text not in texts and key in newest and ordering < newest[key]
+        texts.add(text)
+        if key not in newest or ordering > newest[key]:
+            newest[key] = ordering
+            revived += key in deleted and not DELETES[name](event)
+            deleted.discard(key)
+            if DELETES[name](event):
+                deleted.add(key)
+        ties += ordering[0] in times[key] and not any(ordering == other for other in times[key])
+        times[key].add(ordering[0])
+    assert min(late, duplicates, ties, revived, len(deleted)) >= 3
+    # Events of one ordering value are one event: what decides between any two others is in the message.
+    assert len({(key_of(name, e), ORDERING[name](e)) for e in seen}) == len(texts)
+
+
+def test_some_messages_are_late_by_far_more_than_a_commit(topics: dict[str, Topic]) -> None:
+    for topic in topics.values():
+        behind = np.maximum.accumulate(topic.columns["seq"]) - topic.columns["seq"]
+        assert (behind > topic.rows // 4).sum() >= 3
+
+
+def test_some_keys_are_known_to_one_stream_only_and_some_to_all(topics: dict[str, Topic]) -> None:
+    known = {name: set(topic.columns["key"].tolist()) for name, topic in topics.items()}
+    assert set.intersection(*known.values())
+    for name in ("orders", "payments", "clicks"):
+        assert known[name] - set.union(*(keys for other, keys in known.items() if other != name))
+
+
+def test_so_many_rows_get_partitions_enough() -> None:
+    small, large = plan_topics(ROWS), plan_topics(1_500_000)
+    assert all(topic.partitions == 2 for topic in small.values())
+    assert any(2 < topic.partitions <= MAX_PARTITIONS for topic in large.values())
+    part = large["orders"].part(0, 100)
+    assert set(part.partitions) == set(range(large["orders"].partitions))
+
+
+def test_the_broker_keeps_all_of_a_topic_that_is_planned_to_be_full(broker: EmbeddedBroker) -> None:
+    topic = plan_topics(1_000_000)["orders"]
+    raw = sum(map(len, topic.part(0, 50).values)) * 50
+    assert raw > topic.partitions * PARTITION_LIMIT_BYTES, "it would fit without compression: the test shows nothing"
+    broker.create_topics({"full": topic.partitions})
+    producer = broker.producer()
+    for number in range(10):
+        part = topic.part(number, 10)
+        for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
+            producer.produce("full", value, key, partition)
+        assert producer.flush(30) == 0
+    assert [low for low, _ in broker_offsets(broker, "full", topic.partitions)] == [0] * topic.partitions
+
+
+def broker_offsets(broker: EmbeddedBroker, topic: str, partitions: int) -> list[tuple[int, int]]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "offsets"})
+    try:
+        return [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10) for n in range(partitions)]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(("rows", "words"), [(10, ["10", "1000"]), (10**12, ["do not fit", "5 MB", "rows fit"])])
+def test_numbers_of_rows_that_cannot_be_shown_are_refused(rows: int, words: list[str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        plan_topics(rows)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_the_pipeline_file_names_columns_and_topics_that_exist(tmp_path: Path, topics: dict[str, Topic]) -> None:
+    pipeline = yaml.safe_load(shop.write_pipeline(tmp_path, "127.0.0.1:9").read_text())
+    schema = build_schema(load_config(pipeline["table"]["config"]))
+    for name, writer in pipeline["writers"].items():
+        assert writer["source"]["topic"] == name
+        assert set(writer["select"]) == {"_op", *schema.stream_columns(schema.stream(name))}
+        assert set(writer["schema"]) == set(events(topics[name])[0])
+
+
+# --- reference -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def joined(
+    spark: SparkSession, broker: EmbeddedBroker, topics: dict[str, Topic], tmp_path_factory: pytest.TempPathFactory
+) -> DataFrame:
+    """The reference's answer for the whole workload, read from a broker."""
+    broker.create_topics({name: topic.partitions for name, topic in topics.items()})
+    producer = broker.producer()
+    for name, topic in topics.items():
+        part = topic.part(0, 1)
+        for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
+            producer.produce(name, value, key, partition)
+    assert producer.flush(30) == 0
+    folder = tmp_path_factory.mktemp("topics")
+    assert reference.load_topics(spark, broker.bootstrap_servers, folder) == ROWS
+    return reference.join_query(spark).cache()
+
+
+def oracle(topics: dict[str, Topic]) -> dict[int, dict[str, Any]]:
+    """MERGE semantics, as far as the demo uses them, event by event."""
+    newest: dict[str, dict[int, Any]] = {name: {} for name in topics}
+    for name, topic in topics.items():
+        for event in events(topic):
+            if name == "clicks" and event["expired"]:
+                continue
+            known = newest[name].get(key_of(name, event))
+            if known is None or ORDERING[name](event) >= ORDERING[name](known):
+                newest[name][key_of(name, event)] = event
+    rows = {}
+    for key in set().union(*newest.values()):
+        found = {name: states[key] for name, states in newest.items() if key in states}
+        if "orders" in found and DELETES["orders"](found["orders"]):
+            continue
+        live = {name: event for name, event in found.items() if not DELETES[name](event)}
+        if live:
+            rows[key] = live
+    return rows
+
+
+def money(value: object) -> decimal.Decimal | None:
+    return None if value is None else decimal.Decimal(str(value))
+
+
+def test_the_reference_is_what_a_few_lines_of_python_say(joined: DataFrame, topics: dict[str, Topic]) -> None:
+    expected = oracle(topics)
+    rows = {row.order_id: row for row in joined.collect()}
+    assert rows.keys() == expected.keys()
+    assert joined.count() == len(rows)
+    nothing: dict[str, Any] = defaultdict(lambda: None)
+    for key, row in rows.items():
+        live = expected[key]
+        order = live.get("orders", {}).get("after", nothing)
+        payment, shipment, click = (live.get(name, nothing) for name in ("payments", "shipments", "clicks"))
+        assert (row.customer_id, row.country, row.amount, row.skus, row.gift) == (
+            order["customer_id"],
+            order["country"],
+            money(order["amount"]),
+            order["skus"],
+            order["gift"],
+        )
+        assert (row.order_at is None) == ("orders" not in live)
+        assert (row.pay_event, row.paid, row.pay_fee, row.pay_no) == (
+            payment["event"],
+            money(payment["amount"]),
+            payment["fee"],
+            payment["no"],
+        )
+        assert (row.carrier, row.ship_rev, row.delivered) == (
+            shipment["carrier"],
+            shipment["rev"],
+            shipment["delivered"],
+        )
+        assert (row.address and row.address.asDict()) == shipment["address"]
+        assert row.promised_on == (shipment["promised"] and dt.date.fromisoformat(shipment["promised"]))
+        assert row.page_views == (click["views"] if "clicks" in live else 0)
+        assert (row.click_no, row.devices, row.bounced) == (click["n"], click["devices"], click["bounce"])
+
+
+def test_the_reference_has_the_columns_of_the_table(joined: DataFrame, tmp_path: Path) -> None:
+    config = yaml.safe_load(shop.write_pipeline(tmp_path, "127.0.0.1:9").read_text())["table"]["config"]
+    kinds = {c: k if isinstance(k, str) else k.type for c, k in load_config(config).columns.items()}
+    assert {field.name: field.dataType.simpleString() for field in joined.schema} == kinds
+    assert joined.columns == list(kinds)
+
+
+def test_a_table_equals_itself_in_another_order(joined: DataFrame) -> None:
+    found = reference.compare(joined, joined.orderBy("amount"))
+    assert found.equal
+    assert found.rows[0] == found.rows[1] > 100
+    assert found.columns == 32
+    assert found.examples == ()
+
+
+@pytest.mark.parametrize(
+    ("where", "changed", "only"),
+    [
+        ("order_id <> {key}", {}, (1, 0)),
+        ("true", {"devices": "if(order_id = {key}, array('other'), devices)"}, (1, 1)),
+        ("true", {"order_id": "nullif(order_id, {key})"}, (1, 1)),
+    ],
+    ids=["missing", "changed", "null"],
+)
+def test_one_row_that_differs_is_found(
+    joined: DataFrame, where: str, changed: dict[str, str], only: tuple[int, int]
+) -> None:
+    key = joined.orderBy("order_id").first()["order_id"]
+    columns = [f"{changed[c]} AS {c}".format(key=key) if c in changed else c for c in joined.columns]
+    found = reference.compare(joined, joined.where(where.format(key=key)).selectExpr(*columns))
+    assert not found.equal
+    assert found.only == only
+    assert len(found.examples) == sum(only)
+    assert found.schema_differences == ()
+
+
+def test_a_row_that_is_there_twice_is_found(joined: DataFrame) -> None:
+    found = reference.compare(joined, joined.unionAll(joined.limit(1)))
+    assert not found.equal
+    assert found.only == (0, 1)
+    assert [row["_copies"] for row in found.examples] == [-1]
+
+
+def test_columns_that_differ_are_named(joined: DataFrame) -> None:
+    narrower = joined.drop("gift").withColumn("amount", joined["amount"].cast("double"))
+    found = reference.compare(joined, narrower)
+    assert not found.equal
+    assert found.schema_differences == (
+        "only here: amount decimal(12,2)",
+        "only here: gift boolean",
+        "only there: amount double",
+    )
