@@ -36,7 +36,6 @@ PARTITION_LIMIT_BYTES: Final = 5 * 1024 * 1024
 
 _PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the handle that owns the cluster has to be of some kind
 _CONF_OK: Final = 0
-_ALREADY_EXISTS: Final = 36
 _ERROR_BYTES: Final = 512
 
 _POINTER = ctypes.c_void_p
