@@ -78,6 +78,11 @@ class Stitch:
             shadow: ``columns`` of the whole shadow file, in key order.
             logs: None where there are none.
         """
+        if logs is None and shadow is None:
+            # Nothing to merge; and keys, by which batches would be cut, need not be among the columns then.
+            for batch in base:
+                yield Stitched(dict(batch), {})
+            return
         shadow_keys = self._keys(shadow) if shadow is not None else None
         previous: Columns | None = None
         log_from = shadow_from = 0

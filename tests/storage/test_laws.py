@@ -1,0 +1,168 @@
+"""The laws of MERGE semantics over random tables, histories and compactions, each against the oracle."""
+
+from __future__ import annotations
+
+import uuid
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage import Table
+from tests.storage.world import World, bag, canonical, expected_bag, snapshot_bag
+from tests.strategies import Append, Compact, Remember, Step, Story, stories, type_of
+
+# The fixture only makes files small: it holds no state that one example could leave to the next.
+pytestmark = pytest.mark.usefixtures("small_files")
+
+
+@given(stories())
+def test_every_read_equals_the_oracle(story: Story) -> None:
+    """L3 and S9 with everything in it: after every step, and at every cut that was ever remembered."""
+    with World(story.config) as world:
+        for step in story.steps:
+            world.run([step])
+            world.check()
+        world.compact(Compact(frozenset(range(8))))
+        world.check()
+
+
+@given(stories(max_steps=8), st.data())
+def test_projection_filter_and_require_commute_with_reading_everything(story: Story, data: st.DataObject) -> None:
+    """L4."""
+    with World(story.config) as world:
+        world.run(story.steps)
+        columns = list(story.config["columns"])
+        snapshot = world.table.snapshot()
+        for name in columns:
+            assert snapshot_bag(snapshot, [name]) == expected_bag(world.expected(), [name])
+        chosen = data.draw(st.lists(st.sampled_from(columns), unique=True), label="columns")
+        require = data.draw(st.lists(st.sampled_from(list(story.config["groups"])), unique=True), label="require")
+        answer = world.expected(require)
+        assert snapshot_bag(snapshot, chosen, require=require) == expected_bag(answer, chosen)
+        # The predicate on the whole answer, by pyarrow itself.
+        column = data.draw(st.sampled_from([name for name in columns if "<" not in type_of(story.config, name)]))
+        whole = snapshot.to_arrow()
+        values = [value for value in whole.column(column).unique() if value.is_valid]
+        predicates = [pc.field(column).is_null(), ~pc.field(column).is_null()]
+        predicates += [pc.field(column) >= value for value in values[:2]]
+        predicate = data.draw(st.sampled_from(predicates), label="filter")
+        filtered = snapshot.to_arrow(chosen, filter=predicate)
+        expected = whole.filter(predicate)
+        assert filtered.num_rows == expected.num_rows
+        if chosen:
+            assert bag(filtered) == bag(expected.select(chosen))
+        left = snapshot.to_arrow(chosen, filter=predicate, require=require)
+        kept = pc.is_in(pa.array([repr(key) for key in _keys(world, expected)], pa.string()), _texts(answer))
+        assert left.num_rows == int(pc.sum(kept).as_py() or 0)
+
+
+def _keys(world: World, table: pa.Table) -> list[object]:
+    return [canonical(tuple(row[name] for name in world.config["key"])) for row in table.to_pylist()]
+
+
+def _texts(answer: object) -> pa.Array:
+    return pa.array([repr(key) for key in answer], pa.string())
+
+
+@given(stories(ordering="distinct"), st.randoms(use_true_random=False), st.booleans())
+def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, compacting: bool) -> None:  # noqa: FBT001
+    """L1, where no two ordering values are equal: another interleaving of the lanes, compacted at other moments."""
+    queues: dict[str, list[Append]] = {}
+    for append in story.appends:
+        queues.setdefault(append.lane, []).append(append)
+    order = [append.lane for append in story.appends]
+    random.shuffle(order)
+    other: list[Step] = []
+    for lane in order:
+        other.append(queues[lane].pop(0))
+        if compacting:
+            other.append(Compact(frozenset(random.sample(range(8), 4))))
+    with World(story.config) as first, World(story.config) as second:
+        first.run(story.steps)
+        second.run(other)
+        assert second.expected() == first.expected()
+        second.check()
+        assert second.answer(second.table.snapshot().to_arrow()) == first.answer(first.table.snapshot().to_arrow())
+
+
+@given(stories(), st.data())
+def test_batching_changes_nothing(story: Story, data: st.DataObject) -> None:
+    """L2: the same sequence of events, cut into other commits, and into other files of one commit."""
+    appends: list[Append] = []
+    for (_, lane, columns), run in groupby(story.appends, key=lambda a: (a.stream, a.lane, _columns(a))):
+        run = list(run)
+        rows = [row for append in run for row in append.rows]
+        while rows:
+            size = data.draw(st.integers(1, len(rows)), label="rows of a commit")
+            appends.append(Append(run[0].stream, lane, rows[:size]))
+            rows = rows[size:]
+        del columns
+    with World(story.config) as first, World(story.config) as second:
+        first.run(story.appends)
+        second.run(appends)
+        second.check()
+        assert second.answer(second.table.snapshot().to_arrow()) == first.answer(first.table.snapshot().to_arrow())
+
+
+def _columns(append: Append) -> tuple[str, ...]:
+    return tuple(sorted(append.rows[0])) if append.rows else ()
+
+
+@given(stories(), st.data())
+def test_replays_change_nothing(story: Story, data: st.DataObject) -> None:
+    """L6: any batch may be replayed any number of times, by the same writer or by a new incarnation."""
+    with World(story.config) as world:
+        done: list[tuple[Append, tuple[str, int], int]] = []
+        numbers: dict[str, int] = {}
+        for step in story.steps:
+            if not isinstance(step, Append):
+                world.run([step])
+                continue
+            number = numbers[step.lane] = numbers.get(step.lane, 6) + 1
+            batch = (f"query-{step.lane}", number)
+            commit = world.append(step, batch)
+            assert not commit.replayed
+            done.append((step, batch, commit.seq))
+            append, batch, seq = data.draw(st.sampled_from(done), label="replayed")
+            if data.draw(st.booleans(), label="by a new incarnation"):
+                world.reopen(append)
+            again = world.append(append, batch)
+            assert again.replayed
+            assert again.seq == seq
+        world.check()
+
+
+@given(story=stories(max_steps=6))
+def test_local_folder_reads_as_memory_does(story: Story, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The same history on a local folder: memory-mapped files instead of fetched ranges."""
+    with World(story.config, str(tmp_path_factory.mktemp("table") / uuid.uuid4().hex)) as world:
+        world.run(story.steps)
+        world.check()
+        assert Table.open(world.uri).snapshot().to_arrow().num_rows == len(world.expected())
+
+
+def test_stories_cover_what_they_promise() -> None:
+    """The strategy itself: deletes, hidden rows, ties and remembered cuts do occur."""
+    seen: set[str] = set()
+
+    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(stories())
+    def look(story: Story) -> None:
+        ops = [(row.get("_op"), append.stream) for append in story.appends for row in append.rows]
+        policies = {story.config["streams"][stream]["on_delete"] for op, stream in ops if op in {"D", "delete"}}
+        seen.update(policies)
+        seen.update(type(step).__name__ for step in story.steps)
+        if len(story.config["key"]) > 1:
+            seen.add("composite")
+        if story.config["partition_by"]:
+            seen.add("partitioned")
+        if any(len(group["ordering"]) > 1 for group in story.config["groups"].values()):
+            seen.add("several ordering columns")
+
+    look()
+    assert seen >= {"group", "row", "ignore", "composite", "partitioned", "several ordering columns"}
+    assert seen >= {Append.__name__, Compact.__name__, Remember.__name__}

@@ -1,0 +1,155 @@
+"""A real table and the oracle side by side: runs histories of `tests.strategies`, and compares answers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+
+from storage import Table
+from storage.core.types import parse_type
+from storage.snapshot import Snapshot
+from storage.writer import Commit, Writer
+from tests.oracle import Oracle
+from tests.strategies import Append, Compact, Config, Remember, Step, type_of
+
+Answer = dict[tuple[Any, ...], dict[str, Any]]
+
+
+class World:
+    """Runs steps. Writers stay open between appends, as those of live streams do."""
+
+    def __init__(self, config: Config, uri: str | None = None) -> None:
+        self.config = config
+        self.uri = uri or f"memory://world/{uuid.uuid4().hex}"
+        self.table = Table.create(self.uri, config)
+        self.oracle = Oracle(config)
+        self.arrival = 0
+        self.remembered: list[tuple[str, Answer]] = []
+        self._writers: dict[str, Writer] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            match step:
+                case Append():
+                    self.append(step)
+                case Compact():
+                    self.compact(step)
+                case Remember():
+                    self.remember()
+
+    def append(self, append: Append, batch: tuple[str, int] | None = None) -> Commit:
+        commit = self.writer(append).append(to_arrow(self.config, append.rows, append.stream), batch=batch)
+        if not commit.replayed:
+            self.arrival += 1
+            self.oracle.append(append.stream, append.rows, self.arrival)
+        return commit
+
+    def writer(self, append: Append) -> Writer:
+        if append.lane not in self._writers:
+            self.reopen(append)
+        return self._writers[append.lane]
+
+    def reopen(self, append: Append) -> None:
+        """A new incarnation, which fences the one before."""
+        writer = Table.open(self.uri).writer(append.stream, lane=append.lane)
+        self._writers[append.lane] = self._stack.enter_context(writer)
+
+    def compact(self, step: Compact) -> None:
+        groups = [file_slice.group for file_slice in self.table.snapshot().slices]
+        chosen = {group for number, group in enumerate(groups) if number % 8 in step.chosen}
+        self.table.compact(only=lambda file_slice: file_slice.group in chosen)
+
+    def remember(self) -> None:
+        self.check_remembered()
+        snapshot = self.table.snapshot()
+        self.remembered.append((str(snapshot.cut), self.expected()))
+
+    def check_remembered(self) -> None:
+        """S9: what was true then is still what is said of then, whatever was compacted or appended since."""
+        for cut, answer in self.remembered:
+            for table in (self.table, Table.open(self.uri)):
+                assert self.answer(table.snapshot(cut).to_arrow()) == answer, cut
+
+    def expected(self, require: Iterable[str] = ()) -> Answer:
+        return {
+            canonical(key): {name: canonical(value) for name, value in row.items()}
+            for key, row in self.oracle.read(require).items()
+        }
+
+    def answer(self, table: pa.Table) -> Answer:
+        """A full answer by key; a key that comes twice is an error."""
+        result: Answer = {}
+        for row in table.to_pylist():
+            key = canonical(tuple(row[name] for name in self.config["key"]))
+            assert key not in result, f"key {key} comes twice"
+            result[key] = {name: canonical(value) for name, value in row.items()}
+        return result
+
+    def check(self) -> None:
+        """The table's newest answer, from the open table and from one opened anew, is the oracle's."""
+        expected = self.expected()
+        for table in (self.table, Table.open(self.uri)):
+            snapshot = table.snapshot()
+            got = snapshot.to_arrow()
+            assert got.schema == snapshot.schema
+            got.validate(full=True)
+            assert self.answer(got) == expected
+        self.check_remembered()
+
+
+def bag(table: pa.Table) -> list[str]:
+    """Rows in an order of their own, for answers without keys."""
+    return sorted(repr(canonical(tuple(row.items()))) for row in table.to_pylist())
+
+
+def expected_bag(answer: Answer, columns: Sequence[str]) -> list[str]:
+    return sorted(repr(tuple((name, row[name]) for name in columns)) for row in answer.values())
+
+
+def snapshot_bag(snapshot: Snapshot, columns: Sequence[str], **arguments: Any) -> list[str]:
+    return bag(snapshot.to_arrow(list(columns), **arguments))
+
+
+def canonical(value: Any) -> Any:
+    """A value that compares: NaN equals itself, containers are tuples, decimals lose their trailing zeros."""
+    match value:
+        case float():
+            # -0.0 in an ordering column is stored as 0.0; the two are equal wherever else they stand.
+            return "NaN" if math.isnan(value) else value + 0.0
+        case dt.datetime() if value.tzinfo is not None:
+            return value.astimezone(dt.UTC)
+        case decimal.Decimal():
+            return value.normalize()
+        case list() | tuple():
+            return tuple(canonical(item) for item in value)
+        case Mapping():
+            return tuple((name, canonical(item)) for name, item in value.items())
+    return value
+
+
+def to_arrow(config: Config, rows: Sequence[Mapping[str, Any]], stream: str) -> pa.Table:
+    """Rows as a batch with the table's types; no rows: a batch of the stream's columns."""
+    columns = set(rows[0]) if rows else {c for g in config["streams"][stream]["groups"] for c in _columns(config, g)}
+    names = [*(name for name in config["columns"] if name in columns or name in config["key"])]
+    table = {name: pa.array([row[name] for row in rows], parse_type(type_of(config, name))) for name in names}
+    if "_op" in columns:
+        table["_op"] = pa.array([row["_op"] for row in rows], pa.string())
+    return pa.table(table)
+
+
+def _columns(config: Config, group: str) -> list[str]:
+    return config["groups"][group]["columns"]
