@@ -57,9 +57,11 @@ class Plan:
 
     Attributes:
         description: One line for EXPLAIN.
-        tasks: One Spark input partition each; pickled. Always valid, also where `parquet_paths` is given.
+        tasks: One Spark input partition each; pickled. Always needed: `parquet_paths` is an offer, not a promise.
         read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
-        parquet_paths: Not None: every row of the answer is in these Parquet files (URIs), unfiltered and as it is.
+        parquet_paths: Not None: the rows of the table, before any filter, are those of these Parquet files as they
+            are. Written as Hadoop does, `file:///lake/a b/1.parquet`: a scheme and the path, no percent-encoding.
+            Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used.
         row_count: Rows at most, if known; Spark chooses joins by it.
         size_bytes: Bytes at most, if known; likewise.
     """

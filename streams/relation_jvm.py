@@ -233,14 +233,22 @@ class Jvm:
         source.source()  # resolved while this session is the active one
         return self.PythonScan(source, _SOURCE_NAME, self.struct(schema), self.options(), filters)
 
-    def parquet_scan(
-        self, name: str, paths: Sequence[str], schema: StructType, pruned: Any, predicates: Sequence[Any]
-    ) -> Any:
-        """Spark's own vectorised scan over exactly these files. `schema` in full, `pruned` as Spark asked for it."""
+    def parquet_table(self, name: str, paths: Sequence[str], schema: StructType) -> Any:
+        """Spark's own table over exactly these files; it lists them once, when it is first scanned."""
+        options = self.HashMap()
+        options.put("__globPaths__", "false")  # a bracket in a path is a bracket
         file_format = self.ClassUtils.classForName(_PARQUET + "parquet.ParquetFileFormat", True, False)
-        table = self.ParquetTable(
-            name, self._session, self.options(), self.seq(paths), self.some(self.struct(schema)), file_format
+        return self.ParquetTable(
+            name,
+            self._session,
+            self.Options(options),
+            self.seq(paths),
+            self.some(self.struct(schema)),
+            file_format,
         )
+
+    def parquet_scan(self, table: Any, pruned: Any, predicates: Sequence[Any]) -> Any:
+        """Spark's vectorised scan of a `parquet_table`, pruned as Spark asked for it (inside structs too)."""
         builder = table.newScanBuilder(self.options())
         builder.pruneColumns(pruned)
         # These only skip row groups and pages: Spark evaluates the predicates again.

@@ -67,6 +67,21 @@ class _View:
         self.name = name
         self.pins = Pins(jvm, planner)
         self.number = next(_numbers)
+        self._parquet: tuple[Any, Any] = (None, None)
+
+    def parquet_table(self, paths: tuple[str, ...], schema: StructType) -> Any:
+        """The table of the last query if it has the same files: listing them, a job above 32, is paid once."""
+        key = (paths, schema.json())
+        known, table = self._parquet
+        if known != key:
+            table = self.jvm.parquet_table(self.name, paths, schema)
+            self._parquet = (key, table)
+        return table
+
+
+def _listed_by_spark(path: str) -> bool:
+    """Spark passes over files with such names in silence, even when it is told to read them."""
+    return not path.rpartition("/")[2].startswith(("_", "."))
 
 
 class _Called:
@@ -220,15 +235,16 @@ class PruningScanBuilder(_Called):
 
     def _scan(self, schema: StructType) -> Any:
         plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters))
-        if plan.parquet_paths and not self._exact:
-            full = self._pin.state.schema()
-            pruned = self.jvm.struct(schema) if self._pruned is None else self._pruned
+        if plan.parquet_paths and not self._exact and all(map(_listed_by_spark, plan.parquet_paths)):
             pushed = [
                 predicate
                 for predicate, parsed in zip(self._predicates, self._filters, strict=True)
                 if safe_for_statistics(parsed)
             ]
-            return self.jvm.parquet_scan(self._view.name, plan.parquet_paths, full, pruned, pushed)
+            table = self._view.parquet_table(tuple(plan.parquet_paths), self._pin.state.schema())
+            return self.jvm.parquet_scan(
+                table, self.jvm.struct(schema) if self._pruned is None else self._pruned, pushed
+            )
         read = task_reader(plan.read, to_arrow_schema(schema, timezone="UTC"))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
         return TaskScan(self.jvm, inner, plan)
