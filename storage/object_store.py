@@ -243,6 +243,9 @@ class FsspecStore:
             yield file
         except BaseException:
             file.discard()
+            # Some file systems (memory) show an object as soon as it is opened.
+            with contextlib.suppress(OSError):
+                self.delete(path)
             raise
         file.close()
 
