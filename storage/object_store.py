@@ -36,6 +36,10 @@ class ObjectStore(Protocol):
     @property
     def uri(self) -> str: ...
 
+    def url(self, path: Path) -> str:
+        """Where other engines find an object; literal, nothing percent-encoded."""
+        ...
+
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         """Create an object that is not there yet, durably and all at once; False if it is there already."""
         ...
@@ -122,8 +126,8 @@ class LocalStore:
     def uri(self) -> str:
         return self._root.as_uri()
 
-    def local_path(self, path: Path) -> str:
-        return str(self._root / path)
+    def url(self, path: Path) -> str:
+        return f"file://{self._root}/{path}"
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         target = self._root / path
@@ -224,6 +228,9 @@ class FsspecStore:
     @property
     def uri(self) -> str:
         return self._uri
+
+    def url(self, path: Path) -> str:
+        return f"{self._uri}/{path}"
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         with self._memory_lock if self._in_memory else contextlib.nullcontext():
