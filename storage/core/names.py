@@ -6,6 +6,7 @@ can be parsed back exactly; hidden columns are named by id, never by user names.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Final, NewType
 from urllib.parse import quote
@@ -27,6 +28,8 @@ KEY: Final = "__weft_key"
 OP: Final = "__weft_op"
 """Operation of an event row in a log file: int8, see `storage.core.events`."""
 
+_MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
+_LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
 _LOG_FILE: Final = re.compile(r"(\d{10})-(\d{20})-(\d{5})-([0-9a-f]{32})\.arrow")
@@ -86,7 +89,11 @@ def parse_log_file(file_name: str) -> tuple[int, int] | None:
 
 def encode_partition(column: str, value: str | None) -> str:
     """One folder of a partitioned file group; percent-encoded, and never parsed back (values stand in the files)."""
-    return f"{quote(column, safe='')}={'__null__' if value is None else quote(value, safe='') or '__empty__'}"
+    text = "__null__" if value is None else quote(value, safe="") or "__empty__"
+    folder = f"{quote(column, safe='')}={text}"
+    if len(folder) <= _MAX_FOLDER:
+        return folder
+    return f"{folder[:_LONG_FOLDER_KEPT]}~{hashlib.sha256(folder.encode()).hexdigest()}"
 
 
 def arrival(group_id: int) -> str:
