@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -293,12 +292,17 @@ def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
     assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
     rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
     assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "nothing lost, nothing doubled, nothing after the fence"
-    assert not [pid for pid in run.pids if _group_alive(pid)], "no process is left, the JVMs included"
+    assert all(_gone(pid) for pid in run.pids), "no process is left, the JVMs included"
 
 
-def _group_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def _gone(group: int) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while _alive(group) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not _alive(group)
+
+
+def _alive(group: int) -> bool:
+    """Whether a process group has a process; one that is dead and waits for init to take note does not count."""
+    listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    return any(pgid == str(group) and stat[0] != "Z" for pgid, stat in map(str.split, listed.splitlines()))
