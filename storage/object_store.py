@@ -308,6 +308,8 @@ class _RemoteFile(io.RawIOBase):
     def _checked(self, part: Any, length: int) -> bytes:
         if isinstance(part, FileNotFoundError):
             raise _missing(self._path) from None
+        if isinstance(part, OSError):
+            raise _no_answer(self._path, part) from part
         if isinstance(part, Exception):
             raise part
         if len(part) != length:
@@ -340,6 +342,12 @@ class _RemoteFile(io.RawIOBase):
             return self._checked(self._fs.cat_file(self._full_path, start=start, end=end), end - start)
         except FileNotFoundError:
             raise _missing(self._path) from None
+        except OSError as error:
+            raise _no_answer(self._path, error) from error
+
+
+def _no_answer(path: Path, error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(f"cannot read {path}: {error}", hint="the store did not answer: try again")
 
 
 def _missing(path: Path) -> CorruptData:
