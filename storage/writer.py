@@ -10,7 +10,6 @@ The work is in three steps so that Spark can do the middle one in its tasks:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +19,14 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from storage.commit_log import lane_entries, new_id
+from storage.commit_log import CommitLog, lane_entries, new_id
 from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd, LogFile
 from storage.core.events import EventBatch, Problem, prepare, prepare_good
 from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.schema import Stream, TableSchema
 from storage.core.timeline import Lane, LaneState, TableState
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
-from storage.log_file import write_log_file
+from storage.log_file import remove_log_file, write_log_file
 from storage.object_store import ObjectStore, check_capability
 from storage.timeline import Timeline, check_writable
 
@@ -122,8 +121,7 @@ def write_rows(
     except TableError:
         for file in files:
             # Nobody can know of these files yet.
-            with contextlib.suppress(OSError):
-                ticket.store.delete(file.file.path)
+            remove_log_file(ticket.store, file)
         raise
     return Written(tuple(files), ignored)
 
@@ -338,10 +336,21 @@ class Writer:
                 hint="batches in between were lost: replay them first, or start a new query with takeover=True",
             )
         if number <= last:
+            old = self._look_up(batch)
+            if old is not None:
+                return old
             raise Conflict(
                 f"lane {self._lane!r}: batch {number} of query {query_id!r} was never committed, but {last} was",
                 hint="the query's numbers went backwards: give it a new query id with takeover=True",
             )
+        return None
+
+    def _look_up(self, batch: Batch) -> Commit | None:
+        """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
+        log = CommitLog(self._timeline.store, self._timeline.clock)
+        for entry in log.read_after(self._lane, 0, self._state.head):
+            if isinstance(entry, Data) and (entry.query_id, entry.batch) == batch:
+                return Commit(self._lane, entry.seq, entry.rows, entry.rows_ignored, replayed=True)
         return None
 
     def _declare_lane(self) -> None:

@@ -44,10 +44,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from storage.core.entries import Sidecar
 from storage.core.events import prepare
-from storage.core.names import Path
 from storage.errors import InvalidInput
+from storage.log_file import remove_log_file
 from storage.object_store import ObjectStore
 from storage.table import Table
 from storage.writer import Commit, Writer, WriteTicket
@@ -246,10 +245,7 @@ def _discard(store: ObjectStore, reports: Sequence[TaskReport]) -> None:
     """Remove files that nobody knows of yet: a query that is started again and again must not fill the store."""
     for report in reports:
         for file in report.written.files:
-            with contextlib.suppress(OSError):
-                store.delete(Path(file.file.path))
-                if isinstance(file.index, Sidecar):
-                    store.delete(Path(file.index.path))
+            remove_log_file(store, file)
 
 
 def _hand_over_large_batches(spark: SparkSession) -> None:
