@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage import Table
 from tests.storage.world import World, bag, canonical, expected_bag, snapshot_bag
-from tests.strategies import Append, Compact, Remember, Step, Story, stories, type_of
+from tests.strategies import EVERY_GROUP, Append, Compact, Remember, Step, Story, stories, type_of
 
 # The fixture only makes files small: it holds no state that one example could leave to the next.
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -26,7 +26,7 @@ def test_every_read_equals_the_oracle(story: Story) -> None:
         for step in story.steps:
             world.run([step])
             world.check()
-        world.compact(Compact(frozenset(range(8))))
+        world.compact(Compact(EVERY_GROUP))
         world.check()
 
 
