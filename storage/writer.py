@@ -156,11 +156,21 @@ def _chunks(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
 class Writer:
     """A claimed lane. Use as a context manager; not for several threads at once."""
 
-    def __init__(self, timeline: Timeline, stream: str, lane: str | None, *, takeover: bool, owner: str | None) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        stream: str,
+        lane: str | None,
+        *,
+        takeover: bool,
+        owner: str | None,
+        query_id: str | None,
+    ) -> None:
         self._timeline = timeline
         self._stream = StreamName(stream)
         self._lane = lane_name(lane or stream)
         self._takeover = takeover
+        self._query_id = query_id
         self._owner = owner or f"{socket.gethostname()} pid {os.getpid()} {new_id()[:8]}"
         self._table: TableState | None = None
         self._state = LaneState()
@@ -321,12 +331,7 @@ class Writer:
         known = self._state.recent.get(batch)
         if known is not None:
             return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)
-        if self._state.query_id not in {"", query_id} and not self._takeover:
-            # Also where this query wrote before the other took over: the two would take turns unseen.
-            raise Conflict(
-                f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id!r}",
-                hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
-            )
+        self._check_owner(query_id)
         last = self._state.batches.get(query_id)
         if last is None:
             return None
@@ -344,6 +349,14 @@ class Writer:
                 hint="the query's numbers went backwards: give it a new query id with takeover=True",
             )
         return None
+
+    def _check_owner(self, query_id: str) -> None:
+        if self._state.query_id not in {"", query_id} and not self._takeover:
+            # Also where this query wrote before the other took over: the two would take turns unseen.
+            raise Conflict(
+                f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
+                hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
+            )
 
     def _look_up(self, batch: Batch) -> Commit | None:
         """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
@@ -387,6 +400,8 @@ class Writer:
             for entry in lane_entries(self._timeline.log.read_after(self._lane, self._state.head)):
                 self._state.add(entry)
             self._timeline.stamps.observe(self._state.stamp)
+            if self._query_id is not None:
+                self._check_owner(self._query_id)
             self._epoch = self._state.epoch + 1
             claim = Claim(**self._header(0), owner=self._owner)
             winner = self._timeline.log.publish(claim)
