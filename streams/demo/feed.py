@@ -49,6 +49,10 @@ class Feed:
         """How much of everything was produced, from 0 to 1."""
         return self.sent / self.parts
 
+    def messages(self, topic: str) -> int:
+        """How many messages of a topic were produced."""
+        return self._topics[topic].rows * self.sent // self.parts
+
     def send_part(self) -> None:
         """Produce the next part of every topic.
 
@@ -78,6 +82,7 @@ class Landed:
 
     Attributes:
         messages: By lane, counted from the offsets in its last commit; a topic's offsets start at 0.
+        events: By lane, how many rows its commits have, ignored ones included: what was written twice counts twice.
         claims: By lane, how many incarnations its writer has had.
     """
 
@@ -86,6 +91,7 @@ class Landed:
         self._heads = dict.fromkeys(lanes, 0)
         self._wanted = {name: topic.rows for name, topic in lanes.items()}
         self.messages = dict.fromkeys(lanes, 0)
+        self.events = dict.fromkeys(lanes, 0)
         self.claims = dict.fromkeys(lanes, 0)
 
     def share(self, lane: str) -> float:
@@ -113,8 +119,9 @@ class Landed:
             for entry in self._log.read_after(name, head):
                 self._heads[lane] = entry.seq
                 self.claims[lane] += isinstance(entry, Claim)
-                if isinstance(entry, Data) and entry.source:
-                    self.messages[lane] = _count(entry.source)
+                if isinstance(entry, Data):
+                    self.events[lane] += entry.rows + entry.rows_ignored
+                    self.messages[lane] = _count(entry.source) if entry.source else self.messages[lane]
             self._log.forget_before(name, self._heads[lane])
 
 
