@@ -192,24 +192,6 @@ def test_a_file_of_the_right_size_and_other_bytes_is_corrupt(table: Table, store
             read_all(table.uri)
 
 
-@pytest.mark.parametrize("folder", ["log/payments", "base"])
-def test_a_flipped_bit_in_a_file_never_raises_anything_but_corrupt_data(
-    table: Table, store: ObjectStore, folder: str
-) -> None:
-    (path, *_) = [path for path in _live_paths(table) if path.startswith(folder)]
-    data = content(store, path)
-    # A Parquet footer has no checksum, and Arrow may abort the process over a broken one: only its pages are flipped.
-    end = len(data) - int.from_bytes(data[-8:-4], "little") - 8 if folder == "base" else len(data)
-    for position in range(0, end, max(1, end // 60)):
-        broken = bytearray(data)
-        broken[position] ^= 0x41
-        overwrite(store, path, bytes(broken))
-        try:
-            read_all(table.uri)
-        except CorruptData as error:
-            assert path in str(error)  # noqa: PT017 - a bit may also change a value, which only a full check can see
-
-
 def _live_paths(table: Table) -> list[str]:
     snapshot = table.snapshot()
     logs = [live.file.file.path for live in snapshot.files]
@@ -255,7 +237,7 @@ def test_a_flipped_bit_in_a_file_is_never_a_different_answer(table: Table, store
             try:
                 assert read_all(table.uri) == right, f"{path}, byte {position} of {len(data)}"
             except CorruptData as error:
-                assert path in error.message or "does not decode" in error.message
+                assert path in error.message or "does not decode" in error.message  # noqa: PT017 - or no error at all
                 found += 1
         overwrite(store, path, data)
     assert found > 0

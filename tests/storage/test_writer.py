@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from storage import Table, writer
+from storage import Table, log_file, writer
 from storage.commit_log import CommitLog, lane_entries
 from storage.core.entries import Claim, Data, encode_entry
 from storage.core.names import LaneName, Path, slot_path
@@ -317,3 +317,16 @@ def test_writers_of_different_lanes_never_meet(store: FaultyStore, faulty: Table
         second.append(payments(2))
     store.faults.clear()
     assert sorted(statuses(Table.open(store.uri))) == [1, 2]
+
+
+def test_files_are_written_before_the_entry_that_refers_to_them(
+    store: FaultyStore, faulty: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7 NoDangling: log files and sidecars first."""
+    monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 10)
+    with faulty.writer("orders") as lane:
+        store.calls.clear()
+        lane.append(orders(1, 2, 3))
+    written = [path.split("/")[:2] for call, path in store.calls if call in {"put", "put_if_absent", "open_output"}]
+    assert sorted(written[:-1]) == [["_weft", "index"], ["log", "orders"]]
+    assert written[-1] == ["_weft", "timeline"]
