@@ -125,30 +125,37 @@ def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -
             store.open_input(file.path, file.size) as source,
             pq.ParquetFile(source, pre_buffer=not isinstance(source, pa.MemoryMappedFile)) as parquet,
         ):
+            leaves = _hidden_leaves(parquet)
             for number in range(parquet.num_row_groups):
-                yield _row_group(parquet, number, columns)
+                yield _row_group(parquet, number, columns, leaves)
     except (pa.ArrowInvalid, pa.ArrowIOError, pa.ArrowKeyError) as error:
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
 
 
-def _row_group(parquet: pq.ParquetFile, number: int, columns: Sequence[str]) -> dict[str, pa.Array]:
+def _row_group(
+    parquet: pq.ParquetFile, number: int, columns: Sequence[str], leaves: Mapping[str, int]
+) -> dict[str, pa.Array]:
     metadata = parquet.metadata.row_group(number)
-    schema = parquet.schema_arrow
-    # Statistics are per leaf. Nested user columns have several; the hidden ones are flat, and come last.
-    leaves_before = metadata.num_columns - len(schema.names)
     # Hidden state is mostly NULL (no deletes, no floors), and decoding NULLs costs nearly as much as decoding values.
     empty = {
         name
         for name in columns
-        if name.startswith(names.HIDDEN_PREFIX)
-        and (statistics := metadata.column(leaves_before + schema.get_field_index(name)).statistics) is not None
+        if name in leaves
+        and (statistics := metadata.column(leaves[name]).statistics) is not None
         and statistics.null_count == metadata.num_rows
     }
     table = parquet.read_row_group(number, columns=[name for name in columns if name not in empty], use_threads=False)
+    types = parquet.schema_arrow
     return {
-        name: pa.nulls(metadata.num_rows, schema.field(name).type) if name in empty else _one(table.column(name))
+        name: pa.nulls(metadata.num_rows, types.field(name).type) if name in empty else _one(table.column(name))
         for name in columns
     }
+
+
+def _hidden_leaves(parquet: pq.ParquetFile) -> dict[str, int]:
+    """Number of the Parquet leaf of every hidden column that is not nested."""
+    paths = (parquet.schema.column(i).path for i in range(parquet.metadata.num_columns))
+    return {path: i for i, path in enumerate(paths) if path.startswith(names.HIDDEN_PREFIX) and "." not in path}
 
 
 def read_base(store: ObjectStore, file: SliceFile | None, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:

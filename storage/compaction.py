@@ -98,7 +98,7 @@ def _fold(
 ) -> SliceFile:
     group, before = file_slice.group, file_slice.slice
     columns = tuple(schema.slice.names)
-    log_columns = frozenset((*columns, names.OP))
+    log_columns = frozenset((*columns, names.OP, names.SUPPLIED))
     state = LogReader(store, schema, files, [file_slice], [log_columns]).collapse(file_slice, schema.groups, columns)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True)
     unique = new_id()
@@ -144,10 +144,11 @@ class _OrderingMax:
             return
         for group, (ordering, floor) in self._columns.items():
             # The default of an absent group may stand in an ordering column: it is nobody's version.
-            versions = pc.if_else(rows[names.arrival(group)].is_valid(), rows[ordering], rows[floor])
-            largest = pc.max(versions).as_py()
-            if largest is not None:
-                self._largest[group] = max(self._largest.get(group, largest), largest)
+            present = pc.if_else(rows[names.arrival(group)].is_valid(), rows[ordering], None)
+            for versions in (present, rows.get(floor)):
+                largest = pc.max(versions).as_py() if versions is not None else None
+                if largest is not None:
+                    self._largest[group] = max(self._largest.get(group, largest), largest)
 
     @property
     def by_group(self) -> dict[int, Any]:

@@ -19,7 +19,8 @@ import pyarrow.dataset as ds
 from storage.base_file import read_base, read_shadow
 from storage.core import names
 from storage.core.entries import FileRef
-from storage.core.schema import Group, TableSchema
+from storage.core.model import Group
+from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import Stitch, needed_columns
 from storage.errors import NotFound
@@ -256,5 +257,5 @@ def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -
     groups = tuple(group for group in schema.groups if exact or group.name in asked or group.name in projection.require)
     log_columns = {*values, *schema.key, schema.sort_column, *(name for group in groups for name in group.ordering)}
     if groups:
-        log_columns.add(names.OP)
-    return _Needs(values, needed_columns(schema, values, groups), frozenset(log_columns), groups, exact)
+        log_columns.update((names.OP, names.SUPPLIED))
+    return _Needs(values, needed_columns(schema, values, groups, exact=exact), frozenset(log_columns), groups, exact)
