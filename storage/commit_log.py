@@ -120,6 +120,9 @@ class CommitLog:
                     return self._remember(entry) if winner.commit_id == entry.commit_id else winner
                 failure = "the store says that the slot is taken, and shows nothing in it"
             except PermissionError as error:
+                if failure:  # an earlier try may have arrived: credentials that expire meanwhile settle nothing
+                    failure = f"{failure}; then no access: {error}"
+                    break
                 raise StoreUnavailable(f"no access to {path}: {error}", hint="check the credentials") from error
             except OSError as error:
                 failure = str(error)

@@ -324,13 +324,14 @@ class Writer:
         known = self._state.recent.get(batch)
         if known is not None:
             return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)
+        if self._state.query_id not in {"", query_id} and not self._takeover:
+            # Also where this query wrote before the other took over: the two would take turns unseen.
+            raise Conflict(
+                f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id!r}",
+                hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
+            )
         last = self._state.batches.get(query_id)
         if last is None:
-            if self._state.query_id and not self._takeover:
-                raise Conflict(
-                    f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id!r}",
-                    hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
-                )
             return None
         if number > last + 1:
             raise GapError(

@@ -95,7 +95,7 @@ VARIATIONS: dict[str, Callable[[Steps], Steps]] = {
 
 
 def interleavings(steps: Steps) -> Iterator[Steps]:
-    """Every merge of the lanes, then the expectations that end the case (earlier ones are of states that may not occur)."""
+    """Every merge of the lanes, then what is expected in the end (earlier states may not occur in another order)."""
     by_lane: dict[str, Steps] = {}
     for step in steps:
         if "append" in step:

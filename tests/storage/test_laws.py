@@ -93,14 +93,12 @@ def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, com
 def test_batching_changes_nothing(story: Story, data: st.DataObject) -> None:
     """L2: the same sequence of events, cut into other commits, and into other files of one commit."""
     appends: list[Append] = []
-    for (_, lane, columns), run in groupby(story.appends, key=lambda a: (a.stream, a.lane, _columns(a))):
-        run = list(run)
+    for (stream, lane, _), run in groupby(story.appends, key=lambda a: (a.stream, a.lane, _columns(a))):
         rows = [row for append in run for row in append.rows]
         while rows:
             size = data.draw(st.integers(1, len(rows)), label="rows of a commit")
-            appends.append(Append(run[0].stream, lane, rows[:size]))
+            appends.append(Append(stream, lane, rows[:size]))
             rows = rows[size:]
-        del columns
     with World(story.config) as first, World(story.config) as second:
         first.run(story.appends)
         second.run(appends)

@@ -8,7 +8,7 @@ import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ class World:
         self._writers: dict[str, Writer] = {}
         self._stack = ExitStack()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,99 @@
+# Sourced by demo.sh, test.sh and .ci/run: everything they need on a machine with Python 3.11+ and Java 17+.
+#
+#   weft_setup [dev]   makes a virtual environment (.venv in the repository, or WEFT_VENV), installs weft with the pinned
+#                      packages of constraints.txt, and puts it on the PATH; does nothing if nothing has changed
+#
+# JAVA_HOME is honoured, and so is WEFT_PYTHON (the Python that makes the environment). Written for bash 3.2, which is
+# what macOS has.
+
+weft_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+weft_fail() {
+  printf 'weft: %s\n' "$@" >&2
+  exit 1
+}
+
+# A Python that is new enough, or nothing; of a virtual environment the Python that it was made with.
+weft_find_python() {
+  local candidate
+  for candidate in ${WEFT_PYTHON:+"$WEFT_PYTHON"} python3 python3.13 python3.12 python3.11 python; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+      "$candidate" -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))'
+      return
+    fi
+  done
+}
+
+# Major version of the Java that Spark will use, or nothing.
+weft_java_version() {
+  local java=java
+  if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi
+  { "$java" -version 2>&1 || true; } | sed -n 's/.* version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1
+}
+
+weft_check_java() {
+  local version
+  version=$(weft_java_version)
+  if [ "${version:-0}" -ge 17 ]; then return; fi
+  weft_fail "Spark needs Java 17 or newer; ${JAVA_HOME:+in JAVA_HOME=$JAVA_HOME }there is ${version:-none}." \
+    "  Debian, Ubuntu   sudo apt-get install openjdk-17-jre-headless" \
+    "  Fedora, RHEL     sudo dnf install java-17-openjdk-headless" \
+    "  macOS            brew install openjdk@17; export JAVA_HOME=\$(brew --prefix openjdk@17)" \
+    "  without root     pip install install-jdk; export JAVA_HOME=\$(python3 -c 'import jdk; print(jdk.install(\"17\"))')" \
+    "If it is installed, let JAVA_HOME be the folder that has bin/java."
+}
+
+# What the environment must be made anew for.
+weft_fingerprint() {
+  {
+    cat "$weft_root/pyproject.toml" "$weft_root/deploy/constraints.txt"
+    printf '%s\n' "$weft_root"
+    "$1" -c 'import sys; print(sys.version, sys.base_prefix)'
+  } | cksum
+}
+
+weft_setup() {
+  local extra=${1:-} python venv wanted
+  weft_check_java
+  python=$(weft_find_python)
+  if [ -z "$python" ]; then
+    weft_fail "weft needs Python 3.11 or newer; none was found." \
+      "Install one (Debian, Ubuntu: sudo apt-get install python3 python3-venv), or name it: WEFT_PYTHON=/path/to/python"
+  fi
+  venv=${WEFT_VENV:-$weft_root/.venv}
+  wanted=$(weft_fingerprint "$python")
+  if [ "$(cat "$venv/weft-ready-dev" 2>/dev/null)" = "$wanted" ]; then
+    weft_activate "$venv" # the environment with the tools for development serves for everything
+    return
+  fi
+  if [ "$(cat "$venv/weft-ready" 2>/dev/null)" = "$wanted" ]; then
+    if [ -z "$extra" ]; then
+      weft_activate "$venv"
+      return
+    fi
+  else
+    weft_new_environment "$python" "$venv"
+  fi
+  printf 'weft: installing into %s; this takes a minute, once\n' "$venv" >&2
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --constraint "$weft_root/deploy/constraints.txt" --editable "$weft_root${extra:+[$extra]}" ||
+    weft_fail "the packages could not be installed; pip says why above."
+  printf '%s\n' "$wanted" >"$venv/weft-ready${extra:+-$extra}"
+  weft_activate "$venv"
+}
+
+weft_new_environment() {
+  if [ -e "$2" ] && [ ! -e "$2/weft-environment" ]; then
+    weft_fail "$2 is there and was not made by this script, so it is left alone." "Let WEFT_VENV be another folder."
+  fi
+  mkdir -p "$2" && touch "$2/weft-environment"
+  "$1" -m venv --clear "$2" ||
+    weft_fail "no virtual environment could be made (Debian, Ubuntu: sudo apt-get install python3-venv)."
+  touch "$2/weft-environment"
+}
+
+weft_activate() {
+  export PATH="$1/bin:$PATH" VIRTUAL_ENV="$1"
+  # Another Spark of this machine must not take the place of the one that was installed.
+  unset SPARK_HOME PYTHONHOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
+}

@@ -1,0 +1,365 @@
+"""The sink: a stream of frames into one lane of a table, each batch exactly once.
+
+    driver   Writer.begin((query id, batch))  ->  commit that is there: nothing to do
+                 |  ticket
+    tasks    mapInArrow: storage.writer.write_rows, one log file a task (`streams.sink_task`)
+                 |  reports, a few kilobytes each
+    driver   Writer.commit: one DATA entry makes all of them visible
+
+Rules of this room:
+
+1. **Exactly once.** Spark replays a batch under the same query id and number with the same input; the lane knows both.
+   A crash before the entry leaves files that nobody refers to, a crash after it a batch that is not written again.
+2. **No shuffle, no second pass.** Tasks are those of the source; whatever order they finish in, the order of their rows
+   in the commit is that of the partitions.
+3. **A lane has one owner.** Starting a query claims the lane and thereby fences the query before it, whose next batch
+   fails with `Fenced`. When a query ends, in whatever way, its writer is closed.
+4. **Mistakes show at the call.** Whatever can be known from the frame's schema and the arguments is refused before the
+   lane is claimed. What only data can tell fails the query with the text of the error (`StreamingQuery.exception`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from storage.core.entries import Sidecar
+from storage.core.events import prepare
+from storage.core.names import Path
+from storage.errors import InvalidInput
+from storage.object_store import ObjectStore
+from storage.table import Table
+from storage.writer import Commit, Writer, WriteTicket
+from streams.dead_letter import SOURCE, DeadLetters, open_dead_letters
+from streams.decode import SOURCE_TYPE
+from streams.sink_task import REPORT_TYPE, TaskReport, task_writer
+
+BATCH_ROWS: Final = 65_536
+"""Rows that Spark hands to Python at once, if memory allows (`spark.sql.execution.arrow.maxBytesPerBatch`)."""
+_ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Spark's local property with the id that a checkpoint gives its query, the same after every restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """One batch that is in the table.
+
+    Attributes:
+        commit: As the writer tells it; ``commit.replayed``: the batch was there before, and nothing was done.
+        batch_id: Spark's number of the batch.
+        rows_refused: Messages that went to the dead letters.
+        seconds: From the hand-over of the batch to its commit.
+        committed_at_ms: Wall clock after the commit.
+    """
+
+    commit: Commit
+    batch_id: int
+    rows_refused: int
+    seconds: float
+    committed_at_ms: int
+
+
+def write_stream(
+    df: DataFrame,
+    uri: str,
+    stream: str,
+    *,
+    checkpoint: str,
+    lane: str | None = None,
+    trigger: str | None = "5 seconds",
+    once: bool = False,
+    dead_letter: str | None = None,
+    takeover: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    query_name: str | None = None,
+    on_commit: Callable[[CommitReport], None] | None = None,
+) -> StreamingQuery:
+    """Start a query that appends a streaming frame to a table.
+
+    Args:
+        df: Key columns, the columns of whole groups of the stream, optionally ``_op``, and optionally the hidden column
+            that `streams.decode.decode_json` keeps (it is not stored; it tells where a refused message came from).
+        uri: The table.
+        stream: A stream of its configuration.
+        checkpoint: Folder of Spark's checkpoint; it is what makes a restart continue.
+        lane: Commit log of this query; the stream's own by default.
+        trigger: Interval between batches; None: the next batch begins as soon as one ends.
+        once: Do what there is now, then end.
+        dead_letter: Folder (path or fsspec URL) for messages that cannot be stored. Without it the first one ends
+            the query.
+        takeover: Let this query go on in a lane where another query (another checkpoint) has written.
+        storage_options: For the table's store.
+        query_name: Spark's name of the query.
+        on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails, and
+            the batch is replayed (as a batch that is there) on restart.
+
+    Raises:
+        InvalidInput: An argument, a column or a type is wrong. Nothing was started or claimed.
+        NotFound: There is no such table or stream.
+        StoreUnavailable: The table or the folder for dead letters cannot be written to.
+        Conflict: The lane belongs to another stream.
+    """
+    _check_frame(df, streaming=True)
+    if not isinstance(checkpoint, str) or not checkpoint:
+        raise InvalidInput("checkpoint is missing", hint="give a folder that outlives the query, one for each query")
+    table = Table.open(uri, storage_options=storage_options)
+    _check_columns(df, table, stream)
+    spark = df.sparkSession
+    if query_name is not None and any(query.name == query_name for query in spark.streams.active):
+        raise InvalidInput(f"a query named {query_name!r} is running", hint="stop it first, or choose another name")
+    folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
+    target = _stream_writer(df, checkpoint, None if once else trigger, query_name, once=once)
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(table.writer(stream, lane, takeover=takeover))
+        sink = _Sink(writer, stream, folder, checkpoint, on_commit)
+        query = target.foreachBatch(sink).start()
+        # From here on the query ends by itself; until here whatever fails closes the writer.
+        end = stack.pop_all()
+    _close_at_end(spark, query, end)
+    return query
+
+
+def write_batch(
+    df: DataFrame,
+    uri: str,
+    stream: str,
+    *,
+    lane: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    dead_letter: str | None = None,
+) -> Commit:
+    """Append a frame that is not a stream, as one commit: a backfill or a correction beside live writers.
+
+    Args:
+        df: As for `write_stream`.
+        uri: The table.
+        stream: A stream of its configuration.
+        lane: Commit log of this writer, ``<stream>-backfill`` by default; never that of a live query, which it would
+            fence. Two of them at once need two lanes.
+        storage_options: For the table's store.
+        dead_letter: Folder for messages that cannot be stored. Without it the first is an error.
+
+    Raises:
+        InvalidInput, NotFound, StoreUnavailable, Conflict: As for `write_stream`; nothing was written.
+        InvalidInput: Also if a row cannot be stored. The table is unchanged.
+        Fenced: Another writer has claimed the lane.
+    """
+    _check_frame(df, streaming=False)
+    table = Table.open(uri, storage_options=storage_options)
+    _check_columns(df, table, stream)
+    folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
+    with table.writer(stream, lane or f"{stream}-backfill") as writer:
+        letters = None
+        if folder is not None:
+            letters = DeadLetters(folder, f"batch-{uuid.uuid4().hex}", 0, stream, writer.lane)
+        ticket = writer.begin()
+        assert isinstance(ticket, WriteTicket), "only a batch with a number can be there already"
+        reports = _run_tasks(df, ticket, letters)
+        return writer.commit(ticket, [report.written for report in reports])
+
+
+class _Sink:
+    """What Spark calls for every batch of one run of a query."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        stream: str,
+        folder: ObjectStore | None,
+        checkpoint: str,
+        on_commit: Callable[[CommitReport], None] | None,
+    ) -> None:
+        self._writer, self._stream, self._folder = writer, stream, folder
+        self._checkpoint, self._on_commit = checkpoint, on_commit
+        self._fresh = True
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        started = time.monotonic()
+        commit, refused = self._write(df, batch_id)
+        self._fresh = False
+        if self._on_commit is not None:
+            seconds = time.monotonic() - started
+            self._on_commit(CommitReport(commit, batch_id, refused, seconds, time.time_ns() // 1_000_000))
+
+    def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, int]:
+        spark = df.sparkSession
+        query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+        if not query_id:
+            raise InvalidInput(
+                "Spark does not tell this thread the query's id", hint="do not switch PYSPARK_PIN_THREAD off"
+            )
+        begun = self._writer.begin((query_id, batch_id))
+        if isinstance(begun, Commit):
+            return begun, 0
+        letters = None
+        if self._folder is not None:
+            letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
+        if self._fresh:
+            _hand_over_large_batches(spark)
+        reports = _run_tasks(df, begun, letters)
+        if letters is not None and self._fresh:
+            # Only the first batch of a run can have been begun before.
+            letters.discard_others({report.task for report in reports if report.letters})
+        source = _read_offsets(spark, self._checkpoint, batch_id)
+        commit = self._writer.commit(begun, [report.written for report in reports], source=source)
+        return commit, sum(report.letters for report in reports)
+
+
+def _run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:
+    """Write a frame's rows; reports in the order of the partitions.
+
+    Raises:
+        InvalidInput: A row cannot be stored. What the tasks wrote is removed.
+    """
+    rows = df.mapInArrow(task_writer(ticket, letters), REPORT_TYPE).collect()
+    reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by our own tasks
+    reports.sort(key=lambda report: report.task)
+    for report in reports:
+        if report.refused is not None:
+            _discard(ticket.store, reports)
+            raise report.refused
+    return reports
+
+
+def _discard(store: ObjectStore, reports: Sequence[TaskReport]) -> None:
+    """Remove files that nobody knows of yet: a query that is started again and again must not fill the store."""
+    for report in reports:
+        for file in report.written.files:
+            with contextlib.suppress(OSError):
+                store.delete(Path(file.file.path))
+                if isinstance(file.index, Sidecar):
+                    store.delete(Path(file.index.path))
+
+
+def _hand_over_large_batches(spark: SparkSession) -> None:
+    """Let Spark make larger Arrow batches; the session is the query's own copy, so no other query is touched."""
+    rows = int(spark.conf.get(_ARROW_ROWS) or 0)
+    if 0 < rows < BATCH_ROWS:
+        spark.conf.set(_ARROW_ROWS, BATCH_ROWS)
+
+
+def _read_offsets(spark: SparkSession, checkpoint: str, batch_id: int) -> dict[str, Any]:
+    """Where the batch ends in its sources, from Spark's checkpoint: ``{"offsets": [one a source, null for none]}``.
+
+    Empty if Spark has changed the form of its checkpoint: the offsets are for operators, Spark itself does not need
+    them from here.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the checkpoint may lie where only Hadoop can read
+    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets/{batch_id}")
+    stream = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).open(path)  # noqa: SLF001 - as above
+    try:
+        text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+    finally:
+        stream.close()
+    version, *lines = text.splitlines()
+    if version != "v1":
+        return {}
+    return {"offsets": [None if line == "-" else json.loads(line) for line in lines[1:]]}
+
+
+class _CloseAtEnd(StreamingQueryListener):
+    """Closes the writer of one run when Spark says that it has ended."""
+
+    def __init__(self, spark: SparkSession, run_id: str, end: contextlib.ExitStack) -> None:
+        self._spark, self._run_id, self._end = spark, run_id, end
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Close, if it is our run."""
+        if str(event.runId) == self._run_id:
+            self.close()
+
+    def close(self) -> None:
+        """Close the writer and listen no more; a second time does nothing."""
+        self._end.close()
+        self._spark.streams.removeListener(self)
+
+
+def _close_at_end(spark: SparkSession, query: StreamingQuery, end: contextlib.ExitStack) -> None:
+    listener = _CloseAtEnd(spark, str(query.runId), end)
+    spark.streams.addListener(listener)
+    if not query.isActive:  # it may have ended before it was listened to
+        listener.close()
+
+
+def _stream_writer(
+    df: DataFrame, checkpoint: str, trigger: str | None, query_name: str | None, *, once: bool
+) -> DataStreamWriter:
+    target = df.writeStream.option("checkpointLocation", checkpoint)
+    if query_name is not None:
+        target = target.queryName(query_name)
+    if once:
+        return target.trigger(availableNow=True)
+    if trigger is None:
+        return target
+    try:
+        return target.trigger(processingTime=trigger)
+    except PySparkException as error:
+        raise InvalidInput(
+            f"trigger {trigger!r} is not an interval: {error}", hint="for example '2 seconds' or '1 minute'"
+        ) from None
+
+
+def _check_frame(df: DataFrame, *, streaming: bool) -> None:
+    if not isinstance(df, ClassicDataFrame):
+        raise InvalidInput(
+            "the frame belongs to a Spark Connect session",
+            hint="the writer lives in the driver: run the job there, with an ordinary SparkSession",
+        )
+    if df.isStreaming != streaming:
+        raise InvalidInput(
+            "the frame is not a stream" if streaming else "the frame is a stream",
+            hint="use write_batch" if streaming else "use write_stream",
+        )
+
+
+def _check_columns(df: DataFrame, table: Table, stream: str) -> None:
+    """Put an empty batch of the frame's columns to the test that every batch has to pass."""
+    schema = table.schema
+    declared = schema.stream(stream)
+    fields = []
+    for field in df.schema:
+        if field.name == SOURCE:
+            if field.dataType.simpleString() != SOURCE_TYPE.simpleString():
+                raise InvalidInput(
+                    f"column {SOURCE!r} is not what decode_json makes it", hint="keep the column as it is, or drop it"
+                )
+            continue
+        try:
+            fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")))
+        except PySparkException as error:
+            raise InvalidInput(
+                f"column {field.name!r} has type {field.dataType.simpleString()}, which cannot be stored: {error}",
+                hint="cast it to the type of the table's column",
+            ) from None
+    prepare(pa.schema(fields).empty_table(), schema, declared)

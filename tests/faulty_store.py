@@ -1,0 +1,103 @@
+"""A store that fails on demand, and a clock that moves only when told: the two seams of `storage`, made nasty.
+
+The store passes every call on to a real one. A `Fault` names a call and a part of its path and says when it strikes:
+*before* the call takes effect, or *after*, so that the answer is lost although the effect is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+import pyarrow as pa
+
+from storage import Table
+from storage.clock import Clock, Stamps
+from storage.core.names import Path
+from storage.object_store import ObjectStore, Ranges, open_store
+from storage.timeline import Timeline
+
+FOREVER = 1_000_000
+
+
+@dataclass
+class Fault:
+    """The next ``times`` calls of ``call`` whose path contains ``path`` fail with ``error``."""
+
+    call: str
+    path: str
+    when: Literal["before", "after"] = "before"
+    times: int = 1
+    error: Exception | None = None
+    action: Callable[[], None] | None = None
+
+
+class FaultyStore:
+    """Wraps a store. ``faults`` are looked at in order; ``calls`` is what was asked for, as (call, path)."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.faults: list[Fault] = []
+        self.calls: list[tuple[str, str]] = []
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    def put_if_absent(self, path: Path, data: bytes) -> bool:
+        return self._call("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+
+    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
+        self._call("put", path, lambda: self.inner.put(path, data))
+
+    @contextlib.contextmanager
+    def open_output(self, path: Path) -> Iterator[BinaryIO]:
+        self._call("open_output", path, lambda: None)
+        with self.inner.open_output(path) as file:
+            yield file
+
+    def get(self, path: Path) -> bytes | None:
+        return self._call("get", path, lambda: self.inner.get(path))
+
+    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
+        return self._call("open_input", path, lambda: self.inner.open_input(path, size, ranges))
+
+    def list(self, folder: Path) -> list[tuple[str, int]]:
+        return self._call("list", folder, lambda: self.inner.list(folder))
+
+    def delete(self, path: Path) -> None:
+        self._call("delete", path, lambda: self.inner.delete(path))
+
+    def _call(self, call: str, path: Path, run: Callable[[], Any]) -> Any:
+        self.calls.append((call, path))
+        for fault in self.faults:
+            if fault.call == call and fault.path in path and fault.times > 0:
+                fault.times -= 1
+                result = run() if fault.when == "after" else None
+                if fault.action is not None:
+                    fault.action()
+                    return run() if fault.when == "before" else result
+                raise fault.error or OSError(f"{call} {path}: the network is down")
+        return run()
+
+
+class FakeClock:
+    """Time stands still; sleeping moves it on."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.time_ms = now_ms
+        self.slept: list[float] = []
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time_ms += max(1, round(seconds * 1000))
+
+
+def other_process(uri: str, clock: Clock, store: ObjectStore | None = None) -> Table:
+    """The table as another process has it: its own stamps, its own caches, its own clock."""
+    return Table(Timeline(store or open_store(uri), clock, Stamps()), {}, clock)

@@ -1,0 +1,169 @@
+"""`publish` ends in won, lost or unknown, whatever the store answers; lanes are contiguous prefixes (S1, S2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.commit_log import PUBLISH_DEADLINE_MS, CommitLog
+from storage.core.entries import Claim, decode_entry, encode_entry
+from storage.core.names import LaneName, Path, slot_path
+from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
+from storage.object_store import open_store
+from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore
+from tests.storage.shop import new_uri
+
+LANE = LaneName("orders")
+
+
+def claim(seq: int, commit_id: str, prev_id: str = "") -> Claim:
+    return Claim(
+        lane=LANE,
+        seq=seq,
+        epoch=seq,
+        commit_id=commit_id,
+        prev_id=prev_id,
+        table_rev=0,
+        stamp=seq,
+        committed_at_ms=seq,
+        owner="test",
+    )
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(open_store(new_uri()))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def log(store: FaultyStore, clock: FakeClock) -> CommitLog:
+    return CommitLog(store, clock)
+
+
+def stored(store: FaultyStore, seq: int = 1) -> str | None:
+    data = store.inner.get(slot_path(LANE, seq))
+    return None if data is None else decode_entry(data, LANE, seq).commit_id
+
+
+def test_a_free_slot_is_won(log: CommitLog, store: FaultyStore) -> None:
+    assert log.publish(claim(1, "mine")).commit_id == "mine"
+    assert stored(store) == "mine"
+
+
+def test_a_taken_slot_is_lost_and_stays_as_it_is(log: CommitLog, store: FaultyStore, clock: FakeClock) -> None:
+    CommitLog(store, clock).publish(claim(1, "theirs"))
+    assert log.publish(claim(1, "mine")).commit_id == "theirs"
+    assert stored(store) == "theirs"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_put_that_fails_is_tried_again_with_the_same_bytes(
+    log: CommitLog, store: FaultyStore, clock: FakeClock, times: int
+) -> None:
+    store.faults.append(Fault("put_if_absent", "orders", times=times))
+    assert log.publish(claim(1, "mine")).commit_id == "mine"
+    assert stored(store) == "mine"
+    assert len(clock.slept) == times
+
+
+def test_a_lost_answer_is_found_to_be_a_win(log: CommitLog, store: FaultyStore) -> None:
+    store.faults.append(Fault("put_if_absent", "orders", when="after"))
+    assert log.publish(claim(1, "mine")).commit_id == "mine"
+
+
+def test_a_lost_answer_is_found_even_when_the_read_back_fails_at_first(log: CommitLog, store: FaultyStore) -> None:
+    store.faults.append(Fault("put_if_absent", "orders", when="after"))
+    store.faults.append(Fault("get", "orders", times=2))
+    assert log.publish(claim(1, "mine")).commit_id == "mine"
+    assert stored(store) == "mine"
+
+
+def test_a_lost_answer_may_hide_that_the_slot_went_to_somebody_else(
+    log: CommitLog, store: FaultyStore, clock: FakeClock
+) -> None:
+    other = CommitLog(store.inner, clock)
+    store.faults.append(Fault("put_if_absent", "orders", action=lambda: other.publish(claim(1, "theirs"))))
+    store.faults.append(Fault("put_if_absent", "orders"))
+    assert log.publish(claim(1, "mine")).commit_id == "theirs"
+    assert stored(store) == "theirs"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_dead_store_ends_in_unknown_within_the_bound(
+    log: CommitLog, store: FaultyStore, clock: FakeClock, when: str
+) -> None:
+    started = clock.now_ms()
+    store.faults.append(Fault("put_if_absent", "orders", when=when, times=FOREVER))
+    store.faults.append(Fault("get", "orders", times=FOREVER))
+    with pytest.raises(CommitUnknown, match="not known whether CLAIM 1 of lane 'orders'") as error:
+        log.publish(claim(1, "mine"))
+    assert "replay" in error.value.hint
+    assert clock.now_ms() - started <= PUBLISH_DEADLINE_MS + 5_000
+    # Nothing was removed: what arrived stays.
+    assert stored(store) == ("mine" if when == "after" else None)
+    assert not [call for call in store.calls if call[0] == "delete"]
+
+
+def test_a_clock_that_runs_backwards_does_not_make_publish_endless(store: FaultyStore) -> None:
+    class Backwards(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            self.slept.append(seconds)
+            self.time_ms -= 1_000
+
+    clock = Backwards()
+    store.faults.append(Fault("put_if_absent", "orders", times=FOREVER))
+    with pytest.raises(CommitUnknown):
+        CommitLog(store, clock).publish(claim(1, "mine"))
+    assert len(clock.slept) < 10_000
+
+
+def test_refused_access_is_an_error_at_once(log: CommitLog, store: FaultyStore, clock: FakeClock) -> None:
+    store.faults.append(Fault("put_if_absent", "orders", times=FOREVER, error=PermissionError("403")))
+    with pytest.raises(StoreUnavailable, match="403") as error:
+        log.publish(claim(1, "mine"))
+    assert "credentials" in error.value.hint
+    assert clock.slept == []
+
+
+def test_access_that_is_refused_after_a_lost_answer_leaves_it_unknown(log: CommitLog, store: FaultyStore) -> None:
+    store.faults.append(Fault("put_if_absent", "orders", when="after"))
+    store.faults.append(Fault("get", "orders", times=FOREVER, error=PermissionError("403")))
+    store.faults.append(Fault("put_if_absent", "orders", times=FOREVER, error=PermissionError("403")))
+    with pytest.raises(CommitUnknown, match="then no access: 403"):
+        log.publish(claim(1, "mine"))
+    assert stored(store) == "mine"
+
+
+def test_a_lane_is_read_up_to_its_first_free_slot(log: CommitLog, store: FaultyStore) -> None:
+    for seq in (1, 2, 4):
+        store.put_if_absent(
+            slot_path(LANE, seq), encode_entry(claim(seq, f"id{seq}", f"id{seq - 1}" if seq > 1 else ""))
+        )
+    assert [entry.seq for entry in log.read_after(LANE, 0)] == [1, 2]
+    assert log.head(LANE) == 2
+    with pytest.raises(CorruptData, match="entry 3 of lane 'orders' is missing"):
+        log.read_after(LANE, 0, until=4)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 8, 33])
+def test_the_head_is_found_from_any_known_prefix(log: CommitLog, store: FaultyStore, length: int) -> None:
+    for seq in range(1, length + 1):
+        store.put_if_absent(slot_path(LANE, seq), encode_entry(claim(seq, f"id{seq}")))
+    assert {log.head(LANE, known) for known in range(length + 1)} == {length}
+
+
+def test_an_entry_that_does_not_follow_the_one_before_is_refused(log: CommitLog, store: FaultyStore) -> None:
+    store.put_if_absent(slot_path(LANE, 1), encode_entry(claim(1, "id1")))
+    store.put_if_absent(slot_path(LANE, 2), encode_entry(claim(2, "id2", "somebody else")))
+    with pytest.raises(CorruptData, match="does not follow entry 1"):
+        log.read_after(LANE, 0)
+
+
+def test_an_entry_in_the_wrong_slot_is_refused(log: CommitLog, store: FaultyStore) -> None:
+    store.put(Path(slot_path(LANE, 1)), encode_entry(claim(2, "id2")))
+    with pytest.raises(CorruptData, match="copied or moved"):
+        log.entry(LANE, 1)
