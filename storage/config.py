@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,7 +29,8 @@ from storage.errors import InvalidInput
 
 RESERVED: Final = ("_op", "_supplied")
 MAX_BUCKETS: Final = 1 << 16  # a file group per bucket and partition: more only makes small files
-_MERGE_MODES: Final = tuple(MODES)
+_MERGE_MODES: Final = tuple(MODES)[:-1]
+_MERGER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _SMALL_INTEGERS: Final = (pa.int8(), pa.int16())
 
 
@@ -56,6 +58,7 @@ class GroupConfig(_Model):
     ordering: list[str] = []
     merge: str = "latest"
     functions: dict[str, str | dict[str, FunctionOptions]] = {}
+    state: dict[str, str] = {}
 
 
 class StreamConfig(_Model):
@@ -137,6 +140,7 @@ def build_schema(config: TableConfig) -> TableSchema:
                 tuple(group.ordering),
                 group.merge,
                 check_functions(f"groups.{name}", group, by_name) if group.merge == "aggregate" else (),
+                tuple((n, format_type(parse_type(type_name))) for n, type_name in group.state.items()),
             )
             for i, (name, group) in enumerate(config.groups.items(), start=1)
         ),
@@ -252,10 +256,17 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
                     f"{field}.ordering: column {column!r} has type {format_type(columns[column].type)}",
                     hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
                 )
-        if group.merge not in _MERGE_MODES:
+        custom = _MERGER.fullmatch(group.merge) is not None
+        for state in group.state:
+            if not custom or state.startswith("_") or state in config.columns:
+                raise InvalidInput(
+                    f"{field}.state.{state}: not a state column",
+                    hint="only custom mergers keep state; its names are not those of columns and have no leading '_'",
+                )
+        if group.merge not in _MERGE_MODES and not custom:
             raise InvalidInput(
                 f"{field}.merge: {group.merge!r} is not a merge mode of this version",
-                hint=f"modes: {', '.join(_MERGE_MODES)}",
+                hint=f"modes: {', '.join(_MERGE_MODES)}, or a merger as module:function",
             )
         if group.functions and group.merge != "aggregate":
             raise InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
@@ -307,7 +318,8 @@ def check_functions(field: str, group: GroupConfig, columns: Mapping[str, Column
         if isinstance(given, dict):
             if list(given) != ["listagg"]:
                 raise InvalidInput(
-                    f"{field}.functions.{name}: only listagg has options", hint='for example {listagg: {delimiter: ";"}}'
+                    f"{field}.functions.{name}: only listagg has options",
+                    hint='for example {listagg: {delimiter: ";"}}',
                 )
             (given, options), *_ = given.items()
         if given not in FUNCTIONS:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from storage import mergers
 from storage.base_file import read_base, read_shadow
 from storage.core import names
 from storage.core.entries import FileRef
@@ -167,6 +168,7 @@ class Scan:
     schema: TableSchema
     projection: Projection
     tasks: tuple[ReadTask, ...]
+    mergers: frozenset[str]
 
     @property
     def arrow(self) -> pa.Schema:
@@ -187,6 +189,7 @@ class Scan:
         Raises:
             CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
         """
+        mergers.prepare(self.schema, self.mergers)
         needs = [_needs(self.schema, self.projection, file_slice) for file_slice in task.slices]
         logs = LogReader(self.store, self.schema, task.files, task.slices, [need.log_columns for need in needs])
         for file_slice, need in zip(task.slices, needs, strict=True):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from storage import mergers
 from storage.clock import Clock, Stamps, SystemClock
 from storage.commit_log import new_id
 from storage.compaction import CompactionResult, Execute, one_by_one, run_compaction
@@ -66,6 +67,7 @@ class Table:
             StoreUnavailable: The store cannot be written, or cannot create exclusively.
         """
         schema = build_schema(load_config(config))
+        mergers.prepare(schema, mergers.allowed())
         timeline = _timeline(uri, storage_options, clock)
         exists = Conflict(f"there is a table at {timeline.store.uri} already", hint="Table.open opens it")
         if timeline.log.entry(TABLE_LANE, 1) is not None:
@@ -81,7 +83,9 @@ class Table:
             stamp=timeline.stamps.next(clock),
             committed_at_ms=clock.now_ms(),
             table_id=new_id(),
-            reader_features=sorted({f"merge-{group.merge}" for group in schema.groups}),
+            reader_features=sorted(
+                {f"merge-{'custom' if ':' in group.merge else group.merge}" for group in schema.groups}
+            ),
             writer_features=sorted(WRITER_FEATURES),
             table_schema=schema.to_json(),
         )

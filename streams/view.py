@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.scan import Scan
 from streams.filters import translate
 from streams.relation import PinnedPlanner, Plan, create_relation_view, relation_dataframe
 
@@ -134,7 +133,7 @@ class PinnedSnapshot:
                 predicate = expression if predicate is None else predicate & expression
         scan = self.snapshot.scan(columns, predicate, self.require, parallelism=self.parallelism)
         clean = None if predicate is not None else scan.clean_files
-        reader = Scan(scan.store, scan.schema, scan.projection, ())  # the tasks travel one by one
+        reader = replace(scan, tasks=())  # the tasks travel one by one
         return Plan(
             description=self._describe(scan),
             tasks=scan.tasks,

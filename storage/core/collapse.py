@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from storage.core import keys, names, ordering
 from storage.core.events import supplied_mask
-from storage.core.model import Op
 from storage.core.keys import KeyVector, Mask
+from storage.core.model import Group, Op
 from storage.core.modes import GroupEvents, Registers, mode_of
-from storage.core.model import Group
 from storage.core.schema import TableSchema
 
 

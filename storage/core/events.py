@@ -22,7 +22,6 @@ from storage.core.model import Group, Op, Stream
 from storage.core.schema import TableSchema
 from storage.errors import InvalidInput
 
-
 OP_COLUMN: Final = "_op"
 SUPPLIED_COLUMN: Final = "_supplied"
 MAX_EXAMPLES: Final = 3

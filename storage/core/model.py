@@ -52,7 +52,8 @@ class Function:
 class Group:
     """Columns that change together: the unit of ordering and merging.
 
-    ``columns`` are in table order. ``functions`` are those of an aggregate group, one per column outside ``ordering``.
+    ``columns`` are in table order. ``functions`` are those of an aggregate group, one per column outside ``ordering``;
+    ``state`` the declared state columns of a custom merger, (name, type name).
     """
 
     id: int
@@ -61,6 +62,7 @@ class Group:
     ordering: tuple[str, ...]
     merge: str
     functions: tuple[Function, ...] = ()
+    state: tuple[tuple[str, str], ...] = ()
 
     @property
     def values(self) -> tuple[str, ...]:

@@ -124,3 +124,18 @@ def suppliers(group_id: int) -> str:
 def column_state(column_id: int, what: str) -> str:
     """Hidden slice column (aggregates): state of one user column apart from the value shown."""
     return f"{HIDDEN_PREFIX}c{column_id}_{what}"
+
+
+def top_arrival(group_id: int) -> str:
+    """Hidden slice column (custom mergers): arrival of the largest upsert, present or not."""
+    return f"{HIDDEN_PREFIX}g{group_id}_top_arrival"
+
+
+def top_ordering(group_id: int, position: int) -> str:
+    """Hidden slice column (custom mergers): that upsert's value of ordering column number ``position``."""
+    return f"{HIDDEN_PREFIX}g{group_id}_top_o{position}"
+
+
+def group_state(group_id: int, name: str) -> str:
+    """Hidden slice column (custom mergers): a state column that the configuration declares."""
+    return f"{HIDDEN_PREFIX}g{group_id}_state_{name}"

@@ -145,6 +145,7 @@ class TableSchema:
                     tuple(g["ordering"]),
                     g["merge"],
                     tuple(Function(**function) for function in g["functions"]),
+                    tuple((name, type_name) for name, type_name in g["state"]),
                 )
                 for g in data["groups"]
             ),

@@ -27,11 +27,10 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.collapse import KeyDirectory
 from storage.core.columns import nulls_or_default, scatter
-from storage.core.model import Op
 from storage.core.keys import KeyVector, Mask
+from storage.core.model import Group, Op
 from storage.core.modes import Registers, mode_of
 from storage.core.modes.base import take_rows
-from storage.core.model import Group
 from storage.core.schema import TableSchema
 
 Columns = Mapping[str, pa.Array]

@@ -12,6 +12,7 @@ from typing import Final
 from storage.core.model import Group
 from storage.core.modes.aggregate import Aggregate
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
+from storage.core.modes.custom import Custom
 from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
 
@@ -21,9 +22,10 @@ MODES: Final[Mapping[str, MergeMode]] = {
     "latest": Latest(),
     "latest_non_null": LatestNonNull(),
     "aggregate": Aggregate(),
+    "custom": Custom(),
 }
 
 
 def mode_of(group: Group) -> MergeMode:
-    """The mode that merges a group."""
-    return MODES[group.merge]
+    """The mode that merges a group; a merger of the user's is named ``module:function``."""
+    return MODES["custom" if ":" in group.merge else group.merge]

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
-from storage.core.model import Op
 from storage.core.keys import Mask
-from storage.core.model import Column, Group
+from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers
 from storage.core.modes.functions import FUNCTIONS, AggregateFunction, ColumnEvents, Context
 from storage.core.modes.history import History, newer, pick

@@ -109,7 +109,9 @@ class Sum:
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
         ((name, state_type),) = self.state(context).items()
-        values = events.values.cast(state_type) if pa.types.is_decimal(events.values.type) else _as_decimal(events.values)
+        values = (
+            events.values.cast(state_type) if pa.types.is_decimal(events.values.type) else _as_decimal(events.values)
+        )
         signed = pc.if_else(pa.array(events.retracts), pc.negate(values), values)
         runs = pa.table({"run": events.history.runs, "value": signed})
         sums = runs.group_by("run", use_threads=False).aggregate([("value", "sum")]).column("value_sum")
@@ -149,9 +151,7 @@ def _fitting(values: pa.Array, target: pa.DataType) -> pa.Array:
         low = -high
     wide = values.cast(pa.decimal256(76, values.type.scale))
     limit = pa.decimal256(76, values.type.scale)
-    fits = pc.and_(
-        pc.greater_equal(wide, pa.scalar(low, limit)), pc.less_equal(wide, pa.scalar(high, limit))
-    )
+    fits = pc.and_(pc.greater_equal(wide, pa.scalar(low, limit)), pc.less_equal(wide, pa.scalar(high, limit)))
     kept = pc.if_else(fits, wide, pa.scalar(None, limit))
     return kept.cast(target)
 

@@ -107,9 +107,7 @@ def number_versions(parts: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> tup
     return versions, list(np.split(numbers, np.cumsum([len(part) for _, part in parts])[:-1]))
 
 
-def newer(
-    old: tuple[Sequence[pa.Array], pa.Array], new: tuple[Sequence[pa.Array], pa.Array]
-) -> Mask:
+def newer(old: tuple[Sequence[pa.Array], pa.Array], new: tuple[Sequence[pa.Array], pa.Array]) -> Mask:
     """Row by row whether the new version is larger; a NULL arrival is no version, and smaller than all."""
     old_ordering, old_arrival = list(old[0]), old[1]
     new_ordering, new_arrival = list(new[0]), new[1]

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names, ordering
-from storage.core.model import Op
 from storage.core.keys import Indices, Mask
+from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
 from storage.core.modes.history import newer
-from storage.core.model import Column, Group
 
 
 class Latest:

@@ -25,9 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
-from storage.core.model import Op
 from storage.core.keys import Indices, Mask
-from storage.core.model import Column, Group
+from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
 from storage.core.modes.history import History, Versions, number_versions, pick
 
@@ -43,9 +42,7 @@ class LatestNonNull:
     """See the module."""
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
-        floor = {
-            names.floor_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)
-        }
+        floor = {names.floor_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)}
         version = pa.struct(
             [pa.field(f"o{i}", columns[name].type) for i, name in enumerate(group.ordering)]
             + [pa.field("arrival", pa.int64())]
@@ -79,9 +76,7 @@ class LatestNonNull:
                 supplied = supplied | events.supplied[name][history.order]
             supply[:, i] = _above(history.last(upsert & supplied), floor)
             values[name] = pick(column, supply[:, i])
-        versions = Versions(
-            [history.sort(column) for column in events.ordering.values()], history.sort(events.arrival)
-        )
+        versions = Versions([history.sort(column) for column in events.ordering.values()], history.sort(events.arrival))
         kind = pick(history.sort(events.op), floor)
         return Registers(history.keys, {**values, **_encode(group, columns, versions, supply, top, floor, kind)})
 
@@ -137,9 +132,7 @@ def _decode(group: Group, side: Columns, top: Indices, others: Indices) -> Numbe
         lengths = np.asarray(pc.fill_null(pc.list_value_length(side[names.versions(group.id)]), 0))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:rows][explicit]
         listed = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(places - 1, 0), len(others))]
-        result[explicit] = np.where(
-            places == _NOBODY, -1, np.where(places == 0, result[explicit], listed)
-        )
+        result[explicit] = np.where(places == _NOBODY, -1, np.where(places == 0, result[explicit], listed))
     return result
 
 
@@ -189,9 +182,7 @@ def _suppliers(
     ordering, arrival = versions.at(in_order[fresh])
     elements = pa.StructArray.from_arrays([*ordering, arrival], fields=list(list_type.value_type))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
-    listed = pa.ListArray.from_arrays(
-        pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0)
-    )
+    listed = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
     plain = (places == 0).all(axis=1) if width else np.ones(rows, np.bool_)
     stored: npt.NDArray[Any] = places.astype(np.uint8) if width else np.zeros((rows, 1), np.uint8)
     validity = pa.py_buffer(np.packbits(~plain, bitorder="little"))
