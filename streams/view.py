@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
+from storage.scan import Scan
 from streams.filters import translate
 from streams.relation import PinnedPlanner, Plan, create_relation_view, relation_dataframe
 
