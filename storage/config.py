@@ -317,21 +317,20 @@ def check_functions(field: str, group: GroupConfig, columns: Mapping[str, Column
         options = FunctionOptions()
         if isinstance(given, dict):
             if list(given) != ["listagg"]:
-                raise InvalidInput(
-                    f"{field}.functions.{name}: only listagg has options",
-                    hint='for example {listagg: {delimiter: ";"}}',
-                )
-            (given, options), *_ = given.items()
-        if given not in FUNCTIONS:
+                hint = 'for example {listagg: {delimiter: ";"}}'
+                raise InvalidInput(f"{field}.functions.{name}: only listagg has options", hint=hint)
+            options = given["listagg"]
+        function = given if isinstance(given, str) else "listagg"
+        if function not in FUNCTIONS:
             raise InvalidInput(
-                f"{field}.functions.{name}: there is no function {given!r}", hint=f"functions: {', '.join(FUNCTIONS)}"
+                f"{field}.functions.{name}: there is no function {function!r}",
+                hint=f"functions: {', '.join(FUNCTIONS)}",
             )
-        problem = _type_problem(given, columns[name].type)
+        problem = _type_problem(function, columns[name].type)
         if problem:
-            raise InvalidInput(
-                f"{field}.functions.{name}: {given} of {format_type(columns[name].type)} {problem[0]}", hint=problem[1]
-            )
-        functions.append(Function(name, given, options.delimiter if given == "listagg" else ""))
+            type_name = format_type(columns[name].type)
+            raise InvalidInput(f"{field}.functions.{name}: {function} of {type_name} {problem[0]}", hint=problem[1])
+        functions.append(Function(name, function, options.delimiter if function == "listagg" else ""))
     for name in group.columns:
         if name not in group.ordering and name not in group.functions:
             raise InvalidInput(

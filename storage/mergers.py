@@ -1,7 +1,8 @@
 """Custom mergers: which foreign code may run, and how it is found.
 
-A table names a merger as ``module:function``. Opening a table must not run foreign code, so a module is imported only if
-this process allows it: by `allow`, or by the environment variable ``WEFT_MERGERS`` (module names, separated by commas).
+A table names a merger as ``module:function``. Opening a table must not run foreign code, so a module is imported only
+if this process allows it: by `allow`, or by the environment variable ``WEFT_MERGERS`` (module names, separated by
+commas).
 Tasks that are sent to other processes take the allowance with them.
 """
 

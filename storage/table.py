@@ -23,6 +23,7 @@ from storage.compaction import CompactionResult, Execute, one_by_one, run_compac
 from storage.config import TableConfig, build_schema, load_config
 from storage.core.cut import PREFIX, parse_cut
 from storage.core.entries import WRITER_FEATURES, Create
+from storage.core.modes import mode_name
 from storage.core.names import TABLE_LANE
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice
@@ -83,9 +84,7 @@ class Table:
             stamp=timeline.stamps.next(clock),
             committed_at_ms=clock.now_ms(),
             table_id=new_id(),
-            reader_features=sorted(
-                {f"merge-{'custom' if ':' in group.merge else group.merge}" for group in schema.groups}
-            ),
+            reader_features=sorted({f"merge-{mode_name(group)}" for group in schema.groups}),
             writer_features=sorted(WRITER_FEATURES),
             table_schema=schema.to_json(),
         )

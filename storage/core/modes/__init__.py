@@ -16,7 +16,7 @@ from storage.core.modes.custom import Custom
 from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
 
-__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers", "mode_of"]
+__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers", "mode_name", "mode_of"]
 
 MODES: Final[Mapping[str, MergeMode]] = {
     "latest": Latest(),
@@ -26,6 +26,11 @@ MODES: Final[Mapping[str, MergeMode]] = {
 }
 
 
+def mode_name(group: Group) -> str:
+    """Name of a group's mode; the configuration names a merger of the user's as ``module:function``."""
+    return "custom" if ":" in group.merge else group.merge
+
+
 def mode_of(group: Group) -> MergeMode:
-    """The mode that merges a group; a merger of the user's is named ``module:function``."""
-    return MODES["custom" if ":" in group.merge else group.merge]
+    """The mode that merges a group."""
+    return MODES[mode_name(group)]
