@@ -172,12 +172,12 @@ class Stitch:
             position, found = keys.find(frame_keys, registers.keys)
             if not found.any():
                 continue
-            new = registers.columns
+            new, new_keys = registers.columns, registers.keys
             if not found.all():
-                position, new = position[found], take_rows(new, found)
+                position, new, new_keys = position[found], take_rows(new, found), keys.take(new_keys, found)
             mode, columns = mode_of(group), self.schema.column_by_name
             old = take_rows({name: frame[name] for name in mode.reads(group, columns, new)}, position)
-            changed, merged = mode.merge(group, columns, old, new)
+            changed, merged = mode.merge(group, columns, new_keys, old, new)
             rows = position[changed]
             present = merged[names.arrival(group.id)].is_valid()
             for name, column in merged.items():

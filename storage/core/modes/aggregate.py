@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
-from storage.core.keys import Mask
+from storage.core.keys import KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers
 from storage.core.modes.functions import FUNCTIONS, AggregateFunction, ColumnEvents, Context
@@ -50,7 +50,9 @@ class Aggregate:
             merged |= function.collapse(context, sorted_events)
         return Registers(history.keys, _shown(group, columns, merged))
 
-    def merge(self, group: Group, columns: Mapping[str, Column], old: Columns, new: Columns) -> tuple[Mask, Columns]:
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
         present = names.arrival(group.id)
         # What an absent group shows (a default) is not a state.
         there = old[present].is_valid()

@@ -66,12 +66,15 @@ class MergeMode(Protocol):
         """One register for every key among the events."""
         ...
 
-    def merge(self, group: Group, columns: Mapping[str, Column], old: Columns, new: Columns) -> tuple[Mask, Columns]:
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
         """Merge registers row by row.
 
         Args:
             group: The group that both belong to.
             columns: The table's columns by name.
+            new_keys: Keys of the n rows.
             old: The columns of `reads`, n rows; a register that does not exist is NULL in all hidden ones.
             new: Columns of `Registers`, n rows, of the same keys.
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
-from storage.core.keys import Mask
+from storage.core.keys import KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers
 from storage.core.modes.history import History, newer, number_versions, pick
@@ -36,6 +36,7 @@ PRESENT: Final = "_present"
 _WORDS: Final = pa.array(["upsert", "delete", "merged"])
 _MERGED: Final = 2
 _SHOWN_KEYS: Final = 3
+_TRIED_KEYS: Final = 1000  # to name the culprits, not to wait for them
 
 _mergers: dict[str, Merger] = {}
 
@@ -68,10 +69,12 @@ class Custom:
         top = history.last(op == Op.UPSERT)
         version = [pick(history.sort(column), top) for column in events.ordering.values()]
         offsets = np.append(history.starts, len(op))
-        merged = _call(group, columns, rows, offsets)
+        merged = _call(group, columns, rows, offsets, history.keys)
         return Registers(history.keys, _register(group, merged, version, pick(history.sort(events.arrival), top)))
 
-    def merge(self, group: Group, columns: Mapping[str, Column], old: Columns, new: Columns) -> tuple[Mask, Columns]:
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
         versions = [_version(group, old), _version(group, new)]
         count = len(versions[0][1])
         exists = [~np.asarray(_nothing(group, columns, side)) for side in (old, new)]
@@ -93,7 +96,7 @@ class Custom:
             rows[name] = rows.pop(names.group_state(group.id, name))
         rows[OP] = _WORDS.take(pa.array(np.full(len(order), _MERGED)))
         offsets = np.searchsorted(owner[order], np.arange(count + 1))
-        merged = _call(group, columns, rows, offsets)
+        merged = _call(group, columns, rows, offsets, new_keys)
         later = pa.array(newer(*versions))
         version = [pc.if_else(later, b, a) for a, b in zip(versions[0][0], versions[1][0], strict=True)]
         arrival = pc.if_else(later, versions[1][1], versions[0][1])
@@ -113,11 +116,13 @@ def _nothing(group: Group, columns: Mapping[str, Column], side: Columns) -> pa.A
     return mask
 
 
-def _call(group: Group, columns: Mapping[str, Column], rows: Columns, offsets: npt.NDArray[np.int64]) -> pa.Table:
+def _call(
+    group: Group, columns: Mapping[str, Column], rows: Columns, offsets: npt.NDArray[np.int64], of_keys: KeyVector
+) -> pa.Table:
     """Run the merger, and hold it to what it must return.
 
     Raises:
-        InvalidInput: It raised, or returned something else; names the merger.
+        InvalidInput: It raised, or returned something else; names the merger and the keys.
     """
     where = f"merger {group.merge!r} of group {group.name!r}"
     if group.merge not in _mergers:
@@ -126,7 +131,11 @@ def _call(group: Group, columns: Mapping[str, Column], rows: Columns, offsets: n
     try:
         result = _mergers[group.merge](table, offsets)
     except Exception as error:
-        raise InvalidInput(f"{where} failed: {type(error).__name__}: {error}", hint="nothing was changed") from error
+        failing = _failing(_mergers[group.merge], table, offsets, of_keys)
+        raise InvalidInput(
+            f"{where} failed for {failing}: {type(error).__name__}: {error}",
+            hint="mend the merger; nothing was changed",
+        ) from error
     if not isinstance(result, pa.Table) or len(result) != len(offsets) - 1:
         raise InvalidInput(f"{where} did not return one row for each of {len(offsets) - 1} keys", hint="mend it")
     wanted = {name: columns[name].type for name in group.values} | {n: parse_type(t) for n, t in group.state}
@@ -137,6 +146,19 @@ def _call(group: Group, columns: Mapping[str, Column], rows: Columns, offsets: n
     if PRESENT in result.schema.names:
         fields[PRESENT] = keys.one_array(result.column(PRESENT).cast(pa.bool_()).fill_null(value=False))
     return pa.table(fields)
+
+
+def _failing(merger: Merger, table: pa.Table, offsets: npt.NDArray[np.int64], of_keys: KeyVector) -> str:
+    """The first keys that fail alone, or all if it takes several to fail."""
+    found = []
+    for i in range(min(len(of_keys), _TRIED_KEYS)):
+        try:
+            merger(table.slice(offsets[i], offsets[i + 1] - offsets[i]), np.array([0, offsets[i + 1] - offsets[i]]))
+        except Exception:
+            found.append(str(of_keys[i]))
+        if len(found) == _SHOWN_KEYS:
+            break
+    return f"key {', '.join(found)}" if found else f"{len(of_keys)} keys together, from {of_keys[0]}"
 
 
 def _register(group: Group, merged: pa.Table, version: list[pa.Array], arrival: pa.Array) -> dict[str, pa.Array]:

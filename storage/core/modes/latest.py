@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names, ordering
-from storage.core.keys import Indices, Mask
+from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
 from storage.core.modes.history import newer
@@ -59,7 +59,9 @@ class Latest:
         floors = (names.floor_ordering(group.id, i) for i in range(len(group.ordering)))
         return (names.arrival(group.id), names.floor_arrival(group.id), *group.ordering, *floors)
 
-    def merge(self, group: Group, columns: Mapping[str, Column], old: Columns, new: Columns) -> tuple[Mask, Columns]:
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
         wins = newer(_version(group, old), _version(group, new))
         return wins, new if wins.all() else take_rows(new, wins)
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
-from storage.core.keys import Indices, Mask
+from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
 from storage.core.modes.history import History, Versions, number_versions, pick
@@ -80,7 +80,9 @@ class LatestNonNull:
         kind = pick(history.sort(events.op), floor)
         return Registers(history.keys, {**values, **_encode(group, columns, versions, supply, top, floor, kind)})
 
-    def merge(self, group: Group, columns: Mapping[str, Column], old: Columns, new: Columns) -> tuple[Mask, Columns]:
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
         versions, numbers = number_versions([part for side in (old, new) for part in _parts(group, side)])
         old_top, old_floor, old_list, new_top, new_floor, new_list = numbers
         old_supply = _decode(group, old, old_top, old_list)
