@@ -25,7 +25,7 @@ from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import Stitch
 from storage.core.timeline import FileGroup, TableState
 from storage.core.types import encode_scalar
-from storage.errors import TableError
+from storage.errors import CommitUnknown, TableError
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
 from storage.scan import read_task
@@ -193,6 +193,8 @@ def run_compaction(
         ]
         for number, (file_slice, made) in enumerate(zip(chosen, execute(tasks), strict=True), start=1):
             run.add(file_slice, made, last=number == len(chosen))
+    except CommitUnknown:
+        raise  # the entry may be there: nothing that it may refer to is removed
     except TableError as error:
         run.abort(f"{error.code}: {error.message}")
         raise
@@ -238,8 +240,9 @@ class _Run:
             header = self._timeline.header(seq, previous)
             if kept:
                 slices = self._in_place_or_sidecar(kept)
-                # A group that was skipped has a newer slice by somebody else, so the statement holds all the same.
-                stated = _stored(self._target) if last and self._complete else {}
+                # Not where a group was skipped: its newer slice is in no snapshot before that slice's own cut.
+                whole = last and self._complete and not self.skipped and len(kept) == len(self._waiting)
+                stated = _stored(self._target) if whole else {}
                 return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices)
             if last:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")

@@ -30,19 +30,22 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
 
 
 def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
-    where = f"writers.{writer.name}.select"
+    where = f"writers.{writer.name}.{'schema' if writer.select is None else 'select'}"
+    selected = writer.message if writer.select is None else writer.select
+    if selected is None:
+        return  # whatever columns the source has: Spark knows, and the sink checks them
     columns = schema.stream_columns(stream)
-    for name in writer.select:
+    for name in selected:
         if name not in columns and name not in _RESERVED_COLUMNS:
             raise InvalidInput(
                 f"{where}.{name}: stream {writer.stream!r} has no such column",
                 hint=f"its columns: {', '.join((*columns, '_op'))}",
             )
     for key in schema.key:
-        if key not in writer.select:
+        if key not in selected:
             raise InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
     for group in (schema.group_by_name[name] for name in stream.groups):
-        absent = [name for name in group.columns if name not in writer.select]
+        absent = [name for name in group.columns if name not in selected]
         if absent and len(absent) < len(group.columns):
             raise InvalidInput(
                 f"{where}: only part of group {group.name!r}: {', '.join(absent)} is missing",

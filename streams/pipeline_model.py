@@ -74,7 +74,7 @@ class WriterSection(_Model):
 
     source: Annotated[KafkaSection | SparkSection, Field(discriminator="type")]
     message: dict[str, str] | None = Field(default=None, alias="schema")
-    select: dict[str, Setting] = Field(min_length=1)
+    select: dict[str, Setting] | None = Field(default=None, min_length=1)
     where: str | None = None
     trigger: Duration = 5.0
     dead_letter: str | None = None
@@ -129,7 +129,7 @@ class WriterSpec:
         reader_options: Of that format; may hold secrets.
         reader_schema: DDL for ``.schema(...)``, None where the format has its own.
         message: Columns of the JSON in column ``value``; None where the source's rows are used as they are.
-        select: Output column to SQL expression.
+        select: Output column to SQL expression; None: the source's or the message's columns as they are.
         trigger_seconds: At least so long from one batch's start to the next.
         dead_letter: Folder for messages that cannot be stored; None: such a message is fatal.
         spark: Spark settings of this writer, the pipeline's included.
@@ -142,7 +142,7 @@ class WriterSpec:
     reader_options: Mapping[str, str] = field(repr=False)
     reader_schema: str | None
     message: Mapping[str, str] | None
-    select: Mapping[str, str]
+    select: Mapping[str, str] | None
     where: str | None
     trigger_seconds: float
     dead_letter: str | None

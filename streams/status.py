@@ -29,6 +29,8 @@ RESUME: Final = "WEFT_RESUME"
 
 ORPHAN_SECONDS: Final = 10.0  # what a job without a supervisor gets to finish its batch; shorter than any restart of it
 _LINE_BYTES: Final = 4096  # POSIX's least PIPE_BUF: such a line is written whole or not at all
+_LASTING: Final = frozenset({"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS"})
+"""Codes of errors (`storage.errors`, `streams.kafka.errors`) that are the same however often one tries."""
 _MESSAGE_CHARS: Final = 600  # even if every character is escaped to six bytes, the line stays within its limit
 
 
@@ -99,13 +101,10 @@ def parse_report(line: bytes | str) -> Report:
 
 def ending_of(error: BaseException) -> Ending:
     """Whether trying again may help."""
-    from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, UnsupportedFormat
-
-    if isinstance(error, Fenced):
+    code = getattr(error, "code", None)
+    if code == "FENCED":
         return Ending.FENCED
-    if isinstance(error, InvalidInput | UnsupportedFormat | SplitBrain | GapError | Conflict):
-        return Ending.REFUSED
-    return Ending.FAILED
+    return Ending.REFUSED if code in _LASTING else Ending.FAILED
 
 
 def describe(error: BaseException) -> str:

@@ -175,6 +175,11 @@ class Supervisor:
         """Whether every job has ended well: done, or stopped because it was told to."""
         return all(slot.phase in GOOD_ENDS for slot in self._slots.values())
 
+    @property
+    def was_asked_to_stop(self) -> bool:
+        """Whether SIGTERM or Ctrl-C ended `run`."""
+        return self._stops_asked > 0
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to a job's process, as an operator might; it is then treated as any job that ended.
 

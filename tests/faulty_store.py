@@ -24,13 +24,16 @@ FOREVER = 1_000_000
 
 @dataclass
 class Fault:
-    """The next ``times`` calls of ``call`` whose path contains ``path`` fail with ``error``."""
+    """The next ``times`` calls of ``call`` whose path contains ``path`` fail with ``error``.
+
+    With an ``action`` (what others do just then) and no ``error`` they succeed.
+    """
 
     call: str
     path: str
     when: Literal["before", "after"] = "before"
     times: int = 1
-    error: Exception | None = None
+    error: BaseException | None = None
     action: Callable[[], None] | None = None
 
 
@@ -78,7 +81,8 @@ class FaultyStore:
                 result = run() if fault.when == "after" else None
                 if fault.action is not None:
                     fault.action()
-                    return run() if fault.when == "before" else result
+                    if fault.error is None:
+                        return run() if fault.when == "before" else result
                 raise fault.error or OSError(f"{call} {path}: the network is down")
         return run()
 

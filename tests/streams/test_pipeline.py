@@ -120,6 +120,17 @@ def test_any_source_of_spark_can_feed_a_writer(load: Any) -> None:
     assert writer.reader_options == {"path": "/in", "x": "true"}
 
 
+def test_without_a_selection_columns_are_taken_as_they_are(load: Any) -> None:
+    message = {"order_id": "bigint", "status": "string", "amount": "double", "ts": "timestamp"}
+    assert load({"writers/orders/select": ..., "writers/orders/schema": message}).writer("orders").select is None
+
+
+def test_the_demos_pipeline_is_valid(tmp_path: Path) -> None:
+    from streams.demo.shop import STREAMS, write_pipeline
+
+    assert tuple(load_pipeline(write_pipeline(tmp_path, "localhost:1")).writers) == STREAMS
+
+
 def test_locations_that_are_urls_or_absolute_stay(load: Any) -> None:
     pipeline = load(
         {
@@ -172,7 +183,8 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ),
         ({"writers/orders/schema": ...}, "writers.orders.schema: is missing", "of the JSON message"),
         ({"writers/orders/schema/id": "bigit"}, "writers.orders.schema.id: 'bigit' is not a column type", "bigint"),
-        ({"writers/orders/select": ...}, "writers.orders.select: is missing", "add select"),
+        ({"writers/orders/select": ...}, "writers.orders.schema.id: stream 'orders' has no such column", "order_id"),
+        ({"writers/orders/select": {}}, "writers.orders.select: Dictionary should have at least 1 item", ""),
         (
             {"writers/orders/select/paid": "1"},
             "writers.orders.select.paid: stream 'orders' has no such column",

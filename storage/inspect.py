@@ -1,0 +1,281 @@
+"""What an operator asks of a table: what is in it, what happened, which files, how far each stream has got.
+
+Facts only, as frozen values, gathered from entries and sizes; no data file is opened. Cost is bounded by what is asked
+for, not by the table's history: the newest entries of a lane are read, and its claim is found by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage.clock import Clock, Stamps, SystemClock
+from storage.core.entries import Abort, Base, Claim, Create, Data, Entry, LaneAdd, Noop, Plan, Sidecar
+from storage.core.names import TABLE_LANE, LaneName
+from storage.core.schema import TableSchema
+from storage.core.slices import FileSlice
+from storage.object_store import open_store
+from storage.snapshot import Snapshot
+from storage.timeline import Timeline
+
+MAX_LANE_ENTRIES: Final = 1_000  # read of a lane to add up its rows; beyond that the sum is marked as a part
+_SYSTEM_CLOCK: Final = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A table at a glance.
+
+    Attributes:
+        cut: Text of the newest snapshot.
+        rows_in_base: Visible rows of the compacted part.
+        events_in_logs: Events that wait for compaction; with 0 of them ``rows_in_base`` is the table's number of rows.
+        commits_waiting: Commits of which some rows wait for compaction.
+        compactions_open: Compactions that have begun and not ended, or died.
+    """
+
+    uri: str
+    table_id: str
+    created_at_ms: int
+    schema: TableSchema
+    cut: str
+    file_groups: int
+    rows_in_base: int
+    events_in_logs: int
+    base_bytes: int
+    log_bytes: int
+    commits: int
+    commits_waiting: int
+    compactions_open: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One entry of any lane.
+
+    Attributes:
+        lane: "" for the table lane.
+        rows: Events of a DATA entry, rows of the slices of a BASE entry; None for others.
+        files: Files that became visible with it.
+        bytes: Of these files.
+        detail: What else there is to say, in words.
+    """
+
+    committed_at_ms: int
+    lane: str
+    seq: int
+    kind: str
+    rows: int | None
+    files: int
+    bytes: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file group at the newest snapshot. ``log_files`` counts files with rows of this group."""
+
+    file_group: str
+    base_rows: int
+    base_bytes: int
+    shadow_rows: int
+    shadow_bytes: int
+    log_files: int
+    log_rows: int
+    log_bytes: int
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """One lane: what its writer has done.
+
+    Attributes:
+        epoch: Number of the newest claim.
+        owner: Who made it, and when that was.
+        query_id: The query that committed last; "" if there is none.
+        batch: Its number of that batch.
+        rows: Events of all commits that were looked at.
+        rows_complete: These are all commits of the lane.
+        source: Where the last commit left its source.
+    """
+
+    lane: str
+    stream: str
+    head: int
+    epoch: int
+    owner: str
+    claimed_at_ms: int | None
+    last_commit: int | None
+    committed_at_ms: int | None
+    last_rows: int | None
+    query_id: str
+    batch: int | None
+    rows: int
+    rows_complete: bool
+    rows_waiting: int
+    source: Mapping[str, Any]
+
+
+class Inspection:
+    """One look at a table; everything it tells is of one moment, that of its making.
+
+    Raises:
+        NotFound: There is no table.
+    """
+
+    def __init__(
+        self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock = _SYSTEM_CLOCK
+    ) -> None:
+        self._timeline = Timeline(open_store(uri, storage_options), clock, Stamps())
+        self._state, cut = self._timeline.newest_cut()
+        self._snapshot = Snapshot(self._timeline, self._state, cut)
+        self._lanes = cut.lanes
+
+    def overview(self) -> Overview:
+        """The table at a glance."""
+        slices, files = self._snapshot.slices, self._snapshot.files
+        created = self._timeline.log.entry(TABLE_LANE, 1)
+        assert created is not None, "a table has a first entry"
+        return Overview(
+            uri=self._timeline.store.uri,
+            table_id=self._state.table_id,
+            created_at_ms=created.committed_at_ms,
+            schema=self._state.schema,
+            cut=str(self._snapshot.cut),
+            file_groups=len(slices),
+            rows_in_base=sum(_rows(s, "base") for s in slices),
+            events_in_logs=sum(int(s.rows.sum()) for s in slices),
+            base_bytes=sum(s.base_bytes for s in slices),
+            log_bytes=sum(s.log_bytes for s in slices),
+            commits=sum(self._lanes.values()),
+            commits_waiting=len({(file.lane, file.seq) for file in files}),
+            compactions_open=len(self._state.plans),
+        )
+
+    def timeline(self, limit: int) -> list[TimelineEntry]:
+        """The newest entries of all lanes, newest first."""
+        found = self._newest(TABLE_LANE, self._state.head, limit)
+        for lane, head in self._lanes.items():
+            found.extend(self._newest(lane, head, limit))
+        found.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
+        return [_described(entry) for entry in found[:limit]]
+
+    def files(self) -> list[FileReport]:
+        """Every file group, in order."""
+        files = self._snapshot.files
+        reports = []
+        for s in self._snapshot.slices:
+            own = set(s.file.tolist())
+            shadow = s.slice.shadow if s.slice else None
+            base = s.slice.base if s.slice else None
+            reports.append(
+                FileReport(
+                    file_group=str(s.group),
+                    base_rows=_rows(s, "base"),
+                    base_bytes=base.size if base else 0,
+                    shadow_rows=_rows(s, "shadow"),
+                    shadow_bytes=shadow.size if shadow else 0,
+                    log_files=len(own),
+                    log_rows=int(s.rows.sum()),
+                    log_bytes=s.log_bytes,
+                    commits=len({(files[i].lane, files[i].seq) for i in own}),
+                )
+            )
+        return reports
+
+    def lanes(self) -> list[LaneReport]:
+        """Every lane, in the order in which they were added."""
+        waiting: dict[LaneName, int] = {}
+        for file in self._snapshot.files:
+            waiting[file.lane] = waiting.get(file.lane, 0) + file.file.file.rows
+        return [self._lane(lane, waiting.get(lane, 0)) for lane in self._state.lanes]
+
+    def _lane(self, lane: LaneName, waiting: int) -> LaneReport:
+        head = self._lanes.get(lane, 0)
+        newest = self._newest(lane, head, MAX_LANE_ENTRIES)
+        data = [entry for entry in newest if isinstance(entry, Data)]
+        last = data[-1] if data else None
+        claim = self._claim(lane, head)
+        return LaneReport(
+            lane=lane,
+            stream=self._state.lanes[lane].stream,
+            head=head,
+            epoch=claim.epoch if claim else 0,
+            owner=claim.owner if claim else "",
+            claimed_at_ms=claim.committed_at_ms if claim else None,
+            last_commit=last.seq if last else None,
+            committed_at_ms=last.committed_at_ms if last else None,
+            last_rows=last.rows if last else None,
+            query_id=last.query_id if last else "",
+            batch=last.batch if last and last.query_id else None,
+            rows=sum(entry.rows for entry in data),
+            rows_complete=head <= MAX_LANE_ENTRIES,
+            rows_waiting=waiting,
+            source=last.source if last else {},
+        )
+
+    def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
+        """The last entries of a lane, oldest of them first."""
+        return self._timeline.log.read_after(lane, max(0, head - limit), head)
+
+    def _claim(self, lane: LaneName, head: int) -> Claim | None:
+        """The newest claim: the first entry of the head's epoch, for epochs ascend (S3)."""
+        last = self._timeline.log.entry(lane, head) if head else None
+        if last is None:
+            return None
+        low, high = 0, head
+        while high - low > 1:
+            middle = (low + high) // 2
+            entry = self._timeline.log.entry(lane, middle)
+            assert entry is not None, "a slot below the head is never free"
+            low, high = (low, middle) if entry.epoch == last.epoch else (middle, high)
+        claim = self._timeline.log.entry(lane, high)
+        return claim if isinstance(claim, Claim) else None
+
+
+def _rows(file_slice: FileSlice, part: str) -> int:
+    file = getattr(file_slice.slice, part) if file_slice.slice else None
+    return file.rows if file else 0
+
+
+def _described(entry: Entry) -> TimelineEntry:
+    rows: int | None = None
+    sizes: list[int] = []
+    match entry:
+        case Create():
+            detail = f"table {entry.table_id}"
+        case LaneAdd():
+            detail = f"lane {entry.name} of stream {entry.stream}"
+        case Plan():
+            detail = f"compaction {entry.plan_id[:8]} of {entry.file_groups} file groups"
+        case Abort():
+            detail = f"compaction {entry.plan_id[:8]} ended: {entry.reason}"
+        case Base():
+            assert not isinstance(entry.slices, Sidecar), "lists are in place once an entry is read"
+            made = [file for part in entry.slices for file in (part.base, part.shadow) if file]
+            sizes = [file.size for file in made]
+            rows = sum(part.base.rows for part in entry.slices if part.base)
+            detail = (
+                f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}: {len(entry.slices)} file groups"
+            )
+        case Claim():
+            detail = f"claim {entry.epoch} by {entry.owner}"
+        case Data():
+            sizes = [file.file.size for file in entry.files]
+            rows = entry.rows
+            detail = f"stream {entry.stream}" + (f", batch {entry.batch}" if entry.query_id else "")
+            detail += f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
+        case Noop():
+            detail = entry.reason
+    return TimelineEntry(
+        committed_at_ms=entry.committed_at_ms,
+        lane=entry.lane,
+        seq=entry.seq,
+        kind=entry.kind,
+        rows=rows,
+        files=len(sizes),
+        bytes=sum(sizes),
+        detail=detail,
+    )

@@ -1,0 +1,110 @@
+"""``weft run`` without the command line: the table is there, then every writer and service is a job.
+
+Decides which processes a pipeline is. Used by the command and by the demo alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from storage import Table
+from storage.errors import Conflict, NotFound
+from streams import services
+from streams.pipeline import Pipeline
+from streams.pipeline_check import check_same_table, check_writers
+from streams.supervisor import Job, JobStatus, Supervisor
+
+COMPACTION: Final = "compaction"
+"""Name of the service's job, unless a writer is called so."""
+
+# -P: a folder called `storage` or `streams` where the command is given must not hide the packages.
+_PYTHON: Final = (sys.executable, "-P", "-m")
+
+
+def open_table(pipeline: Pipeline) -> Table:
+    """The pipeline's table; created if there is none and the file says what it is made of.
+
+    Raises:
+        NotFound: There is no table, and the file has no configuration for one.
+        Conflict: The table is not what the file says.
+        InvalidInput: A writer's stream or columns are not the table's.
+    """
+    location = pipeline.table
+    try:
+        table = Table.open(location.uri, storage_options=location.storage_options)
+    except NotFound:
+        if pipeline.config is None:
+            raise NotFound(
+                f"there is no table at {location.uri}", hint="add table.config to the pipeline, and it is created"
+            ) from None
+        try:
+            table = Table.create(location.uri, pipeline.config, storage_options=location.storage_options)
+        except Conflict:  # another process was quicker
+            table = Table.open(location.uri, storage_options=location.storage_options)
+    check_same_table(pipeline, table.schema)
+    check_writers(pipeline, table.schema)
+    return table
+
+
+def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
+    """The job of one writer.
+
+    Raises:
+        InvalidInput: The pipeline has no such writer.
+    """
+    pipeline.writer(name)
+    argv = (*_PYTHON, "streams.writer_job", str(pipeline.path), name, *(("--once",) if once else ()))
+    return Job(name, argv, log=pipeline.state / "logs" / f"{name}.log")
+
+
+def compaction_job(pipeline: Pipeline, *, once: bool = False) -> Job:
+    """The job of the compaction service, or of a single compaction."""
+    name = f"{COMPACTION}-service" if COMPACTION in pipeline.writers else COMPACTION
+    return Job(
+        name,
+        (*_PYTHON, "streams.services", str(pipeline.path), *(("--once",) if once else ())),
+        log=pipeline.state / "logs" / f"{name}.log",
+        background=not once,
+        stop_seconds=services.STOP_SECONDS,
+    )
+
+
+def make_jobs(pipeline: Pipeline) -> list[Job]:
+    """All writers, and compaction where the pipeline has it."""
+    jobs = [writer_job(pipeline, name) for name in pipeline.writers]
+    return [*jobs, compaction_job(pipeline)] if pipeline.compaction is not None else jobs
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    only: str | None = None,
+    once: bool = False,
+    on_status: Callable[[tuple[JobStatus, ...]], None] = lambda _: None,
+) -> bool:
+    """Run a pipeline until it is stopped (SIGTERM, Ctrl-C), or until it is done; returns whether all went well.
+
+    Args:
+        pipeline: What to run.
+        only: This writer alone, and no service.
+        once: What the sources hold now, then one compaction of it.
+        on_status: Called several times a second.
+
+    Raises:
+        TableError: See `open_table`; nothing was started.
+    """
+    if only is not None:
+        pipeline.writer(only)
+    open_table(pipeline)
+    names = pipeline.writers if only is None else [only]
+    writers = [writer_job(pipeline, name, once=once) for name in names]
+    if not once:
+        return Supervisor(writers if only else make_jobs(pipeline)).run(on_status)
+    first = Supervisor(writers)
+    good = first.run(on_status)
+    if only is not None or pipeline.compaction is None or first.was_asked_to_stop:
+        return good
+    ended = first.statuses
+    return Supervisor([compaction_job(pipeline, once=True)]).run(lambda now: on_status((*ended, *now))) and good

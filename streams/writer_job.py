@@ -1,0 +1,252 @@
+"""One writer of a pipeline as one process: source, decoding, sink, and a word now and then of how it goes.
+
+    python -m streams.writer_job PIPELINE WRITER [--once]
+
+Started by `streams.supervisor`, and ends as `streams.status` says. On SIGTERM the batch in flight is finished if that
+takes no longer than `DRAIN_SECONDS`, else abandoned: either way the next incarnation goes on exactly there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from streams.status import Reporter, StopSignal, describe, ending_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from streams.pipeline import Pipeline, WriterSpec
+    from streams.sink import CommitReport
+
+REPORT_SECONDS: Final = 0.5  # for eyes that watch a terminal
+DRAIN_SECONDS: Final = 8.0  # most batches end in that; with Spark's own stop it stays below `job_process.STOP_SECONDS`
+RATE_SECONDS: Final = 10.0  # rows per second are those of the last so many seconds
+
+_RAISED: Final = re.compile(
+    r"^(?:storage|streams)\.[\w.]*errors\.(\w+): ((?:(?!\n  hint: )[^\n])*)(?:\n  hint: ([^\n]*))?", re.MULTILINE
+)
+"""One of weft's own errors in the Python traceback that Spark makes the text of its own."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the writer; returns the process's exit code."""
+    stop, reporter = StopSignal(), Reporter.from_environment()
+    parser = argparse.ArgumentParser(prog="streams.writer_job", description="One writer of a pipeline.")
+    parser.add_argument("pipeline")
+    parser.add_argument("writer")
+    parser.add_argument("--once", action="store_true", help="write what the source holds now, then end")
+    given = parser.parse_args(arguments)
+    reporter.update(doing="starting")
+    try:
+        from streams.pipeline import load_pipeline
+
+        pipeline = load_pipeline(given.pipeline)
+        _run(pipeline, pipeline.writer(given.writer), reporter, stop, once=given.once)
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is error:
+            traceback.print_exc()
+        else:
+            sys.stderr.write(f"{error}\n")
+        reporter.update(doing="failed", rows_per_second=0.0, message=describe(failure))
+        return ending_of(failure)
+    reporter.update(doing="ended", rows_per_second=0.0)
+    return 0
+
+
+def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, *, once: bool) -> None:
+    from streams.session import build_session
+    from streams.sink import write_stream
+
+    spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
+    try:
+        progress = Progress(reporter, writer.trigger_seconds)
+        query = write_stream(
+            read_events(spark, writer),
+            pipeline.table.uri,
+            writer.stream,
+            checkpoint=writer.checkpoint,
+            lane=writer.lane,
+            trigger=f"{round(writer.trigger_seconds * 1000)} milliseconds",
+            once=once,
+            dead_letter=writer.dead_letter,
+            takeover=writer.takeover,
+            storage_options=pipeline.table.storage_options,
+            query_name=writer.name,
+            on_commit=progress.committed,
+        )
+        while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
+            progress.observe(query)
+            if stop:
+                reporter.update(doing="stopping")
+                _drain(query)
+                query.stop()
+                break
+        progress.observe(query)
+    finally:
+        with contextlib.suppress(Exception):  # what went wrong before is what counts; the JVM ends with this process
+            spark.stop()
+
+
+def read_events(spark: SparkSession, writer: WriterSpec) -> DataFrame:
+    """The stream's events: a streaming frame with the columns that the sink stores.
+
+    Raises:
+        InvalidInput: The source, an option or an expression is wrong.
+    """
+    from streams import kafka
+    from streams.decode import decode_json
+
+    if writer.reader_format == kafka.FORMAT:
+        kafka.register(spark)
+    reader = spark.readStream.format(writer.reader_format).options(**writer.reader_options)
+    if writer.reader_schema is not None:
+        reader = reader.schema(writer.reader_schema)
+    rows = reader.load()
+    if writer.message is not None:
+        keep = writer.dead_letter is not None
+        return decode_json(rows, writer.message, select=writer.select, where=writer.where, keep_source=keep)
+    if writer.where is not None:
+        rows = rows.where(writer.where)
+    if writer.select is not None:
+        rows = rows.selectExpr(*(f"{sql} AS {_quoted(name)}" for name, sql in writer.select.items()))
+    return rows
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _drain(query: StreamingQuery) -> None:
+    """Let the batch in flight end, if it does so soon."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    before = _last_batch(query)
+    while time.monotonic() < deadline and query.status["isTriggerActive"] and _last_batch(query) == before:
+        time.sleep(REPORT_SECONDS / 5)
+
+
+def _last_batch(query: StreamingQuery) -> int | None:
+    last = query.lastProgress
+    return None if last is None else last.batchId
+
+
+class Progress:
+    """Turns commits and Spark's progress into reports. Commits come from Spark's thread, the rest from the main one."""
+
+    def __init__(self, reporter: Reporter, trigger_seconds: float) -> None:
+        self._reporter, self._trigger_ms = reporter, int(trigger_seconds * 1000)
+        self._recent: deque[tuple[float, int]] = deque()
+        self._lock = threading.Lock()
+
+    def committed(self, report: CommitReport) -> None:
+        """Take note of a commit."""
+        commit, last = report.commit, self._reporter.report
+        if commit.replayed and commit.seq <= (last.seq or 0):
+            return  # it was counted before the restart
+        with self._lock:
+            self._recent.append((time.monotonic(), commit.rows))
+        self._reporter.update(
+            rows=last.rows + commit.rows,
+            commits=last.commits + 1,
+            seq=commit.seq,
+            committed_at_ms=report.committed_at_ms,
+            dead_letters=last.dead_letters + report.rows_refused,
+            rows_per_second=self._rate(),
+        )
+
+    def observe(self, query: StreamingQuery) -> None:
+        """Ask Spark how the query stands, and tell."""
+        status, last = query.status, query.lastProgress
+        known = self._reporter.report.complete_at_ms or 0
+        behind = None if last is None else messages_behind(last.sources)
+        complete = known
+        if behind == 0 and last is not None:
+            complete = max(known, _milliseconds(last.timestamp))
+        busy = bool(status["isTriggerActive"])
+        if last is not None and not busy and not status["isDataAvailable"]:
+            # Nothing was there when it looked last, which is no longer ago than the trigger.
+            complete = max(complete, time.time_ns() // 1_000_000 - self._trigger_ms)
+        self._reporter.update(
+            doing="running" if busy else "idle",
+            lag=behind,
+            complete_at_ms=complete or None,
+            rows_per_second=self._rate(),
+        )
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+                self._recent.popleft()
+            return round(sum(rows for _, rows in self._recent) / RATE_SECONDS, 1)
+
+
+def messages_behind(sources: Sequence[Any]) -> int | None:
+    """Messages that the sources held when the last batch was planned, and that it did not take.
+
+    Args:
+        sources: Of a ``StreamingQueryProgress``.
+
+    Returns:
+        None for a source whose offsets are not numbers by topic and partition.
+    """
+    behind = 0
+    for source in sources:
+        end, latest = (_offsets(text) for text in (source.endOffset, source.latestOffset))
+        if end is None or latest is None:
+            return None
+        behind += sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
+    return behind
+
+
+def _offsets(text: str | None) -> Mapping[tuple[str, str], int] | None:
+    try:
+        parsed = json.loads(text or "null")
+        return {(topic, part): int(offset) for topic, parts in parsed.items() for part, offset in parts.items()}
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _milliseconds(timestamp: str) -> int:
+    import datetime as dt
+
+    return int(dt.datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def failure_of(error: Exception) -> Exception:
+    """What really failed: Spark wraps an error of ours in its own, and only the text is left."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    from storage import errors
+    from storage.errors import InvalidInput, TableError
+    from streams.kafka import errors as kafka_errors
+
+    if isinstance(error, TableError):
+        return error
+    for name, message, hint in reversed(_RAISED.findall(str(error))):
+        kind = getattr(errors, name, None) or getattr(kafka_errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, TableError):
+            return kind(message, hint=hint)
+    if isinstance(error, AnalysisException | ParseException):
+        return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="mend source, select or where of this writer")
+    return error
+
+
+if __name__ == "__main__":
+    ending = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: threads of py4j that wait for a JVM that is gone would keep the process alive for ever.
+    os._exit(ending)
