@@ -21,6 +21,7 @@ from storage.base_file import read_base, read_shadow
 from storage.core import names
 from storage.core.entries import FileRef
 from storage.core.model import Group
+from storage.core.modes import MODES, mode_of
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import Stitch, needed_columns
@@ -256,8 +257,13 @@ def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -
         columns = tuple(name for name in schema.slice.names if name in wanted) or (schema.sort_column,)
         return _Needs(values, columns, frozenset(), (), exact=False)
     exact = file_slice.deletes > 0 or (file_slice.slice is not None and file_slice.slice.shadow is not None)
+    # A merger may say that upserts leave its group absent, and so hide a row.
+    exact |= any(mode_of(group) is MODES["custom"] for group in schema.groups)
     asked = {schema.group_of_column[name].name for name in values if name in schema.group_of_column}
     groups = tuple(group for group in schema.groups if exact or group.name in asked or group.name in projection.require)
+    # What a mode must see of an older register it must see of the events too: a merger sees all columns of its group.
+    seen = {name for group in groups for name in mode_of(group).reads(group, schema.column_by_name, values)}
+    values = tuple(column.name for column in schema.columns if column.name in values or column.name in seen)
     log_columns = {*values, *schema.key, schema.sort_column, *(name for group in groups for name in group.ordering)}
     if groups:
         log_columns.update((names.OP, names.SUPPLIED))

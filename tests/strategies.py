@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
+
+from tests.mergers import BALANCE_STATE
 
 _UTC = dt.UTC
 
@@ -55,6 +58,25 @@ ORDERING_TYPES = [
 ]
 VALUE_TYPES = list(POOLS)
 DEFAULT_TYPES = [name for name in POOLS if "<" not in name]
+SCALAR_TYPES = DEFAULT_TYPES
+INTEGER_TYPES = ["tinyint", "smallint", "int", "bigint"]
+MODES = ["latest", "latest_non_null", "aggregate", "custom"]
+BALANCE = "tests.mergers:balance"
+_FUNCTION_TYPES: Mapping[str, Sequence[str]] = {
+    "sum": [*INTEGER_TYPES, "decimal(12,2)", "decimal(38,10)"],
+    "count": INTEGER_TYPES,
+    "min": SCALAR_TYPES,
+    "max": SCALAR_TYPES,
+    "first": VALUE_TYPES,
+    "last": VALUE_TYPES,
+    "bool_and": ["boolean"],
+    "bool_or": ["boolean"],
+    "collect_set": [f"array<{name}>" for name in SCALAR_TYPES],
+    "collect_list": [f"array<{name}>" for name in VALUE_TYPES],
+    "listagg": ["string"],
+}
+RETRACTABLE = {"sum", "count"}
+_COUNTED_ANYTHING = re.compile(r"_any(\d+)$")
 ODD_NAMES = ["é col", "a.b", "x-y", "select", "tab\tbed"]
 
 UPSERTS = [None, "upsert", "I", "U", "+I", "+U", "c", "u", "r", "insert", "update"]
@@ -106,28 +128,73 @@ def type_of(config: Config, column: str) -> str:
     return given["type"] if isinstance(given, dict) else given
 
 
+def mode_of(config: Config, group: str) -> str:
+    return config["groups"][group].get("merge", "latest")
+
+
+def function_of(config: Config, column: str) -> str | None:
+    """Name of the aggregate function of a column, if it has one."""
+    for group in config["groups"].values():
+        given = group.get("functions", {}).get(column)
+        if given is not None:
+            return _function_name(given)
+    return None
+
+
+def _function_name(given: Any) -> str:
+    return given if isinstance(given, str) else next(iter(given))
+
+
+def input_type(config: Config, column: str) -> str:
+    """Type that batches have: collect functions take elements, count takes anything."""
+    declared, function = type_of(config, column), function_of(config, column)
+    if function in {"collect_set", "collect_list"}:
+        return declared[len("array<") : -1]
+    if function == "count" and (found := _COUNTED_ANYTHING.search(column)):
+        return VALUE_TYPES[int(found.group(1))]
+    return declared
+
+
 @st.composite
-def configs(draw: st.DrawFn, *, ordering: str = "any", max_groups: int = 4, defaults: bool = True) -> Config:
+def configs(
+    draw: st.DrawFn,
+    *,
+    ordering: str = "any",
+    max_groups: int = 4,
+    defaults: bool = True,
+    modes: Sequence[str] = MODES,
+) -> Config:
     """A valid configuration. ``ordering``: any, or distinct (one bigint ordering column in every group)."""
     key = [f"k{i}" for i in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
     columns: dict[str, Any] = {name: draw(st.sampled_from(KEY_TYPES)) for name in key}
     groups: dict[str, Any] = {}
     odd = iter(draw(st.permutations(ODD_NAMES)))
     for g in range(draw(st.integers(1, max_groups))):
+        mode = draw(st.sampled_from(modes))
         ordering_types = ["bigint"] if ordering == "distinct" else draw(st.lists(_ordering_types(), max_size=3))
-        value_types = draw(st.lists(st.sampled_from(VALUE_TYPES), min_size=0 if ordering_types else 1, max_size=3))
-        own = {f"g{g}_o{i}": name for i, name in enumerate(ordering_types)}
-        for i, name in enumerate(value_types):
-            own[next(odd, f"g{g}_v{i}") if draw(st.booleans()) else f"g{g}_v{i}"] = name
+        orders = {f"g{g}_o{i}": name for i, name in enumerate(ordering_types)}
+        group: dict[str, Any] = {"ordering": list(orders)}
+        if mode == "custom":
+            values = {f"g{g}_n": "bigint", f"g{g}_t": "string"}
+            group |= {"merge": BALANCE, "state": BALANCE_STATE}
+        elif mode == "aggregate":
+            values, functions = draw(_aggregates(f"g{g}", least=0 if orders else 1))
+            group |= {"merge": "aggregate", "functions": functions}
+        else:
+            types = draw(st.lists(st.sampled_from(VALUE_TYPES), min_size=0 if orders else 1, max_size=3))
+            names = [
+                next(odd, f"g{g}_v{i}") if draw(st.integers(0, 4)) == 0 else f"g{g}_v{i}" for i in range(len(types))
+            ]
+            values = dict(zip(names, types, strict=True))
+            if mode != "latest" or draw(st.booleans()):
+                group["merge"] = mode
+        own = orders | values
         for name, type_name in own.items():
             wants_default = defaults and type_name in DEFAULT_TYPES and draw(st.integers(0, 3)) == 0
             columns[name] = (
                 {"type": type_name, "default": draw(st.sampled_from(POOLS[type_name]))} if wants_default else type_name
             )
-        groups[f"g{g}"] = {
-            "columns": draw(st.permutations(list(own))),
-            "ordering": [name for name in own if "_o" in name and name.startswith(f"g{g}_o")],
-        }
+        groups[f"g{g}"] = {"columns": draw(st.permutations(list(own))), **group}
     order = draw(st.permutations(list(columns)))
     return {
         "key": key,
@@ -135,8 +202,27 @@ def configs(draw: st.DrawFn, *, ordering: str = "any", max_groups: int = 4, defa
         "buckets": draw(st.sampled_from([1, 2, 4, 8])),
         "columns": {name: columns[name] for name in order},
         "groups": groups,
-        "streams": draw(_streams(list(groups))),
+        "streams": draw(_streams(groups)),
     }
+
+
+@st.composite
+def _aggregates(draw: st.DrawFn, prefix: str, least: int) -> tuple[dict[str, str], dict[str, Any]]:
+    """Columns with their types, and their functions."""
+    # Half of the groups can take back, so that streams which delete may feed them.
+    known = sorted(RETRACTABLE) if draw(st.booleans()) else list(_FUNCTION_TYPES)
+    chosen = draw(st.lists(st.sampled_from(known), min_size=least, max_size=4))
+    types: dict[str, str] = {}
+    functions: dict[str, Any] = {}
+    for i, function in enumerate(chosen):
+        name = f"{prefix}_v{i}"
+        if function == "count" and draw(st.booleans()):
+            name += f"_any{draw(st.integers(0, len(VALUE_TYPES) - 1))}"
+        types[name] = draw(st.sampled_from(_FUNCTION_TYPES[function]))
+        functions[name] = function
+        if function == "listagg" and draw(st.booleans()):
+            functions[name] = {"listagg": {"delimiter": draw(st.sampled_from(["", ";", ", "]))}}
+    return types, functions
 
 
 def _ordering_types() -> st.SearchStrategy[str]:
@@ -144,9 +230,14 @@ def _ordering_types() -> st.SearchStrategy[str]:
 
 
 @st.composite
-def _streams(draw: st.DrawFn, groups: list[str]) -> dict[str, Any]:
-    """Streams that feed every group; `row` and `group` deletes are not mixed on one."""
-    chosen = draw(st.lists(st.lists(st.sampled_from(groups), min_size=1, unique=True), min_size=1, max_size=4))
+def _streams(draw: st.DrawFn, groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Streams that feed every group; `row` and `group` deletes are not mixed on one, nor sent where none may be."""
+    only_upserts = {
+        name
+        for name, group in groups.items()
+        if not all(function in RETRACTABLE for function in map(_function_name, group.get("functions", {}).values()))
+    }
+    chosen = draw(st.lists(st.lists(st.sampled_from(list(groups)), min_size=1, unique=True), min_size=1, max_size=4))
     fed = {group for own in chosen for group in own}
     if rest := [group for group in groups if group not in fed]:
         chosen.append(rest)
@@ -154,7 +245,7 @@ def _streams(draw: st.DrawFn, groups: list[str]) -> dict[str, Any]:
     streams = {}
     for i, own in enumerate(chosen):
         policy = draw(st.sampled_from(["group", "row", "ignore"]))
-        if any(policies.get(group, policy) != policy for group in own):
+        if only_upserts.intersection(own) or any(policies.get(group, policy) != policy for group in own):
             policy = "ignore"
         if policy != "ignore":
             policies.update(dict.fromkeys(own, policy))
@@ -163,9 +254,11 @@ def _streams(draw: st.DrawFn, groups: list[str]) -> dict[str, Any]:
 
 
 @st.composite
-def stories(draw: st.DrawFn, *, ordering: str = "any", max_steps: int = 12, max_rows: int = 8) -> Story:
+def stories(
+    draw: st.DrawFn, *, ordering: str = "any", max_steps: int = 12, max_rows: int = 8, modes: Sequence[str] = MODES
+) -> Story:
     """A configuration and a history. ``ordering="distinct"``: no two events ever have equal ordering values."""
-    config = draw(configs(ordering=ordering))
+    config = draw(configs(ordering=ordering, modes=modes))
     keys = draw(_keys(config))
     steps: list[Step] = []
     for _ in range(draw(st.integers(1, max_steps))):
@@ -193,33 +286,62 @@ def _appends(draw: st.DrawFn, config: Config, keys: list[tuple[Any, ...]], max_r
     stream = draw(st.sampled_from(list(config["streams"])))
     groups = config["streams"][stream]["groups"]
     present = draw(st.just(groups) | st.lists(st.sampled_from(groups), min_size=1, unique=True))
+    columns = [name for group in present for name in config["groups"][group]["columns"]]
+    partial = [group for group in present if mode_of(config, group) == "latest_non_null"]
+    for group in partial:
+        ordering = config["groups"][group]["ordering"]
+        values = [name for name in config["groups"][group]["columns"] if name not in ordering]
+        omitted = draw(st.just([]) | st.lists(st.sampled_from(values), unique=True)) if values else []
+        if ordering or len(omitted) < len(values):
+            columns = [name for name in columns if name not in omitted]
+    # The strategies of one cell each, made once.
+    cells = {name: st.sampled_from([None, *_pool(config, name)]) for name in columns}
+    # Any column of the groups may be named as supplied, also one that the batch omits: NULL is its value then.
+    supplies = [name for group in partial for name in config["groups"][group]["columns"]]
+    reserved: dict[str, st.SearchStrategy[Any]] = {}
+    if supplies and draw(st.booleans()):
+        reserved["_supplied"] = st.none() | st.lists(st.sampled_from(supplies), max_size=3)
     with_op = draw(st.booleans())
-    rows = [draw(_rows(config, keys, present, with_op=with_op)) for _ in range(draw(st.integers(0, max_rows)))]
+    rows = [
+        draw(_rows(config, keys, present, cells | reserved, with_op=with_op))
+        for _ in range(draw(st.integers(0, max_rows)))
+    ]
     lane = draw(st.sampled_from([stream, stream, f"{stream}-backfill"]))
     return Append(stream, lane, rows)
 
 
+def _pool(config: Config, column: str) -> Sequence[Any]:
+    type_name = input_type(config, column)
+    ordering = any(column in group["ordering"] for group in config["groups"].values())
+    return [NAN, *POOLS[type_name]] if type_name in {"double", "float"} and not ordering else POOLS[type_name]
+
+
 @st.composite
-def _rows(draw: st.DrawFn, config: Config, keys: list[tuple[Any, ...]], groups: list[str], *, with_op: bool) -> Row:
+def _rows(
+    draw: st.DrawFn,
+    config: Config,
+    keys: list[tuple[Any, ...]],
+    groups: list[str],
+    cells: Mapping[str, st.SearchStrategy[Any]],
+    *,
+    with_op: bool,
+) -> Row:
     row: Row = dict(zip(config["key"], draw(st.sampled_from(keys)), strict=True))
-    touched = False
-    for group in groups:
-        ordering = config["groups"][group]["ordering"]
-        for name in config["groups"][group]["columns"]:
-            pool: Sequence[Any] = POOLS[type_of(config, name)]
-            if name in ordering:
-                pool = [None, *pool]
-            elif type_of(config, name) in {"double", "float"}:
-                pool = [None, NAN, *pool]
-            else:
-                pool = [None, *pool]
-            row[name] = draw(st.sampled_from(pool))
-        touched |= not ordering or any(row[name] is not None for name in ordering)
+    row |= {name: draw(cell) for name, cell in cells.items()}
     if with_op:
-        # A delete that touches nothing is bad input, which has its own tests.
-        words = [*UPSERTS[:3], *DELETES[:2], *BEFORES[:1]] if touched else UPSERTS
+        # A delete that touches nothing is bad input, which has its own tests; so is such a retraction.
+        touched = [group for group in groups if _touches(config, group, row)]
+        aggregates = [group for group in groups if mode_of(config, group) == "aggregate"]
+        words = UPSERTS[:3] + DELETES[:2] if touched else list(UPSERTS)
+        if not aggregates or set(aggregates).intersection(touched):
+            words += BEFORES[:1]
         row["_op"] = draw(st.sampled_from(words))
     return row
+
+
+def _touches(config: Config, group: str, row: Row) -> bool:
+    ordering = config["groups"][group]["ordering"]
+    return not ordering or any(row[name] is not None for name in ordering)
 
 
 def _make_distinct(config: Config, steps: list[Step], numbers: list[int]) -> None:

@@ -80,7 +80,7 @@ def collapse_group(
 def _column(piece: LogPiece, name: str, schema: TableSchema) -> pa.Array:
     """A column of a piece; NULLs where its batch omitted it."""
     column = piece.columns.get(name)
-    return pa.nulls(len(piece), schema.column_by_name[name].type) if column is None else column
+    return pa.nulls(len(piece), schema.event_types[name]) if column is None else column
 
 
 def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:

@@ -19,6 +19,7 @@ from storage.core import names, ordering
 from storage.core.casting import cast_column
 from storage.core.keys import Mask
 from storage.core.model import Group, Op, Stream
+from storage.core.modes.functions import FUNCTIONS
 from storage.core.schema import TableSchema
 from storage.errors import InvalidInput
 
@@ -147,36 +148,41 @@ def _takes_parts(schema: TableSchema, stream: Stream) -> bool:
 
 def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]) -> dict[str, pa.Array]:
     wanted = set(schema.key).union(*(group.columns for group in groups))
+    counted = {f.column for group in groups for f in group.functions if FUNCTIONS[f.name].takes == "anything"}
     columns = {}
     for name in schema.stream_columns(stream):
         if name not in wanted or name not in table.schema.names:
             continue
-        column = cast_column(name, table.column(name), schema.column_by_name[name].type)
-        columns[name] = column
+        given = table.column(name)
+        if name in counted:
+            # What is counted may have any type, and only whether it is there matters.
+            given = pc.if_else(given.is_valid(), pa.scalar(1, pa.int8()), pa.scalar(None, pa.int8()))
+        columns[name] = cast_column(name, given, schema.event_types[name])
     for group in groups:
         for name in group.ordering:
             if pa.types.is_float64(columns[name].type):
                 # -0.0 and 0.0 are equal but differ in bytes: one form only is ever stored. x + 0.0 gives it.
                 columns[name] = pc.add(columns[name], 0.0)
     if SUPPLIED_COLUMN in table.schema.names:
-        columns[names.SUPPLIED] = _supplied_ids(table.column(SUPPLIED_COLUMN), columns, schema)
+        columns[names.SUPPLIED] = _supplied_ids(table.column(SUPPLIED_COLUMN), groups, schema)
     return columns
 
 
-def _supplied_ids(given: pa.ChunkedArray, columns: Mapping[str, pa.Array], schema: TableSchema) -> pa.Array:
-    """Per row the ids of the columns whose NULL is a value.
+def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
+    """Per row the ids of the columns whose NULL is a value; also a column that the batch omits may be named.
 
     Raises:
-        InvalidInput: A row names something that is not a column of the batch.
+        InvalidInput: A row names something that is not a column of the batch's groups.
     """
+    columns = [name for group in groups for name in group.columns]
     lists = cast_column(SUPPLIED_COLUMN, given, pa.list_(pa.string()))
     named = lists.flatten().dictionary_encode()
     ids = []
     for name in named.dictionary.to_pylist():
-        if name not in columns or name in schema.key:
+        if name not in columns:
             raise InvalidInput(
                 f"column {SUPPLIED_COLUMN!r} names {name!r}, which is not a column of a group in this batch",
-                hint=f"columns: {', '.join(name for name in columns if name not in schema.key)}",
+                hint=f"columns: {', '.join(columns)}",
             )
         ids.append(schema.column_by_name[name].id)
     flat = pa.array(ids, pa.int32()).take(named.indices)

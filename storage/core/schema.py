@@ -18,6 +18,7 @@ import pyarrow as pa
 from storage.core import names
 from storage.core.model import Column, Function, Group, Stream, make_field
 from storage.core.modes import mode_of
+from storage.core.modes.functions import input_type
 from storage.core.names import StreamName
 from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
 from storage.errors import NotFound
@@ -93,9 +94,19 @@ class TableSchema:
         owned = {name for group in stream.groups for name in self.group_by_name[group].columns}
         return self.key + tuple(column.name for column in self.columns if column.name in owned)
 
+    @cached_property
+    def event_types(self) -> Mapping[str, pa.DataType]:
+        """Type that a column has in batches and log files: its own, but the element's where values are collected."""
+        types = {column.name: column.type for column in self.columns}
+        for group in self.groups:
+            types |= {f.column: input_type(f, types[f.column]) for f in group.functions}
+        return types
+
     def event_schema(self, columns: Iterable[str]) -> pa.Schema:
         """Schema of an event-form log file with these columns, hidden ones included."""
-        return pa.schema([_HIDDEN_EVENT_FIELDS.get(name) or self.field(name) for name in columns])
+        return pa.schema(
+            [_HIDDEN_EVENT_FIELDS.get(name) or self.field(name).with_type(self.event_types[name]) for name in columns]
+        )
 
     @cached_property
     def slice(self) -> pa.Schema:

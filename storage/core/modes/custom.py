@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Columns, GroupEvents, Registers
+from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
 from storage.core.modes.history import History, newer, number_versions, pick
 from storage.core.types import parse_type
 from storage.errors import InvalidInput
@@ -75,9 +75,14 @@ class Custom:
     def merge(
         self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
     ) -> tuple[Mask, Columns]:
+        exists = [~np.asarray(_nothing(group, columns, side)) for side in (old, new)]
+        # A merger that keeps nothing of a key's deletes leaves nothing to merge, and is never shown a key without rows.
+        some = exists[0] | exists[1]
+        if not some.all():
+            old, new, new_keys = take_rows(old, some), take_rows(new, some), keys.take(new_keys, some)
+            exists = [mask[some] for mask in exists]
         versions = [_version(group, old), _version(group, new)]
         count = len(versions[0][1])
-        exists = [~np.asarray(_nothing(group, columns, side)) for side in (old, new)]
         # Two results of one key stand in the order of their largest versions, as events would.
         _, (old_number, new_number) = number_versions(versions)
         owner = np.concatenate([np.arange(count)[exists[0]], np.arange(count)[exists[1]]])
@@ -100,7 +105,7 @@ class Custom:
         later = pa.array(newer(*versions))
         version = [pc.if_else(later, b, a) for a, b in zip(versions[0][0], versions[1][0], strict=True)]
         arrival = pc.if_else(later, versions[1][1], versions[0][1])
-        return np.ones(count, np.bool_), _register(group, merged, version, arrival)
+        return some, _register(group, merged, version, arrival)
 
 
 def _version(group: Group, side: Columns) -> tuple[list[pa.Array], pa.Array]:
@@ -144,7 +149,7 @@ def _call(
     except (KeyError, pa.ArrowException) as error:
         raise InvalidInput(f"{where} returned wrong columns: {error}", hint=f"needed: {', '.join(wanted)}") from error
     if PRESENT in result.schema.names:
-        fields[PRESENT] = keys.one_array(result.column(PRESENT).cast(pa.bool_()).fill_null(value=False))
+        fields[PRESENT] = keys.one_array(pc.coalesce(result.column(PRESENT).cast(pa.bool_()), pa.scalar(False)))
     return pa.table(fields)
 
 
@@ -165,8 +170,11 @@ def _register(group: Group, merged: pa.Table, version: list[pa.Array], arrival: 
     present = arrival.is_valid()
     if PRESENT in merged.schema.names:
         present = pc.and_(present, keys.one_array(merged.column(PRESENT)))
-    result = {name: keys.one_array(merged.column(name)) for name in group.values}
-    result |= {name: pc.if_else(present, column, None) for name, column in zip(group.ordering, version, strict=True)}
+    # An absent group shows nothing: what a merger wants to remember of it belongs into its state columns.
+    shown = dict(zip(group.ordering, version, strict=True)) | {
+        n: keys.one_array(merged.column(n)) for n in group.values
+    }
+    result = {name: pc.if_else(present, column, pa.scalar(None, column.type)) for name, column in shown.items()}
     result[names.arrival(group.id)] = pc.if_else(present, arrival, None)
     result[names.top_arrival(group.id)] = arrival
     result |= {names.top_ordering(group.id, i): column for i, column in enumerate(version)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import ClassVar, Final, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from storage.core.modes.history import History, newer, pick
 from storage.core.ordering import ranks
 
 MAX_PRECISION: Final = 38
+Takes = Literal["values", "elements", "anything"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,17 @@ class ColumnEvents:
 
 
 class AggregateFunction(Protocol):
-    """One function; stateless."""
+    """One function; stateless.
+
+    Attributes:
+        retractable: Whether a delete can take values back.
+        takes: What batches hold: values of the column's own type, elements of it, or anything.
+    """
 
     retractable: bool
+
+    @property
+    def takes(self) -> Takes: ...
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         """Hidden columns beside the shown one."""
@@ -102,6 +111,7 @@ class Sum:
     """Integers and decimals; exact in decimal(38, s) until it is shown."""
 
     retractable = True
+    takes: Takes = "values"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         scale = context.column.type.scale if pa.types.is_decimal(context.column.type) else 0
@@ -160,6 +170,7 @@ class Count:
     """Non-null values, minus those taken back."""
 
     retractable = True
+    takes: Takes = "anything"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         return {context.hidden("count"): pa.int64()}
@@ -182,6 +193,7 @@ class Extreme:
 
     largest: bool
     retractable = False
+    takes: ClassVar[Takes] = "values"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         return {}
@@ -220,6 +232,7 @@ class Edge:
 
     largest: bool
     retractable = False
+    takes: ClassVar[Takes] = "values"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         return {context.hidden(field.name): field.type for field in context.version_fields}
@@ -254,6 +267,7 @@ class Logical:
 
     conjunction: bool
     retractable = False
+    takes: ClassVar[Takes] = "values"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         return {}
@@ -279,6 +293,7 @@ class CollectSet:
     """Distinct values, sorted."""
 
     retractable = False
+    takes: Takes = "elements"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         return {}
@@ -329,6 +344,10 @@ class Collect:
     joined: bool
     retractable = False
 
+    @property
+    def takes(self) -> Takes:
+        return "values" if self.joined else "elements"
+
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         value = context.column.type if self.joined else context.column.type.value_type
         item = pa.struct([*context.version_fields, pa.field("value", value)])
@@ -374,3 +393,8 @@ FUNCTIONS: Final[Mapping[str, AggregateFunction]] = {
     "collect_list": Collect(joined=False),
     "listagg": Collect(joined=True),
 }
+
+
+def input_type(function: Function, column: pa.DataType) -> pa.DataType:
+    """Type of the events of a column of this type; those of `count` are turned into numbers when they are written."""
+    return column.value_type if FUNCTIONS[function.name].takes == "elements" else column

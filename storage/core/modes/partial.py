@@ -88,9 +88,12 @@ class LatestNonNull:
         old_supply = _decode(group, old, old_top, old_list)
         new_supply = _decode(group, new, new_top, new_list)
         floor = np.maximum(old_floor, new_floor)
-        top = _above(np.maximum(old_top, new_top), floor)
-        take_new = new_supply > old_supply
-        supply = _above(np.where(take_new, new_supply, old_supply), floor[:, None])
+        # Each side's upserts are above its own floor already. Only the other's may take them: an upsert and a delete of
+        # one commit may have equal numbers here, and their positions, which decided, are not kept.
+        top = np.maximum(_above(old_top, new_floor), _above(new_top, old_floor))
+        kept, added = _above(old_supply, new_floor[:, None]), _above(new_supply, old_floor[:, None])
+        take_new = added > kept
+        supply = np.where(take_new, added, kept)
         changed = (supply != old_supply).any(axis=1) | (top != old_top) | (floor != old_floor)
         values = {}
         for i, name in enumerate(group.values):
