@@ -37,7 +37,7 @@ POOLS: Mapping[str, Sequence[Any]] = {
     ],
     "timestamp_ntz": [dt.datetime(1, 1, 1), dt.datetime(1970, 1, 1), dt.datetime(2026, 2, 28, 12, 0, 0, 1)],  # noqa: DTZ001
     "decimal(12,2)": [Decimal("-9999999999.99"), Decimal("-0.01"), Decimal("0.00"), Decimal("1.50"), Decimal("9.00")],
-    "decimal(38,10)": [Decimal(-1), Decimal("0.0000000001"), Decimal(10) ** 27, -(Decimal(10) ** 27)],
+    "decimal(38,10)": [Decimal(-1), Decimal("0.0000000001"), *(n * 10**27 for n in map(Decimal, (9, 1, -9)))],
     "double": [float("-inf"), -1.5, -0.0, 0.0, 1e-300, 2.5, float("inf")],
     "float": [-1.5, 0.0, 2.5],
     "boolean": [True, False],
