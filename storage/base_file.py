@@ -128,7 +128,8 @@ def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -
             leaves = _hidden_leaves(parquet)
             for number in range(parquet.num_row_groups):
                 yield _row_group(parquet, number, columns, leaves)
-    except (pa.ArrowInvalid, pa.ArrowIOError, pa.ArrowKeyError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
+        # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
 
 

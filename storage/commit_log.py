@@ -143,17 +143,19 @@ class CommitLog:
         """The index of a log file, fetched from its sidecar if need be."""
         if isinstance(file.index, LogIndex):
             return file.index
-        if file.index.path not in self._indexes:
-            self._indexes[file.index.path] = entries.decode_index(self._sidecar(file.index))
-        return self._indexes[file.index.path]
+        known = self._indexes.get(file.index.path)
+        if known is None:
+            known = self._indexes[file.index.path] = entries.decode_index(self._sidecar(file.index))
+        return known
 
     def forget_before(self, lane: LaneName, seq: int) -> None:
         """Drop cached entries up to ``seq``: slices hold their rows."""
         if seq <= self._forgotten.get(lane, 0):
             return
         self._forgotten[lane] = seq
-        for key in [key for key in self._entries if key[0] == lane and key[1] <= seq]:
-            entry = self._entries.pop(key)
+        # Other threads read and drop entries meanwhile: `list` copies the keys at one go, and a key may be gone.
+        for key in [key for key in list(self._entries) if key[0] == lane and key[1] <= seq]:
+            entry = self._entries.pop(key, None)
             if isinstance(entry, Data):
                 for file in entry.files:
                     if isinstance(file.index, Sidecar):

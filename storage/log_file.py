@@ -228,9 +228,12 @@ def read_blocks(
         with store.open_input(file.file.path, file.file.size, ranges) as source:
             options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
             reader = pa.ipc.open_file(source, options=options)
+            if sorted(reader.schema.names) != sorted(columns):
+                raise pa.ArrowInvalid(f"its columns are {', '.join(reader.schema.names)}")
             for number in sorted(blocks):
                 yield number, reader.get_batch(number)
-    except (pa.ArrowInvalid, pa.ArrowIOError) as error:
+    except (pa.ArrowException, OSError) as error:
+        # A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(
             f"log file {file.file.path} does not decode: {error}", hint="restore it from a copy"
         ) from error

@@ -36,6 +36,10 @@ class ObjectStore(Protocol):
     @property
     def uri(self) -> str: ...
 
+    def url(self, path: Path) -> str:
+        """Where other engines find an object; literal, nothing percent-encoded."""
+        ...
+
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         """Create an object that is not there yet, durably and all at once; False if it is there already."""
         ...
@@ -122,8 +126,8 @@ class LocalStore:
     def uri(self) -> str:
         return self._root.as_uri()
 
-    def local_path(self, path: Path) -> str:
-        return str(self._root / path)
+    def url(self, path: Path) -> str:
+        return f"file://{self._root}/{path}"
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         target = self._root / path
@@ -225,6 +229,9 @@ class FsspecStore:
     def uri(self) -> str:
         return self._uri
 
+    def url(self, path: Path) -> str:
+        return f"{self._uri}/{path}"
+
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         with self._memory_lock if self._in_memory else contextlib.nullcontext():
             try:
@@ -243,6 +250,9 @@ class FsspecStore:
             yield file
         except BaseException:
             file.discard()
+            # Some file systems (memory) show an object as soon as it is opened.
+            with contextlib.suppress(OSError):
+                self.delete(path)
             raise
         file.close()
 
@@ -298,6 +308,8 @@ class _RemoteFile(io.RawIOBase):
     def _checked(self, part: Any, length: int) -> bytes:
         if isinstance(part, FileNotFoundError):
             raise _missing(self._path) from None
+        if isinstance(part, OSError):
+            raise _no_answer(self._path, part) from part
         if isinstance(part, Exception):
             raise part
         if len(part) != length:
@@ -330,6 +342,12 @@ class _RemoteFile(io.RawIOBase):
             return self._checked(self._fs.cat_file(self._full_path, start=start, end=end), end - start)
         except FileNotFoundError:
             raise _missing(self._path) from None
+        except OSError as error:
+            raise _no_answer(self._path, error) from error
+
+
+def _no_answer(path: Path, error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(f"cannot read {path}: {error}", hint="the store did not answer: try again")
 
 
 def _missing(path: Path) -> CorruptData:

@@ -42,9 +42,8 @@ def run_query(console: Console, location: TableLocation, sql: str, *, limit: int
     from streams.session import build_session
 
     with tempfile.TemporaryDirectory(prefix="weft-sql-") as scratch:
-        spark = build_session("weft sql", {}, scratch=Path(scratch) / "spark", quick_start=True)
+        spark = build_session("weft sql", {}, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
         try:
-            spark.sparkContext.setLogLevel("OFF")  # what goes wrong is raised, and told in one line
             columns, rows = _answer(spark, location, sql, limit)
         finally:
             spark.stop()
@@ -60,9 +59,12 @@ def run_query(console: Console, location: TableLocation, sql: str, *, limit: int
 
 def _answer(spark: SparkSession, location: TableLocation, sql: str, limit: int) -> tuple[list[str], list[Row]]:
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
 
     from streams.view import create_view
 
+    # PySpark prints a page of JSON for every mistake in a query; what it says is raised as well.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     for name in dict.fromkeys((VIEW, location.name)):
         create_view(spark, location.uri, name, storage_options=location.storage_options)
     try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import traceback
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -65,6 +66,7 @@ _CLASSES = {
     "ReadInfo": _PYTHON + "PythonDataSourceReadInfo",
     "Relation": _SQL + "execution.datasources.v2.DataSourceV2Relation",
     "RuntimeException": "java.lang.RuntimeException",
+    "Sessions": _SQL + "classic.SparkSession$",
     "TableCapability": _SQL + "connector.catalog.TableCapability",
     "TempView": _SQL + "catalyst.catalog.TemporaryViewRelation",
     "Tracker": _SQL + "catalyst.QueryPlanningTracker",
@@ -72,10 +74,6 @@ _CLASSES = {
     "UserDefinedSource": _PYTHON + "UserDefinedPythonDataSource",
     "WeakHashMap": "java.util.WeakHashMap",
 }
-
-# The data source whose scans we fill in; it is registered so that Spark finds the Python executable and environment to
-# start workers with, and is never instantiated.
-_SOURCE_NAME = "weft_relation_tasks"
 
 _known_classes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -226,12 +224,12 @@ class Jvm:
 
     def task_scan(self, function: Callable[..., Any], tasks: Sequence[Any], schema: StructType, filters: Any) -> Any:
         """Spark's scan of a Python data source with the answers of its planning worker filled in."""
-        self._ensure_source()
+        name = self._registered_source()
         source = self.DataSource()
-        source.setShortName(_SOURCE_NAME)
+        source.setShortName(name)
         source.setReadInfo(self.ReadInfo(pickled((function, schema)), self.seq(pickled(task) for task in tasks)))
-        source.source()  # resolved while this session is the active one
-        return self.PythonScan(source, _SOURCE_NAME, self.struct(schema), self.options(), filters)
+        source.source()  # resolved while the planning session is the active one
+        return self.PythonScan(source, name, self.struct(schema), self.options(), filters)
 
     def parquet_table(self, name: str, paths: Sequence[str], schema: StructType) -> Any:
         """Spark's own table over exactly these files; it lists them once, when it is first scanned."""
@@ -259,12 +257,17 @@ class Jvm:
         """`sources.Filter[]` of those predicates that have one."""
         return self.PredicateUtils.toV1(self.array(self.Predicate, predicates))
 
-    def _ensure_source(self) -> None:
-        """Register the source that carries the worker's environment; again when files were added to the context."""
-        manager = self._session.sessionState().dataSourceManager()
-        if not manager.dataSourceExists(_SOURCE_NAME):
-            function = _wrap_function(self._context, DataSource)
-            manager.registerDataSource(_SOURCE_NAME, self.UserDefinedSource(function))
+    def _registered_source(self) -> str:
+        """The name of a Python data source that carries this context's environment for workers; never instantiated.
+
+        Registered in the session that plans, which is not always the view's: a streaming query plans in a clone.
+        """
+        environment = f"{self._context._python_includes} {sorted(self._context.environment.items())}"  # noqa: SLF001
+        name = f"weft_relation_tasks_{zlib.crc32(environment.encode()):08x}"  # addPyFile makes another one
+        manager = self.Sessions.active().sessionState().dataSourceManager()
+        if not manager.dataSourceExists(name):
+            manager.registerDataSource(name, self.UserDefinedSource(_wrap_function(self._context, DataSource)))
+        return name
 
 
 def _load(jvm: Any, path: str) -> Any:

@@ -15,11 +15,13 @@ days.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -67,7 +69,7 @@ def check_java() -> None:
 
 
 def build_session(
-    name: str, settings: Mapping[str, str], *, scratch: Path | None = None, quick_start: bool = False
+    name: str, settings: Mapping[str, str], *, scratch: Path, quick_start: bool = False, quiet: bool = False
 ) -> SparkSession:
     """Start Spark in this process.
 
@@ -76,6 +78,7 @@ def build_session(
         settings: The user's; they go before all that is set here.
         scratch: Folder for Spark's temporary files, emptied first; nothing else may be in it.
         quick_start: For a short life: less work at the start, less speed later.
+        quiet: What the JVM prints goes to a file in ``scratch`` instead of the terminal.
 
     Raises:
         NotFound: There is no Java.
@@ -99,22 +102,38 @@ def build_session(
         "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's own default is for ever
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **settings,
     }
-    if scratch is not None:
-        # A JVM that was killed leaves its files, and nobody else clears them away.
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        settled.setdefault("spark.local.dir", str(scratch))
-        settled.setdefault("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    # A JVM that was killed leaves its files, and nobody else clears them away.
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    if settled["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks up the machine's name, and complains
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's own default is whatever python3 the PATH has
     builder = SparkSession.builder
     for key, value in settled.items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        with _stderr_to(scratch / "jvm.log") if quiet else contextlib.nullcontext():
+            session = builder.getOrCreate()
     except Exception as error:
         raise InvalidInput(
             f"Spark does not start: {str(error).splitlines()[0]}", hint="see its output; are the spark settings right?"
         ) from error
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Give processes that are started within the block this file for their standard error."""
+    before = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)

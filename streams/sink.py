@@ -216,8 +216,7 @@ class _Sink:
         letters = None
         if self._folder is not None:
             letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
-        if self._fresh:
-            _hand_over_large_batches(spark)
+        _hand_over_large_batches(spark)
         reports = _run_tasks(df, begun, letters)
         if letters is not None and self._fresh:
             # Only the first batch of a run can have been begun before.

@@ -151,9 +151,9 @@ def _refuse(
     chosen = pa.array(refused)
     if file is None:
         assert sources is not None, "without a source and without dead letters the caller has raised"
-        source = sources[int(refused[0])].as_py()
+        source = sources[int(refused[0])].as_py() or {}
         where = ", ".join(
-            f"{name} {source[name]}" for name in ("topic", "partition", "offset") if source[name] is not None
+            f"{name} {source[name]}" for name in ("topic", "partition", "offset") if source.get(name) is not None
         )
         raise InvalidInput(f"a message cannot be stored ({where or 'of unknown position'}): {reasons[0]}", hint=HINT)
     # Batch by batch, so that a million refused messages are not a million Python objects at once.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -31,6 +32,8 @@ ORPHAN_SECONDS: Final = 10.0  # what a job without a supervisor gets to finish i
 _LINE_BYTES: Final = 4096  # POSIX's least PIPE_BUF: such a line is written whole or not at all
 _LASTING: Final = frozenset({"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS"})
 """Codes of errors (`storage.errors`, `streams.kafka.errors`) that are the same however often one tries."""
+_INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
+"""The last line of a Python traceback, in the text of an error of Spark's."""
 _MESSAGE_CHARS: Final = 600  # even if every character is escaped to six bytes, the line stays within its limit
 
 
@@ -112,9 +115,12 @@ def describe(error: BaseException) -> str:
     from storage.errors import TableError
 
     if isinstance(error, TableError):
-        return f"{error.message} ({error.hint})" if error.hint else error.message
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        text = f"{error.message} ({error.hint})" if error.hint else error.message
+    elif inner := _INNER.findall(str(error)):
+        text = inner[-1]
+    else:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return " ".join(text.split())
 
 
 class Reporter:

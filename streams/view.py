@@ -133,13 +133,14 @@ class PinnedSnapshot:
             if expression is not None:
                 predicate = expression if predicate is None else predicate & expression
         scan = self.snapshot.scan(columns, predicate, self.require, parallelism=self.parallelism)
-        clean = None if predicate is not None else scan.clean_files
+        # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
+        clean = scan.clean_files
         reader = replace(scan, tasks=())  # the tasks travel one by one
         return Plan(
             description=self._describe(scan),
             tasks=scan.tasks,
             read=reader.read,
-            parquet_paths=[f"{scan.store.uri}/{file.path}" for file in clean] if clean else None,
+            parquet_paths=[scan.store.url(file.path) for file in clean] if clean else None,
             size_bytes=sum(task.bytes for task in scan.tasks),
         )
 

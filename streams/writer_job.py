@@ -178,8 +178,9 @@ class Progress:
         if last is not None and not busy and not status["isDataAvailable"]:
             # Nothing was there when it looked last, which is no longer ago than the trigger.
             complete = max(complete, time.time_ns() // 1_000_000 - self._trigger_ms)
+        started = last is not None or busy
         self._reporter.update(
-            doing="running" if busy else "idle",
+            doing="running" if busy else "idle" if started else "starting",
             lag=behind,
             complete_at_ms=complete or None,
             rows_per_second=self._rate(),
@@ -239,7 +240,8 @@ def failure_of(error: Exception) -> Exception:
         kind = getattr(errors, name, None) or getattr(kafka_errors, name, None)
         if isinstance(kind, type) and issubclass(kind, TableError):
             return kind(message, hint=hint)
-    if isinstance(error, AnalysisException | ParseException):
+    # Spark also calls it so when code of a Python data source fails, for whatever reason; that may pass.
+    if isinstance(error, AnalysisException | ParseException) and "PYTHON_DATA_SOURCE_ERROR" not in str(error):
         return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="mend source, select or where of this writer")
     return error
 

@@ -7,6 +7,7 @@ the operation as a number, delete policy resolved. MERGE semantics: "Words", "De
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,14 @@ MAX_EXAMPLES: Final = 3
 _UPSERT_WORDS: Final = ("upsert", "I", "U", "+I", "+U", "c", "u", "r", "insert", "update")
 _DELETE_WORDS: Final = ("delete", "D", "-D", "d")
 _BEFORE_WORDS: Final = ("-U", "update_before")
+_FIRST_MOMENT: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
+_LAST_MOMENT: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
+_CALENDAR: Final[Mapping[pa.DataType, tuple[dt.date, dt.date]]] = {
+    pa.date32(): (dt.date.min, dt.date.max),
+    pa.timestamp("us"): (_FIRST_MOMENT, _LAST_MOMENT),
+    pa.timestamp("us", tz="UTC"): (_FIRST_MOMENT, _LAST_MOMENT),
+}
+"""What has a text form in SQL and in Python; statistics, partition folders and messages need one."""
 _UNKNOWN: Final = -1
 _CODES: Final = {
     **dict.fromkeys(_UPSERT_WORDS, int(Op.UPSERT)),
@@ -216,6 +225,7 @@ def _judge(
                 if pc.any(nan).as_py():
                     hint = "NaN has no place in an order: send NULL, or a number"
                     problems.append(_problem(columns, schema, name, "NaN in an ordering column", hint, nan))
+    problems.extend(_unstorable(columns, schema, groups))
     codes, problem = _operations(table)
     if problem is not None:
         problems.append(problem)
@@ -236,6 +246,34 @@ def _lost_deletes(
             hint = "a delete needs its ordering value: it says which events it is newer than"
             reason = "NULL in every ordering column of a delete"
             yield _problem(columns, schema, ordering_names, reason, hint, lost)
+
+
+def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> Iterator[Problem]:
+    """Values that Arrow holds but nobody reads back: broken text; keys and ordering values outside the calendar."""
+    for name in (*schema.key, *(name for group in groups for name in group.ordering)):
+        if (limits := _CALENDAR.get(columns[name].type)) is not None:
+            low, high = (pa.scalar(limit, columns[name].type) for limit in limits)
+            outside = pc.or_(pc.less(columns[name], low), pc.greater(columns[name], high)).fill_null(False)
+            if pc.any(outside).as_py():
+                hint = "a key or ordering value is a date from year 1 to 9999: send NULL, or a date within"
+                yield _problem(columns, schema, name, "a time outside the calendar", hint, outside)
+    for name, column in columns.items():
+        if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid:
+                broken = np.array([not _is_valid(column.take(pa.array([i]))) for i in range(len(column))], np.bool_)
+                hint = "decode the bytes with their own encoding, or declare the column binary"
+                if broken.any():
+                    yield _problem(columns, schema, name, "text that is not UTF-8", hint, broken)
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
@@ -293,7 +331,14 @@ def _problem(
 ) -> Problem:
     mask = np.asarray(rows)
     examples = tuple(
-        f"row {i} (" + ", ".join(f"{name}={columns[name][i].as_py()!r}" for name in schema.key) + ")"
+        f"row {i} (" + ", ".join(f"{name}={_shown(columns[name][i])}" for name in schema.key) + ")"
         for i in np.flatnonzero(mask)[:MAX_EXAMPLES].tolist()
     )
     return Problem(column, reason, hint, mask, examples)
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (ValueError, OverflowError):
+        return f"no {value.type}"  # the very thing that is wrong with the row

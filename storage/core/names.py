@@ -6,6 +6,7 @@ can be parsed back exactly; hidden columns are named by id, never by user names.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Final, NewType
 from urllib.parse import quote
@@ -29,6 +30,8 @@ OP: Final = "__weft_op"
 SUPPLIED: Final = "__weft_supplied"
 """Which NULLs of an event row are values (`latest_non_null`): list of column ids, NULL for none."""
 
+_MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
+_LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
 _LOG_FILE: Final = re.compile(r"(\d{10})-(\d{20})-(\d{5})-([0-9a-f]{32})\.arrow")
@@ -88,7 +91,11 @@ def parse_log_file(file_name: str) -> tuple[int, int] | None:
 
 def encode_partition(column: str, value: str | None) -> str:
     """One folder of a partitioned file group; percent-encoded, and never parsed back (values stand in the files)."""
-    return f"{quote(column, safe='')}={'__null__' if value is None else quote(value, safe='') or '__empty__'}"
+    text = "__null__" if value is None else quote(value, safe="") or "__empty__"
+    folder = f"{quote(column, safe='')}={text}"
+    if len(folder) <= _MAX_FOLDER:
+        return folder
+    return f"{folder[:_LONG_FOLDER_KEPT]}~{hashlib.sha256(folder.encode()).hexdigest()}"
 
 
 def arrival(group_id: int) -> str:

@@ -3,9 +3,9 @@
     python tests/benchmarks/snapshot.py [--keys 2000000] [--folder DIR] [--rounds 7]
 
 One aggregate over 7 of 63 columns through ``spark.sql``. *plain* is Spark's scan of the merged table as one Parquet
-folder; *view* is the weft view while 10 % of the keys of every group are in the log, and again when compacted; *join* is
-what it replaces: per stream the latest row of every key, then two full outer joins. Warm, medians; the three take turns
-within each round, so a change of the machine's speed hits all of them.
+folder; *view* is the weft view while 10 % of the keys of every group are in the log, and again when compacted; *join*
+is what it replaces: per stream the latest row of every key, then two full outer joins. Warm, medians; the three take
+turns within each round, so a change of the machine's speed hits all of them.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def session() -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "6g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
@@ -68,7 +69,11 @@ def join_query(columns: tuple[str, ...] = COLUMNS) -> str:
         for g in GROUPS
     ]
     chosen = ", ".join("k" if name == "k" else f"{name[0]}.{name}" for name in columns)
-    return f"(SELECT {chosen} FROM {latest[0]} " + " ".join(f"FULL OUTER JOIN {part} USING (k)" for part in latest[1:]) + ")"
+    return (
+        f"(SELECT {chosen} FROM {latest[0]} "
+        + " ".join(f"FULL OUTER JOIN {part} USING (k)" for part in latest[1:])
+        + ")"
+    )
 
 
 def timed(run: Callable[[], object]) -> tuple[float, object]:
@@ -88,7 +93,8 @@ def stages(table: Table) -> dict[str, float]:
     profile.disable()
     found = {
         name: sum(
-            entry[3] for place, entry in pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]
+            entry[3]
+            for place, entry in pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]
             if place[0].endswith(file) and place[2] == function
         )
         for name, (file, function) in STAGES.items()
@@ -174,7 +180,9 @@ def report(
     compaction: float,
 ) -> None:
     plain = fast["plain"]
-    print(f"\n{shape.keys:,} keys x {shape.columns} columns, {shape.buckets} file groups, query over {len(COLUMNS)} columns")
+    print(
+        f"\n{shape.keys:,} keys x {shape.columns} columns, {shape.buckets} file groups, query over {len(COLUMNS)} columns"
+    )
     print(f"plain Parquet        {plain:7.3f} s")
     print(f"weft view, dirty     {fast['dirty']:7.3f} s   {fast['dirty'] / plain:5.2f} x plain (target: at most 4)")
     print(f"weft view, compacted {fast['clean']:7.3f} s   {fast['clean'] / plain:5.2f} x plain (target: at most 1.3)")
@@ -184,7 +192,9 @@ def report(
     for name in ("log read", "collapse", "base read", "apply"):
         print(f"  {name:18s} {stage[name]:7.3f} s")
     rest = max(fast["dirty"] - planned["dirty"] - stage["all"] / 2, 0.0)
-    print(f"  planning           {planned['dirty']:7.3f} s  (plain {planned['plain']:.3f} s, compacted {planned['clean']:.3f} s)")
+    print(
+        f"  planning           {planned['dirty']:7.3f} s  (plain {planned['plain']:.3f} s, compacted {planned['clean']:.3f} s)"
+    )
     print(f"  hand-over, the rest {rest:6.3f} s")
     print(f"compaction of all file groups: {compaction:.2f} s (pyarrow {pa.__version__})")
 

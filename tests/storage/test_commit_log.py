@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from storage.commit_log import PUBLISH_DEADLINE_MS, CommitLog
@@ -167,3 +170,32 @@ def test_an_entry_in_the_wrong_slot_is_refused(log: CommitLog, store: FaultyStor
     store.put(Path(slot_path(LANE, 1)), encode_entry(claim(2, "id2")))
     with pytest.raises(CorruptData, match="copied or moved"):
         log.entry(LANE, 1)
+
+
+def test_entries_are_dropped_while_other_threads_read(log: CommitLog, store: FaultyStore) -> None:
+    other = LaneName("payments")
+    for seq in range(1, 1_001):
+        store.put_if_absent(slot_path(LANE, seq), encode_entry(claim(seq, f"id{seq}")))
+        store.put_if_absent(
+            slot_path(other, seq), encode_entry(claim(seq, f"id{seq}").model_copy(update={"lane": other}))
+        )
+    for seq in range(1, 1_001):
+        log.entry(LANE, seq)
+
+    def drop() -> None:
+        for seq in range(1, 1_001):
+            log.forget_before(LANE, seq)
+
+    def read() -> None:
+        for seq in range(1, 1_001):
+            assert log.entry(other, seq) is not None
+            log.forget_before(other, seq - 5)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for future in [pool.submit(work) for work in (drop, read, drop, read)]:
+                future.result()
+    finally:
+        sys.setswitchinterval(before)

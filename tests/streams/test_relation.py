@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import gc
+import importlib
 import json
 import subprocess
 import sys
@@ -604,6 +605,45 @@ def test_a_view_feeds_a_write(spark: SparkSession, files: Files, name: str, tmp_
     target = tmp_path / "copy"
     spark.sql(f"SELECT a.id, b.name FROM {name} a JOIN {name} b ON a.id = b.id").write.parquet(str(target))
     assert spark.read.parquet(str(target)).count() == 70
+
+
+def test_each_batch_of_a_stream_joins_the_newest_state(
+    spark: SparkSession, files: Files, name: str, tmp_path: Path
+) -> None:
+    create_relation_view(spark, name, files)
+    source = tmp_path / "source"
+    seen: list[int] = []
+
+    def take(batch: DataFrame, _number: int) -> None:
+        seen.append(batch.count())
+        if len(seen) == 1:
+            files.add(rows(70, 10))
+
+    for number in range(2):
+        spark.range(1).coalesce(1).write.mode("append").parquet(str(source))
+        stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(source))
+        joined = stream.crossJoin(spark.table(name).select("name"))
+        query = joined.writeStream.foreachBatch(take).trigger(availableNow=True)
+        running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert running.awaitTermination(60), number
+    assert seen == [70, 80]
+
+
+def test_a_file_added_to_the_context_later_reaches_the_tasks(
+    spark: SparkSession, files: Files, name: str, tmp_path: Path
+) -> None:
+    create_relation_view(spark, name, files)
+    assert spark.table(name).count() == 70
+    module = f"late_{name}"
+    path = tmp_path / f"{module}.py"
+    path.write_text("NUMBER = 5")
+    spark.sparkContext.addPyFile(str(path))
+
+    def read(_task: Any) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"id": [importlib.import_module(module).NUMBER]})
+
+    files.read = read
+    assert spark.sql(f"SELECT sum(id) FROM {name}").collect()[0][0] == 10
 
 
 def test_threads_get_a_consistent_state_each(spark: SparkSession, files: Files, name: str) -> None:

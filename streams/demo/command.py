@@ -1,0 +1,52 @@
+"""``weft demo`` on the command line: options in, exit code out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_ROWS = 200_000
+"""Keeps the whole demo below two minutes on two cores."""
+
+
+def demo(
+    rows: Annotated[int, typer.Option(help="Messages of all topics together.", show_default=True)] = DEFAULT_ROWS,
+    keep: Annotated[
+        Path | None, typer.Option(help="New folder that keeps table, pipeline file and logs.", metavar="DIR")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the messages: the same seed gives the same messages.", min=0)] = 1,
+) -> None:
+    """The main job, self-contained: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
+
+    Ends with the comparison of the whole table with Spark's own dedupe + full outer joins over the same topics; the
+    exit code is 1 if they differ.
+    """
+    from rich.console import Console
+
+    from storage.errors import TableError
+    from streams.demo import shop
+    from streams.demo.run import DemoFailed, Interrupted, run_demo
+
+    console, complaints = Console(), Console(stderr=True, style="red", highlight=False)
+    try:
+        equal = run_demo(rows, console, keep=keep, seed=seed)
+    except (Interrupted, KeyboardInterrupt) as error:
+        complaints.print(str(error) or "stopped by SIGINT", markup=False)
+        raise typer.Exit(1) from None
+    except (DemoFailed, TableError) as error:
+        complaints.print(str(error), markup=False)
+        raise typer.Exit(1) from None
+    if keep is not None:
+        table, pipeline = (shlex.quote(str(keep / name)) for name in (shop.TABLE, shop.PIPELINE_FILE))
+        console.print(
+            f"kept in {keep}; for example\n  weft show {table}\n  weft show {table} timeline\n  weft sql {pipeline} "
+            '"SELECT country, count(*), sum(paid) FROM t GROUP BY country"',
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not equal:
+        raise typer.Exit(1)

@@ -1,0 +1,173 @@
+"""The end of the demo, in a Spark session of its own: a few queries, two times, and whether both answers are equal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+import streams
+from streams.demo import reference, shop
+from streams.demo.reference import Comparison
+from streams.pipeline import Pipeline
+from streams.session import build_session
+
+RUNS: Final = 2
+"""Each answer is timed so often, and the quickest counts: the first one pays for the JVM's warming up."""
+JVM_END_SECONDS: Final = 10.0
+"""A JVM ends when its standard input does, in well under a second; then it is killed."""
+
+_QUERIES: Final = {
+    "Where does the money come from?": """
+        SELECT country, count(*) AS orders, sum(amount) AS ordered, sum(paid) AS paid
+        FROM orders_wide WHERE customer_id IS NOT NULL GROUP BY country ORDER BY ordered DESC""",
+    "Which paid orders have not been shipped?": """
+        SELECT pay_method, count(*) AS orders, sum(paid) AS paid, max(paid_at) AS last_paid_at
+        FROM orders_wide WHERE pay_event = 'captured' AND shipped_at IS NULL
+        GROUP BY pay_method ORDER BY paid DESC""",
+    "Do visitors who leave at the checkout pay?": """
+        SELECT last_page, count(*) AS visits, round(avg(page_views), 1) AS pages,
+               round(100 * avg(if(paid_at IS NULL, 0, 1)), 1) AS percent_paid
+        FROM orders_wide WHERE clicked_at IS NOT NULL GROUP BY last_page ORDER BY visits DESC""",
+}
+
+
+def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console) -> bool:
+    """Query the table, compare it with Spark's own join over the same topics; returns whether they are equal.
+
+    Raises:
+        TableError: The table cannot be read.
+        pyspark.errors.PySparkException: Spark's part failed.
+    """
+    folder = pipeline.state / "reference"
+    with _session(pipeline.state) as spark:
+        streams.create_view(spark, pipeline.table.uri, shop.TABLE)
+        for question, query in _QUERIES.items():
+            _show(spark, question, query, console)
+        console.print("the same by Spark alone: reading the topics from their beginning ...")
+        try:
+            messages = reference.load_topics(spark, bootstrap_servers, folder)
+            if messages != rows:
+                console.print(f"the topics hold {messages} messages, not {rows}", style="bold red")
+                return False
+            view, join = spark.table(shop.TABLE), reference.join_query(spark)
+            _show_times(_seconds(view), _seconds(join), console)
+            found = reference.compare(view, join)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    _show_comparison(found, console)
+    return found.equal
+
+
+def _show(spark: SparkSession, question: str, query: str, console: Console) -> None:
+    started = time.monotonic()
+    answer = spark.sql(query)
+    rows = answer.collect()
+    seconds = time.monotonic() - started
+    table = Table(title=f"{question} [dim]{seconds:.2f} s[/]", title_justify="left", title_style="bold")
+    for name in answer.columns:
+        table.add_column(name, justify="left" if name == answer.columns[0] else "right")
+    for row in rows:
+        table.add_row(*("-" if value is None else str(value) for value in row))
+    console.print(table)
+
+
+def _seconds(answer: DataFrame) -> float:
+    """Seconds to produce every row and column of an answer, which go nowhere."""
+
+    def run() -> None:
+        answer.write.format("noop").mode("overwrite").save()
+
+    return min(_timed(run) for _ in range(RUNS))
+
+
+def _timed(run: Callable[[], None]) -> float:
+    started = time.monotonic()
+    run()
+    return time.monotonic() - started
+
+
+def _show_times(view: float, join: float, console: Console) -> None:
+    table = Table(title=f"Every row and column, best of {RUNS}", title_justify="left", title_style="bold")
+    table.add_column("how")
+    table.add_column("seconds", justify="right")
+    table.add_row("weft: the live view, merged as it is read", f"{view:.2f}")
+    table.add_row("Spark: dedupe + 3 full outer joins, topics already decoded to Parquet", f"{join:.2f}")
+    console.print(table)
+
+
+def _show_comparison(found: Comparison, console: Console) -> None:
+    if found.equal:
+        console.print(
+            f"snapshot == join: yes ({found.rows[0]} rows, {found.columns} columns)",
+            style="bold green",
+            highlight=False,
+        )
+        return
+    console.print("snapshot == join: no", style="bold red", highlight=False)
+    for difference in found.schema_differences:
+        console.print(f"  column {difference}", markup=False)
+    console.print(
+        f"  rows: {found.rows[0]} in the snapshot, {found.rows[1]} in the join; "
+        f"only in the snapshot {found.only[0]}, only in the join {found.only[1]}"
+    )
+    for example in found.examples:
+        values = example.asDict()
+        copies = values.pop("_copies")
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
+        console.print(f"  only in the {'snapshot' if copies > 0 else 'join'}: {shown}", markup=False)
+
+
+@contextlib.contextmanager
+def _session(state: Path) -> Iterator[SparkSession]:
+    """Spark in this process, its chatter in a log; when the block ends its JVM has ended too."""
+    with _output_to(state / "logs" / "spark-sql.log"):
+        spark = build_session("weft demo", {"spark.driver.memory": "2g"}, scratch=state / "scratch" / "demo")
+    try:
+        yield spark
+    finally:
+        gateway = SparkContext._gateway  # noqa: SLF001 - pyspark has no way to end its JVM before Python ends
+        with contextlib.suppress(Exception):  # a JVM that died is what is wanted here
+            spark.stop()
+        process = getattr(gateway, "proc", None)
+        if isinstance(process, subprocess.Popen):
+            _end_jvm(process)
+            # The next session of this process must start a JVM of its own.
+            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - see above
+
+
+def _end_jvm(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(JVM_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(JVM_END_SECONDS)
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """Let what is started in the block write to a file: a JVM takes over its parent's output for good."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        saved = [(number, os.dup(number)) for number in (1, 2)]
+        try:
+            for number, _ in saved:
+                os.dup2(file.fileno(), number)
+            yield
+        finally:
+            for number, copy in saved:
+                os.dup2(copy, number)
+                os.close(copy)

@@ -1,0 +1,88 @@
+"""Which file groups are due for compaction, and why; on values alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from storage.core.compaction_plan import COLD_FACTOR, Due, plan_due
+from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, SliceFile
+from storage.core.names import LaneName, Path
+from storage.core.slices import FileSlice, LiveFile
+from storage.core.timeline import FileGroup
+
+A, B = LaneName("a"), LaneName("b")
+EMPTY = LogIndex(
+    partitions=[],
+    pieces=Pieces(partition=[], bucket=[], block=[], start=[], rows=[], deletes=[]),
+    blocks=Blocks(offset=[], length=[], crc32=[], rows=[], key_min=[], key_max=[], ordering_min={}, ordering_max={}),
+)
+
+
+def log_file(lane: LaneName, seq: int) -> LiveFile:
+    file = FileRef(path=Path("log/x"), size=1, crc32=0, rows=1)
+    log = LogFile(file=file, form="event", groups=[1], columns=["k"], deletes=0, bits=1, index=EMPTY)
+    return LiveFile(lane, seq, seq, log, EMPTY)
+
+
+def group(bucket: int, positions: list[int], *, base: int = 0, log: int = 1) -> FileSlice:
+    ref = FileRef(path=Path("base/x"), size=base, crc32=0, rows=1)
+    made = SliceFile(
+        partition="", bits=1, bucket=bucket, parent={}, cut={}, groups=[1], base=ref, shadow=None, ordering_max={}
+    )
+    ints = np.array(positions, np.int64)
+    return FileSlice(
+        FileGroup("", 1, bucket),
+        made if base else None,
+        ints,
+        ints * 0,
+        ints * 0,
+        ints * 0 + 1,
+        0,
+        log if positions else 0,
+    )
+
+
+def due(slices: list[FileSlice], files: list[LiveFile], *, head: int = 10, **policy: float) -> dict[int, Due]:
+    given = {"min_commits": 3, "max_log_ratio": 0.5, **policy}
+    planned = plan_due(
+        slices,
+        files,
+        {A: head, B: head},
+        min_commits=int(given["min_commits"]),
+        max_log_ratio=given["max_log_ratio"],
+    )
+    return {found.bucket: why for found, why in planned.items()}
+
+
+def test_many_commits_make_a_file_group_due() -> None:
+    files = [log_file(A, 8), log_file(A, 9), log_file(B, 9)]
+    found = due([group(0, [0, 1, 2], base=1000), group(1, [0, 1], base=1000)], files)
+    assert found == {0: Due(3, 1, 1000, "commits")}
+
+
+def test_files_of_one_commit_count_once() -> None:
+    files = [log_file(A, 9), log_file(A, 9), log_file(A, 9)]
+    assert due([group(0, [0, 1, 2], base=1000)], files) == {}
+
+
+@pytest.mark.parametrize(("log", "expected"), [(500, None), (501, "bytes")])
+def test_large_logs_make_a_file_group_due(log: int, expected: str | None) -> None:
+    found = due([group(0, [0], base=1000, log=log)], [log_file(A, 9)])
+    assert [why.reason for why in found.values()] == ([expected] if expected else [])
+
+
+def test_a_file_group_without_a_base_is_due_at_its_first_commit() -> None:
+    assert due([group(0, [0])], [log_file(A, 9)])[0].reason == "bytes"
+
+
+def test_what_has_no_logs_is_never_due() -> None:
+    assert due([group(0, [], base=1000)], [], head=10**6) == {}
+
+
+@pytest.mark.parametrize(("behind", "cold"), [(COLD_FACTOR * 3 - 1, False), (COLD_FACTOR * 3, True)])
+def test_one_cold_commit_makes_everything_with_logs_due(behind: int, cold: bool) -> None:  # noqa: FBT001
+    files = [log_file(A, 100 - behind), log_file(B, 100)]
+    found = due([group(0, [0], base=1000), group(1, [1], base=1000)], files, head=100)
+    assert {why.reason for why in found.values()} == ({"cold"} if cold else set())
+    assert set(found) == ({0, 1} if cold else set())

@@ -1,0 +1,308 @@
+"""The command line: what it prints, its exit codes, and a pipeline from broker to query in real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from storage import Table
+from streams.cli import app
+from streams.demo.broker import EmbeddedBroker
+from streams.pipeline import load_pipeline
+
+PATIENCE_SECONDS = 180.0  # two JVMs start at once, on a machine that does other things too
+CONFIG: dict[str, Any] = {
+    "key": ["id"],
+    "buckets": 2,
+    "columns": {"id": "bigint", "a": "string", "at": "bigint", "b": "double"},
+    "groups": {"ga": {"columns": ["a", "at"], "ordering": ["at"]}, "gb": {"columns": ["b"]}},
+    "streams": {"sa": {"groups": ["ga"]}, "sb": {"groups": ["gb"]}},
+}
+
+
+def weft(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(tmp_path / "wide-1", CONFIG)
+    with table.writer("sa") as writer:
+        writer.append(pa.table({"id": [1, 2], "a": ["x", "[red]y"], "at": [1, 1]}))
+    return table
+
+
+def pipeline_file(folder: Path, **changes: Any) -> Path:
+    path = folder / "p.yaml"
+    source = {"type": "spark", "format": "rate"}
+    whole = {"table": {"uri": "./wide", "config": CONFIG}, "writers": {"sa": {"source": source}}, **changes}
+    path.write_text(yaml.safe_dump(whole))
+    return path
+
+
+def test_help_names_every_command_and_the_exit_codes() -> None:
+    text = weft("--help").output
+    for word in ("demo", "init", "run", "sql", "show", "compact", "Exit codes: 0 ok"):
+        assert word in text
+    assert weft("shwo").exit_code == 2
+
+
+def test_init_writes_a_pipeline_that_loads_and_never_overwrites(tmp_path: Path) -> None:
+    assert weft("init", tmp_path / "new").exit_code == 0
+    written = tmp_path / "new/pipeline.yaml"
+    assert list(load_pipeline(written).writers) == ["orders", "payments"]
+    written.write_text("mine")
+    again = weft("init", tmp_path / "new")
+    assert again.exit_code == 1
+    assert "exists already" in again.stderr
+    assert written.read_text() == "mine"
+
+
+def test_show_overview(table: Table) -> None:
+    text = weft("show", table.uri).stdout
+    assert "0 compacted, and 2 events in logs" in text
+    assert "a string, at bigint" in text
+    (line,) = weft("show", table.uri, "--json").stdout.splitlines()
+    facts = json.loads(line)
+    assert (facts["events_in_logs"], facts["commits_waiting"]) == (2, 1)
+    assert facts["schema"]["key"] == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("what", "first"),
+    [("timeline", {"lane": "sa", "kind": "DATA", "rows": 2}), ("files", {"base_rows": 0}), ("streams", {"lane": "sa"})],
+)
+def test_show_the_rest(table: Table, what: str, first: dict[str, Any]) -> None:
+    assert weft("show", table.uri, what).exit_code == 0
+    lines = [json.loads(line) for line in weft("show", table.uri, what, "--json").stdout.splitlines()]
+    assert first.items() <= lines[0].items()
+    if what == "timeline":
+        assert len(weft("show", table.uri, what, "--json", "--limit", "2").stdout.splitlines()) == 2
+
+
+def test_compact(table: Table) -> None:
+    first = json.loads(weft("compact", table.uri, "--json").stdout)
+    assert (first["rows"], first["skipped"]) == (2, {})
+    assert "nothing to do" in weft("compact", table.uri).stdout
+    assert "rows        2\n" in weft("show", table.uri).stdout
+
+
+@pytest.mark.parametrize("command", [["show"], ["compact"], ["sql", "SELECT 1"]])
+def test_a_table_that_is_not_there(tmp_path: Path, command: list[str]) -> None:
+    result = weft(command[0], tmp_path / "none", *command[1:])
+    assert result.exit_code == 1
+    assert "there is no table at" in result.stderr
+    assert "hint: " in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_table_is_found_through_its_pipeline(table: Table, tmp_path: Path) -> None:
+    path = pipeline_file(tmp_path, table={"uri": table.uri}, writers="${NOT_NEEDED_HERE}")
+    assert weft("show", path).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "message"),
+    [
+        ({"writers": {"sa": {"source": {"type": "kafka", "topic": "t"}}}}, [], "p.yaml: writers.sa.schema: is missing"),
+        ({}, ["--writer", "sb"], "the pipeline has no writer 'sb'"),
+        ({"clean": {}}, [], "p.yaml: clean: cleaning is not in this version"),
+    ],
+)
+def test_a_wrong_pipeline_is_a_matter_of_usage(
+    tmp_path: Path, changes: dict[str, Any], arguments: list[str], message: str
+) -> None:
+    result = weft("run", pipeline_file(tmp_path, **changes), *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "wide").exists()
+
+
+def test_run_refuses_a_table_that_is_another(tmp_path: Path) -> None:
+    Table.create(tmp_path / "wide", {**CONFIG, "buckets": 4})
+    result = weft("run", pipeline_file(tmp_path))
+    assert result.exit_code == 1
+    assert "bucket_bits: 1 in the file, 2 in the table" in result.stderr
+
+
+def test_run_without_a_configuration_needs_a_table(tmp_path: Path) -> None:
+    result = weft("run", pipeline_file(tmp_path, table={"uri": "./wide"}))
+    assert result.exit_code == 1
+    assert "add table.config to the pipeline" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["run"], ["sql", "SELECT 1"]])
+def test_without_java_it_says_how_to_get_it(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    result = weft(command[0], pipeline_file(tmp_path, table={"uri": table.uri}), *command[1:])
+    assert result.exit_code == 1
+    assert "Spark needs Java, and JAVA_HOME is" in result.stderr
+    assert "install Java 17 or newer" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is Java 11; Spark needs 17 or newer"),
+        ("echo 'java version \"1.8.0_392\"' >&2", "is Java 8; Spark needs 17 or newer"),
+        ("echo broken >&2; exit 1", "does not run: broken"),
+    ],
+)
+def test_java_that_does_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str) -> None:
+    from storage.errors import NotFound
+    from streams.session import check_java
+
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NotFound, match=message):
+        check_java()
+
+
+# From here on: real processes.
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "streams.cli", *(str(argument) for argument in arguments)]
+
+
+def produce(broker: EmbeddedBroker, topic: str, messages: Sequence[dict[str, Any] | bytes]) -> None:
+    producer = broker.producer()
+    for message in messages:
+        producer.produce(topic, message if isinstance(message, bytes) else json.dumps(message).encode())
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def kafka_pipeline(folder: Path, broker: EmbeddedBroker, *topics: str) -> Path:
+    """Writers sa and sb, as many as there are topics; quick to start, for their lives are short."""
+    first, second = topics[0], topics[-1]
+    writers = {
+        "sa": {
+            "source": {"type": "kafka", "topic": first},
+            "schema": {"id": "bigint", "a": "string", "at": "bigint"},
+            "dead_letter": "./dead/sa",
+        },
+        "sb": {
+            "source": {"type": "kafka", "topic": second},
+            "schema": {"id": "bigint", "v": "double"},
+            "select": {"id": "id", "b": "v * 2"},
+            "where": "v IS NOT NULL",
+        },
+    }
+    return pipeline_file(
+        folder,
+        kafka={"bootstrap.servers": broker.bootstrap_servers},
+        writers={name: {**writers[name], "trigger": "100 ms"} for name in ("sa", "sb")[: len(topics)]},
+        spark={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+        compaction={"every": 0.5, "min_commits": 2},
+    )
+
+
+def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    broker.create_topics({"cli-once": 2})
+    produce(broker, "cli-once", [{"id": i % 50, "a": f"v{i}", "at": i} for i in range(100)])
+    produce(broker, "cli-once", [b"not json"])
+    path = kafka_pipeline(tmp_path, broker, "cli-once")
+    run = subprocess.run(command("run", path, "--once", "--json"), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    last = {line["job"]: line for line in map(json.loads, run.stdout.splitlines())}
+    assert {name: line["state"] for name, line in last.items()} == {"sa": "done", "compaction": "done"}
+    assert (last["sa"]["rows"], last["sa"]["dead_letters"], last["sa"]["lag"]) == (100, 1, 0)
+    overview = json.loads(weft("show", path, "--json").stdout)
+    assert (overview["rows_in_base"], overview["events_in_logs"]) == (50, 0)
+    letters = [json.loads(line) for file in (tmp_path / "dead/sa").rglob("*.jsonl") for line in file.open()]
+    assert [letter["value"] for letter in letters] == ["not json"]
+
+    sql = "SELECT count(*) AS n, max(t.at) AS newest FROM t JOIN wide USING (id) WHERE id < 2"
+    asked = subprocess.run(command("sql", path, sql, "--json"), capture_output=True, text=True, check=False)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout) == {"n": 2, "newest": 51}
+    assert asked.stderr == "", "Spark's own words stay out of the way"
+
+
+class Running:
+    """``weft run`` in the background; its JSON lines by job."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            command("run", path, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.pids: set[int] = set()
+
+    def until(self, job: str, **fields: Any) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        assert self.process.stdout is not None
+        while time.monotonic() < deadline:
+            text = self.process.stdout.readline()
+            assert text, f"it ended: {self.process.communicate()[1]}"
+            line = json.loads(text)
+            self.pids |= {line["pid"]} - {None}
+            if line["job"] == job and fields.items() <= line.items():
+                return line
+        raise AssertionError(f"{job} was not {fields} within {PATIENCE_SECONDS} s")
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Running]]:
+    started: list[Running] = []
+    yield started
+    for run in started:
+        run.process.kill()
+        run.process.communicate()
+
+
+def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
+    tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
+) -> None:
+    broker.create_topics({"cli-a": 1, "cli-b": 1})
+    produce(broker, "cli-a", [{"id": 1, "a": "first", "at": 1}])
+    produce(broker, "cli-b", [{"id": 1, "v": 0.5}, {"id": 2}])
+    run = Running(kafka_pipeline(tmp_path, broker, "cli-a", "cli-b"))
+    runs.append(run)
+    for job in ("sa", "sb"):
+        assert run.until(job, rows=1)["restarts"] == 0
+
+    table = Table.open(tmp_path / "wide")
+    with table.writer("sa", owner="somebody else") as other:
+        other.append(pa.table({"id": [7], "a": ["theirs"], "at": [1]}))
+        produce(broker, "cli-a", [{"id": 1, "a": "second", "at": 2}])
+        fenced = run.until("sa", state="fenced")
+    assert "claimed by somebody else" in fenced["message"]
+    produce(broker, "cli-b", [{"id": 1, "v": 1.5}])
+    run.until("sb", rows=2)
+
+    run.process.send_signal(signal.SIGTERM)
+    _, complaints = run.process.communicate(timeout=PATIENCE_SECONDS)
+    assert run.process.returncode == 1, "one writer does not do what it was started for"
+    assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
+    rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
+    assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "nothing lost, nothing doubled, nothing after the fence"
+    assert all(_gone(pid) for pid in run.pids), "no process is left, the JVMs included"
+
+
+def _gone(group: int) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while _alive(group) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not _alive(group)
+
+
+def _alive(group: int) -> bool:
+    """Whether a process group has a process; one that is dead and waits for init to take note does not count."""
+    listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    return any(pgid == str(group) and stat[0] != "Z" for pgid, stat in map(str.split, listed.splitlines()))

@@ -1,0 +1,133 @@
+"""The compaction service against real tables: what it does, what it leaves, how it bears failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage import Table
+from storage.errors import CorruptData
+from streams import services
+from streams.pipeline_model import CompactionSection
+from streams.services import compact_round, compact_until
+from streams.status import Report, Reporter
+
+CONFIG = {
+    "key": ["id"],
+    "buckets": 2,
+    "columns": {"id": "bigint", "a": "string"},
+    "groups": {"g": {"columns": ["a"]}},
+    "streams": {"s": {"groups": ["g"]}},
+}
+POLICY = CompactionSection(every=0.1, min_commits=3, max_log_ratio=1e9)
+
+
+@pytest.fixture
+def reporter() -> Iterator[Reporter]:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    yield Reporter(writing, Report())
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", CONFIG)
+
+
+def append(table: Table, commits: int, *, keys: int = 50) -> None:
+    with table.writer("s") as writer:
+        for _ in range(commits):
+            writer.append(pa.table({"id": range(keys), "a": ["x"] * keys}))
+
+
+def waiting(table: Table) -> int:
+    return len({(file.lane, file.seq) for file in table.snapshot().files})
+
+
+class Stop:
+    """Says stop after so many rounds, and notes how long each wait would have been."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds, self.waits = rounds, list[float]()
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.rounds -= 1
+        return self.rounds < 0
+
+
+def test_what_is_due_is_compacted(table: Table, reporter: Reporter) -> None:
+    append(table, 1)
+    compact_round(table, POLICY, reporter)  # the first slice: any log is large against no base
+    assert waiting(table) == 0
+    append(table, 2)
+    compact_round(table, POLICY, reporter)
+    assert waiting(table) == 2, "below min_commits"
+    assert reporter.report.doing == "idle"
+    append(table, 1)
+    compact_round(table, POLICY, reporter)
+    assert waiting(table) == 0
+    assert reporter.report.commits == 2
+    assert reporter.report.message.startswith("2 file groups, ")
+    assert reporter.report.committed_at_ms is not None
+
+
+def test_only_due_file_groups_are_touched(table: Table, reporter: Reporter) -> None:
+    append(table, 1)
+    compact_round(table, POLICY, reporter)
+    before = {s.group: s.slice for s in table.snapshot().slices}
+    append(table, 3, keys=1)  # one key lives in one file group
+    compact_round(table, POLICY, reporter)
+    changed = [s.group for s in table.snapshot().slices if s.slice != before[s.group]]
+    assert len(changed) == 1
+
+
+def test_without_a_policy_everything_is_compacted(table: Table, reporter: Reporter) -> None:
+    append(table, 1)
+    compact_round(table, POLICY, reporter)
+    append(table, 1)
+    compact_round(table, None, reporter)
+    assert waiting(table) == 0
+
+
+def test_rounds_follow_the_interval_until_stopped(table: Table, reporter: Reporter) -> None:
+    append(table, 1)
+    stop = Stop(rounds=3)
+    compact_until(stop, table, POLICY, reporter)  # type: ignore[arg-type]
+    assert stop.waits[0] == 0
+    assert all(0 <= wait <= 0.1 for wait in stop.waits)
+    assert waiting(table) == 0
+
+
+def test_failing_rounds_are_told_spaced_out_and_bounded(table: Table, reporter: Reporter, tmp_path: Path) -> None:
+    append(table, 3)
+    shutil.rmtree(tmp_path / "t/log")
+    stop = Stop(rounds=100)
+    with pytest.raises(CorruptData, match="is missing"):
+        compact_until(stop, table, POLICY, reporter)  # type: ignore[arg-type]
+    assert [round(wait, 3) for wait in stop.waits] == [0, 0.2, 0.4, 0.8, 1.6]
+    assert "is missing" in reporter.report.message
+    assert len(stop.waits) == services.MAX_FAILURES
+
+
+def test_a_store_that_comes_back_is_served_again(table: Table, reporter: Reporter, tmp_path: Path) -> None:
+    append(table, 3)
+    (tmp_path / "t/log").rename(tmp_path / "away")
+
+    class Repair(Stop):
+        def wait(self, seconds: float) -> bool:
+            if len(self.waits) == 2:
+                (tmp_path / "away").rename(tmp_path / "t/log")
+            return super().wait(seconds)
+
+    stop = Repair(rounds=4)
+    compact_until(stop, table, POLICY, reporter)  # type: ignore[arg-type]
+    assert waiting(table) == 0
+    assert stop.waits[-1] <= 0.1

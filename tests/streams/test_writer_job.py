@@ -1,0 +1,124 @@
+"""The writer process's own small decisions: what it counts, what it calls lag, which error it tells."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from storage.core.names import LaneName
+from storage.errors import Fenced, InvalidInput
+from storage.writer import Commit
+from streams.kafka.errors import DataLoss, SourceUnavailable
+from streams.sink import CommitReport
+from streams.status import Ending, Report, Reporter, describe, ending_of
+from streams.writer_job import Progress, failure_of, messages_behind
+
+
+class Source(NamedTuple):
+    endOffset: str | None  # noqa: N815 - Spark's name
+    latestOffset: str | None  # noqa: N815 - Spark's name
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def committed(seq: int, rows: int, *, replayed: bool = False, refused: int = 0) -> CommitReport:
+    return CommitReport(Commit(LaneName("a"), seq, rows, 0, replayed), seq, refused, 0.1, 1000 + seq)
+
+
+def test_commits_add_up(pipe: tuple[int, int]) -> None:
+    reporter = Reporter(pipe[1], Report())
+    progress = Progress(reporter, 1.0)
+    progress.committed(committed(2, 10))
+    progress.committed(committed(3, 5, refused=2))
+    last = reporter.report
+    assert (last.rows, last.commits, last.seq, last.dead_letters, last.committed_at_ms) == (15, 2, 3, 2, 1003)
+    assert last.rows_per_second > 0
+    assert [json.loads(line)["rows"] for line in os.read(pipe[0], 9999).splitlines()] == [10, 15]
+
+
+def test_a_replayed_batch_counts_only_if_nobody_was_told_of_it(pipe: tuple[int, int]) -> None:
+    told = Reporter(pipe[1], Report(rows=15, commits=2, seq=3))
+    Progress(told, 1.0).committed(committed(3, 5, replayed=True))
+    assert (told.report.rows, told.report.commits) == (15, 2)
+    untold = Reporter(pipe[1], Report(rows=10, commits=1, seq=2))
+    Progress(untold, 1.0).committed(committed(3, 5, replayed=True))
+    assert (untold.report.rows, untold.report.commits, untold.report.seq) == (15, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("sources", "behind"),
+    [
+        ([Source('{"t": {"0": 5, "1": 7}}', '{"t": {"0": 9, "1": 7}}')], 4),
+        ([Source('{"t": {"0": 5}}', '{"t": {"0": 5, "1": 3}}')], 3),
+        ([Source('{"t": {"0": 9}}', '{"t": {"0": 5}}')], 0),
+        ([Source("{}", '{"t": {"0": 5}}'), Source('{"u": {"0": 1}}', '{"u": {"0": 2}}')], 6),
+        ([Source("7", "9")], None),
+        ([Source('{"t": {"0": 5}}', None)], None),
+        ([Source('{"logOffset": 3}', '{"logOffset": 3}')], None),
+        ([Source("not json", "not json")], None),
+    ],
+)
+def test_messages_behind(sources: list[Any], behind: int | None) -> None:
+    assert messages_behind(sources) == behind
+
+
+def wrapped(text: str) -> StreamingQueryException:
+    traceback = f'Traceback (most recent call last):\n  File "x.py", line 1, in call\n    raise e\n{text}\n'
+    return StreamingQueryException(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: {traceback}\n=== Plan ===")
+
+
+def test_an_error_of_ours_is_found_in_sparks() -> None:
+    original = Fenced("lane 'a' was claimed by b (claim 2; this writer holds claim 1)", hint="this writer must stop")
+    found = failure_of(wrapped(f"storage.errors.Fenced: {original}"))
+    assert isinstance(found, Fenced)
+    assert (found.message, found.hint) == (original.message, original.hint)
+    assert ending_of(found) is Ending.FENCED
+
+
+def test_of_several_errors_the_last_raised_is_told() -> None:
+    found = failure_of(
+        wrapped("storage.errors.NotFound: first\n\nDuring handling:\nstorage.errors.InvalidInput: second")
+    )
+    assert isinstance(found, InvalidInput)
+    assert (found.message, found.hint) == ("second", "")
+
+
+def test_errors_of_the_source_are_known_too() -> None:
+    lost = failure_of(wrapped("streams.kafka.errors.DataLoss: offsets are gone\n  hint: keep them"))
+    assert isinstance(lost, DataLoss)
+    assert ending_of(lost) is Ending.REFUSED
+    away = failure_of(wrapped("streams.kafka.errors.SourceUnavailable: no answer"))
+    assert isinstance(away, SourceUnavailable)
+    assert ending_of(away) is Ending.FAILED
+
+
+def test_a_mistake_in_an_expression_is_the_users() -> None:
+    found = failure_of(AnalysisException("[UNRESOLVED_COLUMN] no column x; line 1 pos 0;\n'Project ['x]\n"))
+    assert isinstance(found, InvalidInput)
+    assert found.message == "[UNRESOLVED_COLUMN] no column x; line 1 pos 0"
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    for error in (OSError("disk"), wrapped("ValueError: x"), wrapped("storage.errors.NoSuchClass: x")):
+        assert failure_of(error) is error
+        assert ending_of(error) is Ending.FAILED
+
+
+def test_code_of_a_source_that_fails_may_do_better_next_time() -> None:
+    error = AnalysisException("[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback:\n  File x\nTimeoutError: no\n answer\n")
+    assert failure_of(error) is error
+    assert describe(error) == "TimeoutError: no"
+    assert describe(OSError("a\n b")) == "OSError: a b"
+    assert describe(InvalidInput("a", hint="b")) == "a (b)"

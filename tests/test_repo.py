@@ -1,0 +1,130 @@
+"""Repository rules, as tests: what may import what, what may stand where, how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TOP_LEVEL = {"pyproject.toml", "README.md", "storage", "streams", "deploy", "tests"}
+MAX_LINES = 500
+# The core is values in, values out: no files, clocks, chance, threads or logs.
+BANNED_IN_CORE = {
+    *("os", "io", "pathlib", "shutil", "tempfile", "glob", "socket", "subprocess", "urllib.request", "http"),
+    *("time", "random", "secrets", "uuid", "threading", "multiprocessing", "concurrent", "asyncio", "queue"),
+    *("logging", "warnings", "fsspec", "pyarrow.fs", "pyarrow.parquet", "pyarrow.dataset"),
+}
+# Rooms of storage that do I/O; the core may import none of them.
+IMPURE = {path.stem for path in (ROOT / "storage").glob("*.py")} - {"__init__", "errors"}
+
+
+def tracked() -> list[Path]:
+    """Files that git knows or would add; what is ignored is nobody's business."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive has no git
+        return [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file() and _is_ours(path)]
+    return sorted(Path(line) for line in found.splitlines() if (ROOT / line).is_file())
+
+
+def _is_ours(path: Path) -> bool:
+    return not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
+
+
+FILES = tracked()
+PYTHON = [path for path in FILES if path.suffix == ".py"]
+
+
+def modules(*folders: str) -> list[Path]:
+    return [path for path in PYTHON if path.parts[0] in folders]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, also within functions and under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def banned(module: str, names: set[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def test_the_rules_see_the_files() -> None:
+    assert len(modules("storage")) > 25
+    assert Path("storage/core/names.py") in PYTHON
+    assert "storage.core.keys" in set(imports(Path("storage/core/collapse.py")))
+
+
+@pytest.mark.parametrize("path", modules("storage"), ids=str)
+def test_storage_knows_neither_spark_nor_streams(path: Path) -> None:
+    assert [name for name in imports(path) if banned(name, {"pyspark", "py4j", "streams", "confluent_kafka"})] == []
+
+
+@pytest.mark.parametrize("path", [path for path in modules("storage") if "core" in path.parts], ids=str)
+def test_the_core_is_pure(path: Path) -> None:
+    found = set(imports(path))
+    assert [name for name in found if banned(name, BANNED_IN_CORE)] == []
+    assert [name for name in found if banned(name, {f"storage.{room}" for room in IMPURE})] == []
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert calls & {"open", "print", "input"} == set()
+
+
+@pytest.mark.parametrize("path", [path for path in PYTHON if path.parts[0] != "streams"], ids=str)
+def test_only_streams_and_its_tests_import_pyspark(path: Path) -> None:
+    allowed = path.parts[:2] in {("tests", "streams"), ("tests", "benchmarks")} or path.parts[0] == "deploy"
+    assert allowed or not any(banned(name, {"pyspark", "py4j"}) for name in imports(path))
+
+
+def test_the_top_level_holds_only_what_belongs_there() -> None:
+    assert {path.parts[0] for path in FILES if not path.parts[0].startswith(".")} - TOP_LEVEL == set()
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=str)
+def test_no_file_is_too_long(path: Path) -> None:
+    assert len((ROOT / path).read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.suffix in {".py", ".md", ".sh", ".toml", ".yaml"}], ids=str
+)
+def test_no_file_has_unfinished_business_or_names_a_place_outside(path: Path) -> None:
+    if path == Path("tests/test_repo.py"):
+        return
+    text = (ROOT / path).read_text(encoding="utf-8")
+    marks = ["TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"]
+    places = ["/wo" + "rk/", "../sha" + "red", ".libr" + "ary", "/ro" + "ot/", "/ho" + "me/"]
+    assert [word for word in (*marks, *places) if word in text] == []
+
+
+@pytest.mark.parametrize("path", modules("storage", "streams", "tests"), ids=str)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    source = (ROOT / path).read_text(encoding="utf-8")
+    if path.name == "__init__.py" and not source.strip():
+        assert path.parts[0] == "tests", "packages that are shipped say what they are"
+        return
+    assert ast.get_docstring(ast.parse(source)), f"{path} has no docstring"
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in PYTHON if path.parts[0] == "tests"}
+    folders |= {parent for folder in folders for parent in folder.parents if parent.parts}
+    assert [str(folder) for folder in sorted(folders) if not (ROOT / folder / "__init__.py").is_file()] == []
+
+
+def test_no_room_is_called_utils() -> None:
+    assert [str(p) for p in PYTHON if p.stem in {"util", "utils", "helper", "helpers", "common", "misc"}] == []
