@@ -126,6 +126,10 @@ def build_schema(config: TableConfig) -> TableSchema:
     by_name = {column.name: column for column in columns}
     _check_key(config, by_name)
     _check_groups(config, by_name)
+    functions = {
+        name: check_functions(f"groups.{name}", group, by_name) if group.merge == "aggregate" else ()
+        for name, group in config.groups.items()
+    }
     _check_streams(config)
     return TableSchema(
         key=tuple(config.key),
@@ -139,7 +143,7 @@ def build_schema(config: TableConfig) -> TableSchema:
                 tuple(n for n in config.columns if n in group.columns),
                 tuple(group.ordering),
                 group.merge,
-                check_functions(f"groups.{name}", group, by_name) if group.merge == "aggregate" else (),
+                functions[name],
                 tuple((n, format_type(parse_type(type_name))) for n, type_name in group.state.items()),
             )
             for i, (name, group) in enumerate(config.groups.items(), start=1)
@@ -257,17 +261,17 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
                     hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
                 )
         custom = _MERGER.fullmatch(group.merge) is not None
+        if group.merge not in _MERGE_MODES and not custom:
+            raise InvalidInput(
+                f"{field}.merge: {group.merge!r} is not a merge mode of this version",
+                hint=f"modes: {', '.join(_MERGE_MODES)}, or a merger as module:function",
+            )
         for state in group.state:
             if not custom or state.startswith("_") or state in config.columns:
                 raise InvalidInput(
                     f"{field}.state.{state}: not a state column",
                     hint="only custom mergers keep state; its names are not those of columns and have no leading '_'",
                 )
-        if group.merge not in _MERGE_MODES and not custom:
-            raise InvalidInput(
-                f"{field}.merge: {group.merge!r} is not a merge mode of this version",
-                hint=f"modes: {', '.join(_MERGE_MODES)}, or a merger as module:function",
-            )
         if group.functions and group.merge != "aggregate":
             raise InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
         if group.merge == "latest_non_null" and len(group.columns) - len(group.ordering) > MAX_COLUMNS:
