@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 BALANCE_STATE = {"ups": "bigint", "downs": "bigint", "best": "bigint", "final": "string"}
 
@@ -46,6 +47,13 @@ def balance(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
             for name, values in result.items()
         }
     )
+
+
+def hiding(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
+    """Newest row of each key; absent where its ``*_t`` is "hide", which an upsert alone can thus do."""
+    (name,) = (name for name in rows.column_names if name.endswith("_t"))
+    words = pc.coalesce(rows.column("word"), rows.column(name)).take(pa.array(offsets[1:] - 1))
+    return pa.table({name: words, "word": words, "_present": pc.not_equal(words, "hide")})
 
 
 def failing(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:  # noqa: ARG001 - the merger's signature

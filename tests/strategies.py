@@ -112,6 +112,14 @@ Step = Append | Compact | Remember
 
 
 @dataclass(frozen=True)
+class Pools:
+    """What the rows of one history choose from: few values, so that keys collide and ordering values tie."""
+
+    keys: list[tuple[Any, ...]]
+    ordering: Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
 class Story:
     """A table and what happens to it."""
 
@@ -255,16 +263,22 @@ def _streams(draw: st.DrawFn, groups: Mapping[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def stories(
-    draw: st.DrawFn, *, ordering: str = "any", max_steps: int = 12, max_rows: int = 8, modes: Sequence[str] = MODES
+    draw: st.DrawFn,
+    *,
+    ordering: str = "any",
+    max_steps: int = 12,
+    max_rows: int = 8,
+    max_groups: int = 4,
+    modes: Sequence[str] = MODES,
 ) -> Story:
     """A configuration and a history. ``ordering="distinct"``: no two events ever have equal ordering values."""
-    config = draw(configs(ordering=ordering, modes=modes))
-    keys = draw(key_pools(config))
+    config = draw(configs(ordering=ordering, modes=modes, max_groups=max_groups))
+    pool = draw(pools(config))
     steps: list[Step] = []
-    for _ in range(draw(st.integers(1, max_steps))):
+    for _ in range(draw(st.sampled_from(range(1, max_steps + 1)))):
         kind = draw(st.integers(0, 9))
         if kind <= 6:
-            steps.append(draw(appends(config, keys, max_rows)))
+            steps.append(draw(appends(config, pool, max_rows)))
         elif kind <= 8:
             steps.append(Compact(draw(st.just(frozenset(range(8))) | st.frozensets(st.integers(0, 7)))))
         else:
@@ -275,14 +289,19 @@ def stories(
 
 
 @st.composite
-def key_pools(draw: st.DrawFn, config: Config) -> list[tuple[Any, ...]]:
-    """The few keys of a history."""
+def pools(draw: st.DrawFn, config: Config) -> Pools:
+    """The few keys and ordering values of a history."""
     one = st.tuples(*(st.sampled_from(POOLS[type_of(config, name)]) for name in config["key"]))
-    return draw(st.lists(one, min_size=1, max_size=6, unique=True))
+    columns = [name for group in config["groups"].values() for name in group["ordering"]]
+    values = {name: st.sampled_from(POOLS[type_of(config, name)]) for name in columns}
+    return Pools(
+        draw(st.lists(one, min_size=1, max_size=draw(st.sampled_from([1, 2, 6])), unique=True)),
+        {name: draw(st.lists(value, min_size=2, max_size=3)) for name, value in values.items()},
+    )
 
 
 @st.composite
-def appends(draw: st.DrawFn, config: Config, keys: list[tuple[Any, ...]], max_rows: int) -> Append:
+def appends(draw: st.DrawFn, config: Config, pool: Pools, max_rows: int) -> Append:
     stream = draw(st.sampled_from(list(config["streams"])))
     groups = config["streams"][stream]["groups"]
     present = draw(st.just(groups) | st.lists(st.sampled_from(groups), min_size=1, unique=True))
@@ -295,7 +314,7 @@ def appends(draw: st.DrawFn, config: Config, keys: list[tuple[Any, ...]], max_ro
         if ordering or len(omitted) < len(values):
             columns = [name for name in columns if name not in omitted]
     # The strategies of one cell each, made once.
-    cells = {name: st.sampled_from([None, *_pool(config, name)]) for name in columns}
+    cells = {name: st.sampled_from([None, *_values(config, pool, name)]) for name in columns}
     # Any column of the groups may be named as supplied, also one that the batch omits: NULL is its value then.
     supplies = [name for group in partial for name in config["groups"][group]["columns"]]
     reserved: dict[str, st.SearchStrategy[Any]] = {}
@@ -303,17 +322,18 @@ def appends(draw: st.DrawFn, config: Config, keys: list[tuple[Any, ...]], max_ro
         reserved["_supplied"] = st.none() | st.lists(st.sampled_from(supplies), max_size=3)
     with_op = draw(st.booleans())
     rows = [
-        draw(_rows(config, keys, present, cells | reserved, with_op=with_op))
-        for _ in range(draw(st.integers(0, max_rows)))
+        draw(_rows(config, pool.keys, present, cells | reserved, with_op=with_op))
+        for _ in range(draw(st.sampled_from(range(max_rows + 1))))
     ]
     lane = draw(st.sampled_from([stream, stream, f"{stream}-backfill"]))
     return Append(stream, lane, rows)
 
 
-def _pool(config: Config, column: str) -> Sequence[Any]:
+def _values(config: Config, pool: Pools, column: str) -> Sequence[Any]:
     type_name = input_type(config, column)
-    ordering = any(column in group["ordering"] for group in config["groups"].values())
-    return [NAN, *POOLS[type_name]] if type_name in {"double", "float"} and not ordering else POOLS[type_name]
+    if column in pool.ordering:
+        return pool.ordering[column]
+    return [NAN, *POOLS[type_name]] if type_name in {"double", "float"} else POOLS[type_name]
 
 
 @st.composite

@@ -6,8 +6,6 @@ them; a failure prints the steps as a program.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage import Table, base_file, log_file
 from tests.storage.world import World, expected_bag, snapshot_bag
-from tests.strategies import Append, Compact, Config, appends, configs, key_pools
+from tests.strategies import Append, Compact, Config, appends, configs, pools
 
 MAX_STEPS = 12  # a table with more history is what the deep profile's many examples are for
 
@@ -36,11 +34,11 @@ class TableMachine(RuleBasedStateMachine):
     def create(self, data: st.DataObject, config: Config) -> None:
         self.config = config
         self.world = World(config)
-        self.keys: list[tuple[Any, ...]] = data.draw(key_pools(config), label="keys")
+        self.pool = data.draw(pools(config), label="pools")
 
     @rule(data=st.data())
     def append(self, data: st.DataObject) -> None:
-        append = data.draw(appends(self.config, self.keys, max_rows=6), label="append")
+        append = data.draw(appends(self.config, self.pool, max_rows=6), label="append")
         number = self.numbers[append.lane] = self.numbers.get(append.lane, -1) + 1
         batch = (f"query-{append.lane}", number)
         assert not self.world.append(append, batch).replayed

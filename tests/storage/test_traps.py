@@ -314,3 +314,17 @@ def test_merger_sees_deletes_that_arrive_first(story: Story) -> None:
     assert story.rows() == []
     story.put("s", {"k": 1, "g_n": 5, "g_t": "two", "ts": 3})
     assert story.rows() == [{"k": 1, "g_n": 7, "g_t": "two", "ts": 3, "a": None}]
+
+
+def test_upsert_by_which_a_merger_hides_a_row_is_seen_from_other_columns(story: Story) -> None:
+    mergers.allow("tests.mergers")
+    group = {"columns": ["g_t"], "merge": "tests.mergers:hiding", "state": {"word": "string"}}
+    groups = {"g": group, "A": {"columns": ["a"]}}
+    story({"g_t": "string", "a": "string"}, groups, {"s": {"groups": ["g"]}, "as": {"groups": ["A"]}})
+    story.put("s", {"k": 1, "g_t": "one"}, {"k": 2, "g_t": "hide"}, {"k": 3, "g_t": "three"})
+    assert story.rows("a") == [{"a": None}, {"a": None}]
+    story.put("s", {"k": 3, "g_t": "hide"})
+    assert story.rows("a") == [{"a": None}]
+    assert story.rows() == [{"k": 1, "g_t": "one", "a": None}]
+    story.put("as", {"k": 3, "a": "x"})
+    assert story.rows() == [{"k": 1, "g_t": "one", "a": None}, {"k": 3, "g_t": None, "a": "x"}]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import mergers
@@ -29,7 +29,9 @@ from tests.strategies import Append, Config, Story, stories
 ONE_KEY = np.zeros(1, np.int64)
 
 
-@given(stories(max_steps=10, max_rows=4), st.data())
+# No files are written, so many more histories than elsewhere take no longer.
+@settings(max_examples=settings().max_examples * 6)
+@given(stories(max_steps=10, max_rows=4, max_groups=2), st.data())
 def test_registers_of_any_parts_merge_to_the_register_of_the_whole(story: Story, data: st.DataObject) -> None:
     mergers.allow("tests.mergers")
     schema = build_schema(load_config(story.config))
