@@ -15,7 +15,7 @@ from storage.core.entries import FileRef, SliceFile
 from storage.core.names import Path
 from storage.core.schema import TableSchema
 from storage.errors import CorruptData
-from storage.object_store import ObjectStore
+from storage.object_store import ObjectStore, verify_tail
 
 ROW_GROUP_ROWS: Final = 128 * 1024  # the unit of memory of a stitch, and of pruning by statistics
 
@@ -52,9 +52,18 @@ class SliceFileWriter:
             self._write_row_group(self._pending_rows)
         if self._writer is None or self._sink is None:
             return None
+        self._sink.begin_tail()
         self._writer.close()
         self._stack.close()
-        return FileRef(path=self._path, size=self._sink.size, crc32=self._sink.crc32, rows=self._rows)
+        sink = self._sink
+        return FileRef(
+            path=self._path,
+            size=sink.size,
+            crc32=sink.crc32,
+            tail_size=sink.tail_size,
+            tail_crc32=sink.tail_crc32,
+            rows=self._rows,
+        )
 
     def discard(self, error: BaseException) -> None:
         """Leave nothing behind, because of ``error``."""
@@ -72,6 +81,7 @@ class SliceFileWriter:
                 compression="zstd",
                 sorting_columns=[pq.SortingColumn(self._sort_column)],
                 write_page_index=True,
+                write_page_checksum=True,
             )
         table = pa.Table.from_batches(self._pending, self._schema)
         self._writer.write_table(table.slice(0, rows), row_group_size=rows)
@@ -86,13 +96,19 @@ class _ChecksumFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.size = 0
-        self.crc32 = 0
+        self.size = self.tail_size = 0
+        self.crc32 = self.tail_crc32 = 0
         self.closed = False
+
+    def begin_tail(self) -> None:
+        """What is written from now on is the tail: indexes and footer."""
+        self.tail_size = self.tail_crc32 = 0
 
     def write(self, data: bytes) -> int:
         self.crc32 = zlib.crc32(data, self.crc32)
+        self.tail_crc32 = zlib.crc32(data, self.tail_crc32)
         self.size += len(data)
+        self.tail_size += len(data)
         return self._file.write(data)
 
     def flush(self) -> None:
@@ -117,17 +133,20 @@ class _ChecksumFile:
 def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
 
+    Everything that is read is verified: the footer against the entry, pages against their own checksums.
+
     Raises:
-        CorruptData: The file is missing, truncated or does not decode.
+        CorruptData: The file is missing, truncated, damaged or does not decode.
     """
     try:
-        with (
-            store.open_input(file.path, file.size) as source,
-            pq.ParquetFile(source, pre_buffer=not isinstance(source, pa.MemoryMappedFile)) as parquet,
-        ):
-            leaves = _hidden_leaves(parquet)
-            for number in range(parquet.num_row_groups):
-                yield _row_group(parquet, number, columns, leaves)
+        with store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)]) as source:
+            # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
+            verify_tail(source, file)
+            pre_buffer = not isinstance(source, pa.MemoryMappedFile)
+            with pq.ParquetFile(source, pre_buffer=pre_buffer, page_checksum_verification=True) as parquet:
+                leaves = _hidden_leaves(parquet)
+                for number in range(parquet.num_row_groups):
+                    yield _row_group(parquet, number, columns, leaves)
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error

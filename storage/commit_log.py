@@ -16,7 +16,7 @@ from storage.core import entries
 from storage.core.entries import Base, Data, Entry, LaneEntry, LogFile, LogIndex, Sidecar, TableEntry
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.object_store import ObjectStore
+from storage.object_store import ObjectStore, answering
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # long enough for a store's bad minute; then the truth is left to a replay
 RETRY_FIRST_MS: Final = 50
@@ -42,7 +42,13 @@ class CommitLog:
         Raises:
             CorruptData: It is damaged.
             UnsupportedFormat: This version does not know it.
+            StoreUnavailable: The store does not answer.
         """
+        with answering(slot_path(lane, seq)):
+            return self._load(lane, seq)
+
+    def _load(self, lane: LaneName, seq: int) -> Entry | None:
+        """`entry`, but what the store raises is passed on: `publish` must tell silence from refusal."""
         known = self._entries.get((lane, seq))
         if known is None:
             data = self._store.get(slot_path(lane, seq))
@@ -114,7 +120,7 @@ class CommitLog:
             try:
                 if self._store.put_if_absent(path, data):
                     return self._remember(entry)
-                winner = self.entry(entry.lane, entry.seq)
+                winner = self._load(entry.lane, entry.seq)
                 if winner is not None:
                     # An earlier try of ours may have arrived although its answer was lost.
                     return self._remember(entry) if winner.commit_id == entry.commit_id else winner
@@ -168,12 +174,14 @@ class CommitLog:
             return list(pool.map(lambda seq: self.entry(lane, seq), seqs))
 
     def _exists(self, lane: LaneName, seq: int) -> bool:
-        return (lane, seq) in self._entries or self._store.get(slot_path(lane, seq)) is not None
+        path = slot_path(lane, seq)
+        with answering(path):
+            return (lane, seq) in self._entries or self._store.get(path) is not None
 
     def _mine(self, entry: Entry) -> bool:
         """Whether the slot holds this very entry, as far as the store answers at all."""
         try:
-            there = self.entry(entry.lane, entry.seq)
+            there = self._load(entry.lane, entry.seq)
         except OSError:
             return False
         return there is not None and there.commit_id == entry.commit_id

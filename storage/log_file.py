@@ -6,10 +6,11 @@ group: small groups share a block, large ones take several. FORMAT.md, "Log file
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from storage.core.names import LaneName
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import CorruptData
-from storage.object_store import ObjectStore
+from storage.object_store import ObjectStore, damaged, verify_tail
 
 BLOCK_MIN_BYTES: Final = 256 * 1024  # below this, the fixed cost of a record batch is felt
 BLOCK_MAX_BYTES: Final = 16 * 1024 * 1024  # above this, a reader of one small file group wastes too much
@@ -52,11 +53,19 @@ def write_log_file(
         return None
     rows, partitions, partition, bucket = _sorted(schema, batch.rows)
     data, index = _encode(schema, batch.groups, rows, partitions, partition, bucket)
+    footer = index.blocks.offset[-1] + index.blocks.length[-1]
     unique = uuid.uuid4().hex
     path = names.log_path(lane, epoch, seq, task, unique)
     store.put(path, data)
     return LogFile(
-        file=FileRef(path=path, size=data.size, crc32=zlib.crc32(data), rows=len(rows)),
+        file=FileRef(
+            path=path,
+            size=data.size,
+            crc32=zlib.crc32(data),
+            tail_size=data.size - footer,
+            tail_crc32=zlib.crc32(memoryview(data)[footer:]),
+            rows=len(rows),
+        ),
         form="event",
         groups=[group.id for group in batch.groups],
         columns=rows.schema.names,
@@ -64,6 +73,14 @@ def write_log_file(
         bits=schema.bucket_bits,
         index=_inline_or_sidecar(store, lane, unique, index),
     )
+
+
+def remove_log_file(store: ObjectStore, file: LogFile) -> None:
+    """Remove a file that no entry can refer to, as far as the store lets us: what stays is garbage, not data."""
+    paths = [file.file.path, *([file.index.path] if isinstance(file.index, Sidecar) else [])]
+    for path in paths:
+        with contextlib.suppress(OSError):
+            store.delete(path)
 
 
 def _inline_or_sidecar(store: ObjectStore, lane: LaneName, unique: str, index: LogIndex) -> LogIndex | Sidecar:
@@ -203,37 +220,43 @@ def _min_max(column: pa.Array) -> tuple[Any, Any]:
 def read_blocks(
     store: ObjectStore,
     file: LogFile,
-    blocks: Mapping[int, tuple[int, int]],
-    footer: int,
+    blocks: Blocks,
+    numbers: Sequence[int],
     columns: Sequence[str],
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Whole blocks of a log file, wanted columns only.
+    """Whole blocks of a log file, wanted columns only; every block is verified against the index.
 
     Args:
         store: The table's store.
         file: The file as its entry describes it.
-        blocks: Block number to (offset, length).
-        footer: Where the last block of the file ends.
+        blocks: From the file's index.
+        numbers: Which blocks, ascending.
         columns: Names among ``file.columns``.
 
     Yields:
         Block number and its rows.
 
     Raises:
-        CorruptData: The file is missing, truncated or does not decode.
+        CorruptData: The file is missing, truncated, damaged or does not decode.
     """
-    ranges = [*sorted(blocks.values()), (footer, file.file.size - footer)]
+    reference = file.file
+    ranges = [(blocks.offset[number], blocks.length[number]) for number in numbers]
+    ranges.append((reference.size - reference.tail_size, reference.tail_size))
     included = [file.columns.index(name) for name in columns]
     try:
-        with store.open_input(file.file.path, file.file.size, ranges) as source:
+        with store.open_input(reference.path, reference.size, ranges) as source:
+            verify_tail(source, reference)
             options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
             reader = pa.ipc.open_file(source, options=options)
             if sorted(reader.schema.names) != sorted(columns):
                 raise pa.ArrowInvalid(f"its columns are {', '.join(reader.schema.names)}")
-            for number in sorted(blocks):
+            for number in numbers:
+                source.seek(blocks.offset[number])
+                if zlib.crc32(source.read_buffer(blocks.length[number])) != blocks.crc32[number]:
+                    raise damaged(reference.path, f"block {number}")
                 yield number, reader.get_batch(number)
     except (pa.ArrowException, OSError) as error:
         # A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(
-            f"log file {file.file.path} does not decode: {error}", hint="restore it from a copy"
+            f"log file {reference.path} does not decode: {error}", hint="restore it from a copy"
         ) from error

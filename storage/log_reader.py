@@ -97,8 +97,5 @@ def _places(file_slice: FileSlice) -> list[_Place]:
 def _blocks(
     store: ObjectStore, live: LiveFile, numbers: Sequence[int], wanted: Collection[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    index = live.index.blocks
-    places = {number: (index.offset[number], index.length[number]) for number in sorted(numbers)}
-    footer = index.offset[-1] + index.length[-1]
     columns = [name for name in live.file.columns if name in wanted]
-    return read_blocks(store, live.file, places, footer, columns)
+    return read_blocks(store, live.file, live.index.blocks, sorted(numbers), columns)

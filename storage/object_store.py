@@ -13,6 +13,7 @@ import io
 import os
 import threading
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as LocalPath
 from typing import Any, BinaryIO, Final, Protocol
@@ -21,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import fsspec
 import pyarrow as pa
 
+from storage.core.entries import FileRef
 from storage.core.names import Path
 from storage.errors import CorruptData, InvalidInput, StoreUnavailable
 
@@ -71,6 +73,19 @@ class ObjectStore(Protocol):
     def delete(self, path: Path) -> None:
         """Remove an object; nothing happens if it is gone already."""
         ...
+
+
+@contextlib.contextmanager
+def answering(path: Path) -> Iterator[None]:
+    """Turn a store's failure into the error that tells the caller to try later.
+
+    Raises:
+        StoreUnavailable: Instead of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _no_answer(path, error) from error
 
 
 def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
@@ -153,18 +168,19 @@ class LocalStore:
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
         target = self._root / path
-        _make_folder(target.parent)
         temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        try:
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_folder(target.parent)
+        with answering(path):
+            _make_folder(target.parent)
+            try:
+                with temporary.open("xb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            _sync_folder(target.parent)
 
     def get(self, path: Path) -> bytes | None:
         try:
@@ -241,20 +257,22 @@ class FsspecStore:
         return True
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        self._fs.pipe_file(self._full(path), bytes(data))
+        with answering(path):
+            self._fs.pipe_file(self._full(path), bytes(data))
 
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        file = self._fs.open(self._full(path), "wb")
-        try:
-            yield file
-        except BaseException:
-            file.discard()
-            # Some file systems (memory) show an object as soon as it is opened.
-            with contextlib.suppress(OSError):
-                self.delete(path)
-            raise
-        file.close()
+        with answering(path):
+            file = self._fs.open(self._full(path), "wb")
+            try:
+                yield file
+            except BaseException:
+                file.discard()
+                # Some file systems (memory) show an object as soon as it is opened.
+                with contextlib.suppress(OSError):
+                    self.delete(path)
+                raise
+            file.close()
 
     def get(self, path: Path) -> bytes | None:
         try:
@@ -347,7 +365,24 @@ class _RemoteFile(io.RawIOBase):
 
 
 def _no_answer(path: Path, error: OSError) -> StoreUnavailable:
-    return StoreUnavailable(f"cannot read {path}: {error}", hint="the store did not answer: try again")
+    hint = "check the credentials" if isinstance(error, PermissionError) else "the store did not answer: try again"
+    return StoreUnavailable(f"no access to {path}: {error}", hint=hint)
+
+
+def verify_tail(source: pa.NativeFile, file: FileRef) -> None:
+    """Check the part of a file that says where everything else is.
+
+    Raises:
+        CorruptData: It is not what was written.
+    """
+    tail = source.read_at(file.tail_size, file.size - file.tail_size)
+    if zlib.crc32(tail) != file.tail_crc32:
+        raise damaged(file.path, "the footer")
+
+
+def damaged(path: Path, part: str) -> CorruptData:
+    """The error for bytes that do not have their checksum."""
+    return CorruptData(f"file {path} is damaged: {part} does not have its checksum", hint="restore it from a copy")
 
 
 def _missing(path: Path) -> CorruptData:

@@ -120,7 +120,13 @@ class Table:
         return self._timeline.refresh()
 
     def writer(
-        self, stream: str, lane: str | None = None, *, takeover: bool = False, owner: str | None = None
+        self,
+        stream: str,
+        lane: str | None = None,
+        *,
+        takeover: bool = False,
+        owner: str | None = None,
+        query_id: str | None = None,
     ) -> Writer:
         """A writer of one stream; entering it claims the lane and fences whoever held it.
 
@@ -129,13 +135,14 @@ class Table:
             lane: Its commit log; the stream's own by default. A backfill beside live writing gets its own.
             takeover: Let a new query go on where another query has written.
             owner: Who this is, for messages to those who are fenced; host and process by default.
+            query_id: Of the batches to come, if known: checked before anybody is fenced. "" is a new query.
 
         Raises:
             NotFound: The table has no such stream (on entering).
-            Conflict: The lane belongs to another stream (on entering).
+            Conflict: The lane belongs to another stream, or to another query (on entering).
         """
         timeline = Timeline(self._timeline.store, self._clock, self._timeline.stamps)
-        return Writer(timeline, stream, lane, takeover=takeover, owner=owner)
+        return Writer(timeline, stream, lane, takeover=takeover, owner=owner, query_id=query_id)
 
     def snapshot(self, as_of: dt.datetime | str | None = None) -> Snapshot:
         """A state of the table: now, at a time (aware datetime), or at a cut (text of `Snapshot.cut`).

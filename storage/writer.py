@@ -10,7 +10,6 @@ The work is in three steps so that Spark can do the middle one in its tasks:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from storage.commit_log import lane_entries, new_id
+from storage.commit_log import CommitLog, lane_entries, new_id
 from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd, LogFile
 from storage.core.events import EventBatch, Problem, prepare, prepare_good
 from storage.core.model import Stream
@@ -28,7 +27,7 @@ from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.schema import TableSchema
 from storage.core.timeline import Lane, LaneState, TableState
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
-from storage.log_file import write_log_file
+from storage.log_file import remove_log_file, write_log_file
 from storage.object_store import ObjectStore, check_capability
 from storage.timeline import Timeline, check_writable
 
@@ -123,8 +122,7 @@ def write_rows(
     except TableError:
         for file in files:
             # Nobody can know of these files yet.
-            with contextlib.suppress(OSError):
-                ticket.store.delete(file.file.path)
+            remove_log_file(ticket.store, file)
         raise
     return Written(tuple(files), ignored)
 
@@ -159,11 +157,21 @@ def _chunks(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
 class Writer:
     """A claimed lane. Use as a context manager; not for several threads at once."""
 
-    def __init__(self, timeline: Timeline, stream: str, lane: str | None, *, takeover: bool, owner: str | None) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        stream: str,
+        lane: str | None,
+        *,
+        takeover: bool,
+        owner: str | None,
+        query_id: str | None,
+    ) -> None:
         self._timeline = timeline
         self._stream = StreamName(stream)
         self._lane = lane_name(lane or stream)
         self._takeover = takeover
+        self._query_id = query_id
         self._owner = owner or f"{socket.gethostname()} pid {os.getpid()} {new_id()[:8]}"
         self._table: TableState | None = None
         self._state = LaneState()
@@ -324,12 +332,7 @@ class Writer:
         known = self._state.recent.get(batch)
         if known is not None:
             return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)
-        if self._state.query_id not in {"", query_id} and not self._takeover:
-            # Also where this query wrote before the other took over: the two would take turns unseen.
-            raise Conflict(
-                f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id!r}",
-                hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
-            )
+        self._check_owner(query_id)
         last = self._state.batches.get(query_id)
         if last is None:
             return None
@@ -339,10 +342,29 @@ class Writer:
                 hint="batches in between were lost: replay them first, or start a new query with takeover=True",
             )
         if number <= last:
+            old = self._look_up(batch)
+            if old is not None:
+                return old
             raise Conflict(
                 f"lane {self._lane!r}: batch {number} of query {query_id!r} was never committed, but {last} was",
                 hint="the query's numbers went backwards: give it a new query id with takeover=True",
             )
+        return None
+
+    def _check_owner(self, query_id: str) -> None:
+        if self._state.query_id not in {"", query_id} and not self._takeover:
+            # Also where this query wrote before the other took over: the two would take turns unseen.
+            raise Conflict(
+                f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
+                hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
+            )
+
+    def _look_up(self, batch: Batch) -> Commit | None:
+        """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
+        log = CommitLog(self._timeline.store, self._timeline.clock)
+        for entry in log.read_after(self._lane, 0, self._state.head):
+            if isinstance(entry, Data) and (entry.query_id, entry.batch) == batch:
+                return Commit(self._lane, entry.seq, entry.rows, entry.rows_ignored, replayed=True)
         return None
 
     def _declare_lane(self) -> None:
@@ -379,6 +401,8 @@ class Writer:
             for entry in lane_entries(self._timeline.log.read_after(self._lane, self._state.head)):
                 self._state.add(entry)
             self._timeline.stamps.observe(self._state.stamp)
+            if self._query_id is not None:
+                self._check_owner(self._query_id)
             self._epoch = self._state.epoch + 1
             claim = Claim(**self._header(0), owner=self._owner)
             winner = self._timeline.log.publish(claim)

@@ -104,13 +104,14 @@ def run(
     """
     from streams.display import show_jobs
     from streams.pipeline import load_pipeline
-    from streams.run import run_pipeline
+    from streams.run import check_sources, run_pipeline
     from streams.session import check_java
 
     with _usage():
         loaded = load_pipeline(pipeline)
         if writer is not None:
             loaded.writer(writer)
+        check_sources(loaded)
     last: dict[str, Any] = {}
     with telling():
         check_java()

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from streams.supervisor import JobStatus, Phase
 
-LINE_SECONDS: Final = 5.0  # between lines of a job about which nothing new is to be said, where lines are kept
+LINE_SECONDS: Final = 5.0  # between a running job's lines, which a terminal's log keeps
+JSON_SECONDS: Final = 1.0  # likewise, for programs
 REFRESH_PER_SECOND: Final = 4
 OnStatus = Callable[[Sequence[JobStatus]], None]
 
@@ -127,30 +128,30 @@ def _seconds(value: float | None) -> str:
 
 @contextmanager
 def show_jobs(console: Console, *, as_json: bool = False) -> Iterator[OnStatus]:
-    """A callback that shows statuses: live on a terminal, else as lines whenever there is something new to say."""
+    """A callback that shows statuses: live on a terminal, else as lines, some of them for every job."""
     if as_json:
-        yield _Lines(lambda status, now: json.dumps(status_fields(status, now)))
+        yield _Lines(lambda status, now: json.dumps(status_fields(status, now)), JSON_SECONDS)
     elif console.is_terminal:
         with Live(console=console, refresh_per_second=REFRESH_PER_SECOND) as live:
             yield lambda statuses: live.update(render_jobs(statuses, _now_ms()))
     else:
-        yield _Lines(format_line)
+        yield _Lines(format_line, LINE_SECONDS)
 
 
 class _Lines:
-    """Prints a job's line when its state or its last commit changes, and now and then in between."""
+    """Prints a job's line when it starts, stops, fails or has something new to tell, and every so often between."""
 
-    def __init__(self, form: Callable[[JobStatus, int], str]) -> None:
-        self._form = form
+    def __init__(self, form: Callable[[JobStatus, int], str], every_seconds: float) -> None:
+        self._form, self._every_seconds = form, every_seconds
         self._said: dict[str, tuple[Any, float]] = {}
 
     def __call__(self, statuses: Sequence[JobStatus]) -> None:
         now = time.monotonic()
         for status in statuses:
-            state = (status.phase, status.restarts, status.message, status.phase is Phase.RUNNING and status.pid)
+            state = (status.phase, status.restarts, news(status))
             last, when = self._said.get(status.name, (None, 0.0))
             moving = status.phase in {Phase.RUNNING, Phase.STOPPING}
-            if state != last or (moving and now - when >= LINE_SECONDS):
+            if state != last or (moving and now - when >= self._every_seconds):
                 self._said[status.name] = state, now
                 print(self._form(status, _now_ms()), flush=True)  # noqa: T201 - this is what it is for
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from storage import Table
-from storage.errors import Conflict, NotFound
+from storage.errors import Conflict, InvalidInput, NotFound
 from streams import services
 from streams.pipeline import Pipeline
 from streams.pipeline_check import check_same_table, check_writers
@@ -21,6 +21,24 @@ COMPACTION: Final = "compaction"
 
 # -P: a folder called `storage` or `streams` where the command is given must not hide the packages.
 _PYTHON: Final = (sys.executable, "-P", "-m")
+
+
+def check_sources(pipeline: Pipeline) -> None:
+    """Check the options of Kafka sources, before any process is started for them.
+
+    Raises:
+        InvalidInput: One is wrong; the message names the writer and the option.
+    """
+    from streams.kafka import FORMAT
+    from streams.kafka.options import parse_options
+
+    for writer in pipeline.writers.values():
+        if writer.reader_format == FORMAT:
+            try:
+                parse_options(writer.reader_options, default_starting="latest")
+            except InvalidInput as error:
+                where = f"{pipeline.path.name}: writers.{writer.name}.source"
+                raise InvalidInput(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def open_table(pipeline: Pipeline) -> Table:

@@ -44,10 +44,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from storage.core.entries import Sidecar
 from storage.core.events import prepare
-from storage.core.names import Path
 from storage.errors import InvalidInput
+from storage.log_file import remove_log_file
 from storage.object_store import ObjectStore
 from storage.table import Table
 from storage.writer import Commit, Writer, WriteTicket
@@ -132,7 +131,8 @@ def write_stream(
     folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
     target = _stream_writer(df, checkpoint, None if once else trigger, query_name, once=once)
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(table.writer(stream, lane, takeover=takeover))
+        query_id = _query_of(spark, checkpoint)
+        writer = stack.enter_context(table.writer(stream, lane, takeover=takeover, query_id=query_id))
         sink = _Sink(writer, stream, folder, checkpoint, on_commit)
         query = target.foreachBatch(sink).start()
         # From here on the query ends by itself; until here whatever fails closes the writer.
@@ -246,10 +246,7 @@ def _discard(store: ObjectStore, reports: Sequence[TaskReport]) -> None:
     """Remove files that nobody knows of yet: a query that is started again and again must not fill the store."""
     for report in reports:
         for file in report.written.files:
-            with contextlib.suppress(OSError):
-                store.delete(Path(file.file.path))
-                if isinstance(file.index, Sidecar):
-                    store.delete(Path(file.index.path))
+            remove_log_file(store, file)
 
 
 def _hand_over_large_batches(spark: SparkSession) -> None:
@@ -259,20 +256,35 @@ def _hand_over_large_batches(spark: SparkSession) -> None:
         spark.conf.set(_ARROW_ROWS, BATCH_ROWS)
 
 
+def _query_of(spark: SparkSession, checkpoint: str) -> str:
+    """Id of the query whose checkpoint this is; "" for a new one."""
+    text = _read_text(spark, f"{checkpoint}/metadata")
+    return "" if text is None else str(json.loads(text)["id"])
+
+
+def _read_text(spark: SparkSession, path: str) -> str | None:
+    """A small file of the checkpoint, None if there is none; it may lie where only Hadoop can read."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way to Hadoop's file systems
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001 - as above
+    if not files.exists(place):
+        return None
+    stream = files.open(place)
+    try:
+        text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+    finally:
+        stream.close()
+    return text
+
+
 def _read_offsets(spark: SparkSession, checkpoint: str, batch_id: int) -> dict[str, Any]:
     """Where the batch ends in its sources, from Spark's checkpoint: ``{"offsets": [one a source, null for none]}``.
 
     Empty if Spark has changed the form of its checkpoint: the offsets are for operators, Spark itself does not need
     them from here.
     """
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the checkpoint may lie where only Hadoop can read
-    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets/{batch_id}")
-    stream = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).open(path)  # noqa: SLF001 - as above
-    try:
-        text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-    finally:
-        stream.close()
-    version, *lines = text.splitlines()
+    text = _read_text(spark, f"{checkpoint}/offsets/{batch_id}") or ""
+    version, *lines = text.splitlines() or [""]
     if version != "v1":
         return {}
     return {"offsets": [None if line == "-" else json.loads(line) for line in lines[1:]]}

@@ -72,6 +72,8 @@ def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopS
 
     spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
     try:
+        if stop:
+            return
         progress = Progress(reporter, writer.trigger_seconds)
         query = write_stream(
             read_events(spark, writer),

@@ -17,7 +17,7 @@ _COMMON = {
 }
 _WITHOUT_SHRINKING = [phase for phase in Phase if phase is not Phase.shrink]
 
-settings.register_profile("quick", max_examples=50, phases=_WITHOUT_SHRINKING, **_COMMON)
+settings.register_profile("quick", max_examples=30, phases=_WITHOUT_SHRINKING, **_COMMON)
 settings.register_profile("shrink", max_examples=200, **_COMMON)
 settings.register_profile("deep", max_examples=3_000, **_COMMON)
 settings.load_profile("quick")

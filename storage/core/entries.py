@@ -34,11 +34,17 @@ class _Model(BaseModel):
 
 
 class FileRef(_Model):
-    """One stored file. ``crc32`` is that of all its bytes."""
+    """One stored file.
+
+    ``crc32`` is that of all its bytes; ``tail_crc32`` that of the last ``tail_size``, the part that says where
+    everything else is, and which every reader verifies.
+    """
 
     path: Path
     size: int
     crc32: int
+    tail_size: int
+    tail_crc32: int
     rows: int
 
 

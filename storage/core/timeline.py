@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from storage.core import cut
 from storage.core.entries import (
@@ -150,6 +151,9 @@ def _seqs(stored: Mapping[str, int]) -> cut.Seqs:
     return {LaneName(lane): seq for lane, seq in stored.items()}
 
 
+RECENT_COMMITS: Final = 10_000  # a source replays its last batch; whoever asks for an older one waits for a look-up
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What a replayed batch needs to know of the commit that is there."""
@@ -173,7 +177,7 @@ class LaneState:
         query_id: The query that committed last, "" before the first commit with a batch.
         batches: Per query its last batch.
         source: Where the last commit left its source, as the sink recorded it.
-        recent: Commits of the newest query by batch.
+        recent: The newest commits with a batch, by batch; `RECENT_COMMITS` at most.
     """
 
     head: int = 0
@@ -209,3 +213,5 @@ class LaneState:
             self.batches[entry.query_id] = entry.batch
             self.source = entry.source
             self.recent[entry.query_id, entry.batch] = Committed(entry.seq, entry.rows, entry.rows_ignored)
+            if len(self.recent) > RECENT_COMMITS:
+                del self.recent[next(iter(self.recent))]

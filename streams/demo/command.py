@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 DEFAULT_ROWS = 200_000
 """Keeps the whole demo below two minutes on two cores."""
+PIPE_WIDTH = 120
 
 
 def demo(
@@ -30,7 +32,9 @@ def demo(
     from streams.demo import shop
     from streams.demo.run import DemoFailed, Interrupted, run_demo
 
-    console, complaints = Console(), Console(stderr=True, style="red", highlight=False)
+    # A pipe or a log has no width of its own.
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    complaints = Console(stderr=True, style="red", highlight=False, soft_wrap=True)
     try:
         equal = run_demo(rows, console, keep=keep, seed=seed)
     except (Interrupted, KeyboardInterrupt) as error:
@@ -41,12 +45,13 @@ def demo(
         raise typer.Exit(1) from None
     if keep is not None:
         table, pipeline = (shlex.quote(str(keep / name)) for name in (shop.TABLE, shop.PIPELINE_FILE))
-        console.print(
-            f"kept in {keep}; for example\n  weft show {table}\n  weft show {table} timeline\n  weft sql {pipeline} "
-            '"SELECT country, count(*), sum(paid) FROM t GROUP BY country"',
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        query = "SELECT country, count(*), sum(paid) FROM t GROUP BY country"
+        for line in (
+            f"kept in {keep}; for example",
+            f"  weft show {table}",
+            f"  weft show {table} timeline",
+            f'  weft sql {pipeline} "{query}"',
+        ):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not equal:
         raise typer.Exit(1)

@@ -45,9 +45,9 @@ class Feed:
         return self.sent == self.parts
 
     @property
-    def half(self) -> bool:
-        """Whether half of everything was produced."""
-        return self.sent * 2 >= self.parts
+    def share(self) -> float:
+        """How much of everything was produced, from 0 to 1."""
+        return self.sent / self.parts
 
     def send_part(self) -> None:
         """Produce the next part of every topic.
@@ -87,6 +87,10 @@ class Landed:
         self._wanted = {name: topic.rows for name, topic in lanes.items()}
         self.messages = dict.fromkeys(lanes, 0)
         self.claims = dict.fromkeys(lanes, 0)
+
+    def share(self, lane: str) -> float:
+        """How much of its topic a lane holds, from 0 to 1."""
+        return self.messages[lane] / self._wanted[lane]
 
     @property
     def everything(self) -> bool:

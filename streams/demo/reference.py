@@ -86,23 +86,25 @@ def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> in
         pyspark.errors.PySparkException: A message could not be decoded, or the broker did not keep all of them.
     """
     streams.kafka.register(spark)
-    messages = 0
-    for topic, schema in _SCHEMAS.items():
-        raw = (
-            spark.read.format("weft_kafka")
-            .option("kafka.bootstrap.servers", bootstrap_servers)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .load()
-        )
-        # Unlike the default, this mode does not turn what it cannot read into nulls that would look like data.
-        value = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
-        path = str(folder / topic)
-        raw.select(value.alias("event")).select("event.*").write.mode("overwrite").parquet(path)
-        stored = spark.read.parquet(path)
-        stored.createOrReplaceTempView(f"topic_{topic}")
-        messages += stored.count()
-    return messages
+    raw = (
+        spark.read.format("weft_kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", ",".join(_SCHEMAS))
+        .option("startingOffsets", "earliest")
+        .load()
+        .select("topic", F.col("value").cast("string").alias("value"))
+        .persist()
+    )
+    try:
+        for topic, schema in _SCHEMAS.items():
+            # Unlike the default, this mode does not turn what it cannot read into nulls that would look like data.
+            event = F.from_json("value", schema, {"mode": "FAILFAST"}).alias("event")
+            path = str(folder / topic)
+            raw.where(F.col("topic") == topic).select(event).select("event.*").write.mode("overwrite").parquet(path)
+            spark.read.parquet(path).createOrReplaceTempView(f"topic_{topic}")
+        return raw.count()
+    finally:
+        raw.unpersist()
 
 
 def join_query(spark: SparkSession) -> DataFrame:

@@ -39,7 +39,11 @@ from streams.supervisor import ENDED, JobStatus, Supervisor
 VICTIM: Final = "orders"
 """The writer that is killed: the one whose deletes hide rows."""
 
-PART_SECONDS: Final = 0.6
+KILL_AT: Final = 0.5
+"""Share of its topic that the victim has committed when it is killed."""
+HOLD_BACK_AT: Final = 0.75
+"""Share of the messages after which the rest waits for the kill."""
+PART_SECONDS: Final = 0.5
 """From one part of the messages to the next, so that they come while the writers work."""
 POLL_SECONDS: Final = 0.1
 MID_BATCH_SECONDS: Final = 3.0
@@ -142,11 +146,13 @@ class _Stages:
         _check_alive(statuses)
         self._landed.refresh()
         now = time.monotonic()
-        at_work = all(self._landed.messages.values())
-        if not self._feed.finished and now >= self._next_part and (at_work or self._feed.sent == 0):
+        # After the first part the writers start up; before the kill enough is held back to be written after it.
+        hold = self._feed.sent > 0 and not all(self._landed.messages.values())
+        hold |= self.kill is None and self._feed.share >= HOLD_BACK_AT
+        if not self._feed.finished and now >= self._next_part and not hold:
             self._feed.send_part()
             self._next_part = now + PART_SECONDS
-        if self.kill is None and self._feed.half and at_work:
+        if self.kill is None and self._landed.share(VICTIM) >= KILL_AT:
             self._kill_until = self._kill_until or now + MID_BATCH_SECONDS
             self._kill(next(status for status in statuses if status.name == VICTIM), at_once=now >= self._kill_until)
         compacted = any(status.name == COMPACTION and status.report.commits for status in statuses)

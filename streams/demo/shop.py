@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from streams.session import QUICK_START, SERIAL
+
 TABLE: Final = "orders_wide"
 PIPELINE_FILE: Final = "pipeline.yaml"
 STREAMS: Final = ("orders", "payments", "shipments", "clicks")
@@ -75,6 +77,8 @@ table:
       clicks: {{groups: [click], on_delete: ignore}}
 kafka:
   bootstrap.servers: "{bootstrap_servers}"
+spark:                              # for writers that live a minute; leave this out for those that live for days
+  spark.driver.extraJavaOptions: "{java_options}"
 writers:
   orders:                                                 # change events as Debezium writes them
     source: {{type: kafka, topic: orders, format: json, starting_offsets: earliest}}
@@ -181,14 +185,18 @@ def write_pipeline(
     bootstrap_servers: str,
     *,
     buckets: int = 4,
-    trigger: str = "1 second",
-    compact_every: str = "10 seconds",
+    trigger: str = "2 seconds",
+    compact_every: str = "5 seconds",
 ) -> Path:
     """Write the pipeline file of a demo that keeps everything in ``folder``; gives its path."""
     path = folder / PIPELINE_FILE
     path.write_text(
         _PIPELINE.format(
-            bootstrap_servers=bootstrap_servers, buckets=buckets, trigger=trigger, compact_every=compact_every
+            bootstrap_servers=bootstrap_servers,
+            buckets=buckets,
+            trigger=trigger,
+            compact_every=compact_every,
+            java_options=f"{SERIAL} {QUICK_START}",
         ),
         encoding="utf-8",
     )

@@ -19,7 +19,7 @@ from storage.core.types import encode_scalar
 from storage.object_store import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.world import World
-from tests.strategies import Compact, Story, stories
+from tests.strategies import EVERY_GROUP, Compact, Story, stories
 
 
 def slices(table: Table) -> list[SliceFile]:
@@ -86,7 +86,7 @@ def test_every_key_with_any_state_stands_in_one_place_and_says_what_the_format_s
     """S11, S15, and the table of states of FORMAT.md, for whatever history."""
     with World(story.config) as world:
         world.run(story.steps)
-        world.compact(Compact(frozenset(range(8))))
+        world.compact(Compact(EVERY_GROUP))
         schema = world.table.schema
         stored_keys: list[Any] = []
         for one in slices(world.table):

@@ -20,13 +20,13 @@ EMPTY = LogIndex(
 
 
 def log_file(lane: LaneName, seq: int) -> LiveFile:
-    file = FileRef(path=Path("log/x"), size=1, crc32=0, rows=1)
+    file = FileRef(path=Path("log/x"), size=1, crc32=0, tail_size=0, tail_crc32=0, rows=1)
     log = LogFile(file=file, form="event", groups=[1], columns=["k"], deletes=0, bits=1, index=EMPTY)
     return LiveFile(lane, seq, seq, log, EMPTY)
 
 
 def group(bucket: int, positions: list[int], *, base: int = 0, log: int = 1) -> FileSlice:
-    ref = FileRef(path=Path("base/x"), size=base, crc32=0, rows=1)
+    ref = FileRef(path=Path("base/x"), size=base, crc32=0, tail_size=0, tail_crc32=0, rows=1)
     made = SliceFile(
         partition="", bits=1, bucket=bucket, parent={}, cut={}, groups=[1], base=ref, shadow=None, ordering_max={}
     )

@@ -239,3 +239,24 @@ def test_a_file_that_nobody_refers_to_is_no_part_of_the_table(table: Table, stor
     for path in _live_paths(table):
         store.put(Path(path.replace("payments/", "payments/copy-").replace("b02", "copy-b02")), content(store, path))
     assert read_all(table.uri) == before
+
+
+@pytest.mark.parametrize("folder", ["log", "base", "shadow"])
+def test_a_flipped_bit_in_a_file_is_never_a_different_answer(table: Table, store: ObjectStore, folder: str) -> None:
+    right = read_all(table.uri)
+    found = 0
+    for name, _ in store.list(Path(folder)):
+        path = f"{folder}/{name}"
+        data = content(store, path)
+        for position in range(0, len(data), max(1, len(data) // 101)):
+            broken = bytearray(data)
+            broken[position] ^= 0x10
+            overwrite(store, path, bytes(broken))
+            try:
+                assert read_all(table.uri) == right, f"{path}, byte {position} of {len(data)}"
+            except CorruptData as error:
+                assert path in error.message or "does not decode" in error.message
+                found += 1
+        overwrite(store, path, data)
+    assert found > 0
+    assert read_all(table.uri) == right

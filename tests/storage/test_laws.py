@@ -15,7 +15,17 @@ from storage import Table
 from storage.core.modes.functions import FUNCTIONS
 from tests.oracle import MODES
 from tests.storage.world import World, bag, canonical, expected_bag, snapshot_bag
-from tests.strategies import Append, Compact, Remember, Step, Story, function_of, stories, type_of
+from tests.strategies import (
+    EVERY_GROUP,
+    Append,
+    Compact,
+    Remember,
+    Step,
+    Story,
+    function_of,
+    stories,
+    type_of,
+)
 
 # The fixture only makes files small: it holds no state that one example could leave to the next.
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -28,7 +38,7 @@ def test_every_read_equals_the_oracle(story: Story) -> None:
         for step in story.steps:
             world.run([step])
             world.check()
-        world.compact(Compact(frozenset(range(8))))
+        world.compact(Compact(EVERY_GROUP))
         world.check()
 
 

@@ -117,6 +117,19 @@ def test_a_table_is_found_through_its_pipeline(table: Table, tmp_path: Path) -> 
     [
         ({"writers": {"sa": {"source": {"type": "kafka", "topic": "t"}}}}, [], "p.yaml: writers.sa.schema: is missing"),
         ({}, ["--writer", "sb"], "the pipeline has no writer 'sb'"),
+        (
+            {
+                "kafka": {"bootstrap.servers": "localhost:1"},
+                "writers": {
+                    "sa": {
+                        "source": {"type": "kafka", "topic": "t", "options": {"failOnDatLoss": False}},
+                        "schema": {"id": "bigint", "a": "string", "at": "bigint"},
+                    }
+                },
+            },
+            [],
+            "p.yaml: writers.sa.source: weft_kafka has no option 'failondatloss'",
+        ),
         ({"clean": {}}, [], "p.yaml: clean: cleaning is not in this version"),
     ],
 )

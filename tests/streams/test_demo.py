@@ -5,22 +5,36 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import signal
+import sys
+import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
-from pyspark.sql import DataFrame, SparkSession
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import DataFrame, Row, SparkSession
+from rich.console import Console
 
+from storage import Table
 from storage.config import build_schema, load_config
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, StoreUnavailable
 from streams.demo import reference, shop
 from streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
+from streams.demo.feed import Feed, Landed
+from streams.demo.reference import Comparison
+from streams.demo.run import DemoFailed, Interrupted, _check_alive, _folder, _limited
+from streams.demo.verdict import _show_comparison
 from streams.demo.workload import MAX_PARTITIONS, Topic, plan_topics
+from streams.supervisor import Job, Supervisor
 
 ROWS = 4_000
+NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +151,6 @@ def test_the_broker_keeps_all_of_a_topic_that_is_planned_to_be_full(broker: Embe
 
 
 def broker_offsets(broker: EmbeddedBroker, topic: str, partitions: int) -> list[tuple[int, int]]:
-    from confluent_kafka import Consumer, TopicPartition
-
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "offsets"})
     try:
         return [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10) for n in range(partitions)]
@@ -160,6 +172,129 @@ def test_the_pipeline_file_names_columns_and_topics_that_exist(tmp_path: Path, t
         assert writer["source"]["topic"] == name
         assert set(writer["select"]) == {"_op", *schema.stream_columns(schema.stream(name))}
         assert set(writer["schema"]) == set(events(topics[name])[0])
+
+
+# --- feed ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_message_is_produced_once_in_parts(broker: EmbeddedBroker) -> None:
+    topics = {f"fed-{name}": replace(topic, name=f"fed-{name}") for name, topic in plan_topics(ROWS, seed=3).items()}
+    feed = Feed(broker, topics)
+    while not feed.finished:
+        feed.send_part()
+        assert feed.share == feed.sent / feed.parts
+    assert feed.sent == feed.parts >= 24
+    for name, topic in topics.items():
+        offsets = broker_offsets(broker, name, topic.partitions)
+        assert sum(high for _, high in offsets) == topic.rows
+        assert {low for low, _ in offsets} == {0}
+
+
+def test_a_broker_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.demo.feed.FLUSH_SECONDS", 0.2)
+    with EmbeddedBroker() as own:
+        feed = Feed(own, plan_topics(ROWS))
+        own.set_reachable(reachable=False)
+        with pytest.raises(StoreUnavailable, match="did not take"):
+            feed.send_part()
+
+
+def test_what_has_landed_is_told_by_the_commits_of_the_table(tmp_path: Path, topics: dict[str, Topic]) -> None:
+    config = yaml.safe_load(shop.write_pipeline(tmp_path, "127.0.0.1:9").read_text())["table"]["config"]
+    table = Table.create(tmp_path / shop.TABLE, config)
+    landed = Landed(tmp_path / shop.TABLE, topics)
+    landed.refresh()
+    assert (landed.total, landed.everything) == (0, False)
+    click = dict.fromkeys(table.schema.group_by_name["click"].columns) | {"clicked_at": NOW, "click_no": 1}
+    batch = pa.Table.from_pylist([{"order_id": 1, **click}])
+    for incarnation in (1, 2):
+        with table.writer("clicks") as writer:
+            source = {"offsets": [{"clicks": {"0": 100 * incarnation, "1": 7}}]}
+            writer.append(batch, batch=("q", incarnation), source=source)
+        landed.refresh()
+        assert landed.messages == {"orders": 0, "payments": 0, "shipments": 0, "clicks": 100 * incarnation + 7}
+        assert landed.claims["clicks"] == incarnation
+    assert not landed.everything
+    assert Landed(tmp_path / shop.TABLE, {}).everything
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
+
+def test_time_that_is_up_ends_the_run() -> None:
+    with pytest.raises(Interrupted, match=r"within 0 s"), _limited(0.05):
+        time.sleep(30)
+
+
+def test_a_second_signal_does_not_disturb_what_the_first_one_cleans_up() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned = []
+
+    def run() -> None:
+        with _limited(60):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGINT)
+                cleaned.append(True)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        run()
+    assert cleaned
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_folder_that_is_not_kept_is_gone_however_the_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def run() -> None:
+        with _folder(None) as folder:
+            (folder / "table").mkdir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_to_be_kept_must_be_new_or_empty(tmp_path: Path) -> None:
+    with _folder(tmp_path / "a" / "b") as folder:
+        (folder / "table").mkdir()
+    assert folder.is_dir()
+    for wrong in (tmp_path, tmp_path / "file" / "below"):
+        (tmp_path / "file").touch()
+        with pytest.raises(InvalidInput, match="--keep"), _folder(wrong):
+            pass
+
+
+def test_a_process_that_fails_for_good_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:
+    job = Job("orders", (sys.executable, "-c", "print('no such topic'); raise SystemExit(3)"), tmp_path / "orders.log")
+    supervisor = Supervisor([job])
+
+    def run() -> None:
+        while True:
+            _check_alive(supervisor.poll(1))
+
+    try:
+        supervisor.start()
+        with pytest.raises(DemoFailed, match=r"(?s)orders failed.*no such topic.*orders\.log"):
+            run()
+    finally:
+        supervisor.stop(at_once=True)
+
+
+def test_a_difference_is_shown_with_rows_of_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = (Row(order_id=7, paid=1, _copies=1), Row(order_id=7, paid=None, _copies=-1))
+    _show_comparison(Comparison((3, 3), 2, (), (1, 1), examples), Console(width=200))
+    told = capsys.readouterr().out
+    assert "snapshot == join: no" in told
+    assert "only in the snapshot: order_id=7, paid=1" in told
+    assert "only in the join: order_id=7\n" in told
+    _show_comparison(Comparison((3, 3), 2, (), (0, 0), ()), Console(width=200))
+    assert capsys.readouterr().out == "snapshot == join: yes (3 rows, 2 columns)\n"
 
 
 # --- reference -------------------------------------------------------------------------------------------------------

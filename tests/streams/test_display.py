@@ -1,0 +1,71 @@
+"""What is shown of a job: the words, the ages, and how often a line is repeated."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from streams import display
+from streams.display import format_line, render_jobs, show_jobs, status_fields
+from streams.status import Report
+from streams.supervisor import JobStatus, Phase
+
+REPORT = Report("running", 12000, 340.5, 12, 14, 9_000, 9_500, 7, 3)
+STATUS = JobStatus("orders", Phase.RUNNING, 4711, 0, REPORT, "", Path("x.log"), (), None, background=False)
+
+
+def test_a_running_writer() -> None:
+    shown = status_fields(STATUS, 10_000)
+    assert (shown["commit_age_seconds"], shown["freshness_seconds"]) == (1.0, 0.5)
+    line = "orders: running · 12,000 rows · 340/s · lag 7 · commit 14, 1.0 s ago · fresh 0.5 s · dead letters 3"
+    assert format_line(STATUS, 10_000) == line
+
+
+def test_a_writer_of_which_nothing_is_known_yet() -> None:
+    line = format_line(replace(STATUS, report=Report()), 10_000)
+    assert line == "orders: starting · 0 rows · 0/s · lag - · fresh -"
+
+
+def test_a_clock_that_went_back_makes_no_negative_age() -> None:
+    assert status_fields(STATUS, 0)["commit_age_seconds"] == 0
+
+
+def test_why_a_job_does_not_run_goes_before_what_it_said() -> None:
+    waiting = replace(STATUS, phase=Phase.WAITING, message="killed by SIGKILL", next_start_seconds=2.4, restarts=1)
+    assert format_line(waiting, 10_000).startswith("orders: restart in 2 s · ")
+    assert format_line(waiting, 10_000).endswith("restarts 1 · killed by SIGKILL")
+    back = replace(waiting, phase=Phase.RUNNING)
+    assert format_line(back, 10_000).endswith("last failure: killed by SIGKILL")
+
+
+def test_a_service_has_no_lag() -> None:
+    service = replace(STATUS, name="compaction", background=True, report=Report("idle", message="8 file groups"))
+    assert format_line(service, 0) == "compaction: idle · 8 file groups"
+
+
+def test_the_table_shows_every_job_and_what_is_to_be_told() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    failed = replace(STATUS, name="pay[red]", phase=Phase.FAILED, message="no [bold] luck")
+    console.print(render_jobs([STATUS, failed], 10_000))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("orders", "running", "12,000", "340", "14", "0.5 s", "failed", "pay[red]: no [bold] luck"):
+        assert part in text
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_lines_are_printed_when_something_changes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    monkeypatch.setattr(display, "JSON_SECONDS" if as_json else "LINE_SECONDS", 3600)
+    with show_jobs(Console(file=io.StringIO()), as_json=as_json) as on_status:
+        for status in (STATUS, STATUS, replace(STATUS, phase=Phase.STOPPED), replace(STATUS, phase=Phase.STOPPED)):
+            on_status([status])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    if as_json:
+        assert [json.loads(line)["state"] for line in lines] == ["running", "stopped"]

@@ -1,0 +1,225 @@
+"""Mutants: one line of the kernel or the protocol is broken, and the tests named beside it must turn red.
+
+What no test notices is not tested. A mutant is a text replacement in a copy of `storage`; the tests run against the
+copy in a process of their own. If the text is not there any more, the code has moved on: choose its new form.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT_SECONDS = 200  # a mutant may also hang; that counts as found
+PARALLEL = 2
+FAILED = 1  # pytest: tests ran, and some failed. Anything else (usage, no tests) is a mistake in the table below.
+
+LAWS = "tests/storage/test_laws.py"
+WRITER = "tests/storage/test_writer.py"
+COMPACTION = "tests/storage/test_compaction.py"
+CONFORMANCE = "tests/conformance/test_conformance.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``old`` in ``file`` becomes ``new``; ``tests`` (pytest's words for a selection) must find it."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = {
+    "L1 the last commit wins over the base": Mutant(
+        "core/modes/latest.py",
+        "newer = (new_rank > old_rank) |",
+        "newer = (new_rank != old_rank) |",
+        (f"{LAWS}::test_interleaving_of_lanes_changes_nothing",),
+    ),
+    "L2 equal keys change places when sorted": Mutant(
+        "core/keys.py",
+        'return np.argsort(keys, kind="stable")',
+        'return len(keys) - 1 - np.argsort(keys[::-1], kind="stable")',
+        (f"{LAWS}::test_batching_changes_nothing",),
+    ),
+    "L3 compaction forgets hidden rows": Mutant(
+        "compaction.py",
+        "(shadow, stitched.hidden))",
+        "(shadow, {}))",
+        (f"{LAWS}::test_every_read_equals_the_oracle",),
+    ),
+    "L4 deletes are overlooked where columns are pruned": Mutant(
+        "scan.py",
+        "exact = file_slice.deletes > 0 or",
+        "exact = file_slice.deletes > 1000 or",
+        (f"{LAWS}::test_projection_filter_and_require_commute_with_reading_everything",),
+    ),
+    "L6 a replayed batch is written again": Mutant(
+        "writer.py",
+        "return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)",
+        "return None",
+        (f"{LAWS}::test_replays_change_nothing",),
+    ),
+    "S1 a slot is overwritten": Mutant(
+        "object_store.py",
+        "os.link(temporary, target)",
+        "os.replace(temporary, target)",
+        ("tests/storage/test_object_store.py", "-k", "first_create_wins"),
+    ),
+    "S2 an entry may follow any other": Mutant(
+        "commit_log.py",
+        "if found and entry.prev_id != found[-1].commit_id:",
+        "if found and entry.prev_id is None:",
+        ("tests/storage/test_commit_log.py", "-k", "does_not_follow"),
+    ),
+    "S3 a claim keeps the epoch": Mutant(
+        "writer.py",
+        "self._epoch = self._state.epoch + 1",
+        "self._epoch = max(self._state.epoch, 1)",
+        (WRITER, "-k", "second_claimer"),
+    ),
+    "S4 a lost commit is acknowledged": Mutant(
+        "writer.py",
+        "if winner.commit_id != entry.commit_id:",
+        "if winner.commit_id is None:",
+        (WRITER, "-k", "second_claimer"),
+    ),
+    "S6 a gap is let through": Mutant(
+        "writer.py", "if number > last + 1:", "if number > last + 100:", (WRITER, "-k", "missing_batch_is_a_gap")
+    ),
+    "S7 a truncated file is read": Mutant(
+        "object_store.py",
+        "if found != size:",
+        "if found > size:",
+        ("tests/storage/test_object_store.py", "-k", "truncated"),
+    ),
+    "S8 a snapshot sees what comes after it": Mutant(
+        "timeline.py",
+        "self.log.read_after(lane, start.get(lane, 0), until)",
+        "self.log.read_after(lane, start.get(lane, 0))",
+        ("tests/storage/test_snapshot.py", "-k", "cut_names_the_snapshot"),
+    ),
+    "S10 a slice is published on top of another one's parent": Mutant(
+        "compaction.py",
+        "return made.parent == (chain[-1].file.cut if chain else {})",
+        "return True",
+        (COMPACTION, "-k", "two_compactors"),
+    ),
+    "S11 the first commit after a slice is taken for folded": Mutant(
+        "core/slices.py",
+        "return file_seq[position] > cuts[",
+        "return file_seq[position] > 1 + cuts[",
+        (f"{LAWS}::test_every_read_equals_the_oracle",),
+    ),
+    "S12 a skipped group is stated as covered": Mutant(
+        "compaction.py",
+        "whole = last and self._complete and not self.skipped and len(kept) == len(self._waiting)",
+        "whole = last and self._complete",
+        (COMPACTION, "-k", "keeps_its_rows_in_the_past"),
+    ),
+    "S14 a floor orders nothing": Mutant(
+        "core/modes/latest.py",
+        "return pc.coalesce(arrival, floor), [",
+        "return arrival, [",
+        (COMPACTION, "-k", "resurrect"),
+    ),
+    "S15 composite keys move to other buckets": Mutant(
+        "core/keys.py", "np.uint32(31)", "np.uint32(33)", ("tests/storage/core/test_keys.py", "-k", "vectors")
+    ),
+    "S22 stamps follow the clock": Mutant(
+        "clock.py",
+        "stamp = max(clock.now_ms(), self._largest + 1)",
+        "stamp = clock.now_ms()",
+        ("tests/storage/test_clock.py",),
+    ),
+    "an unknown BASE loses its files": Mutant(
+        "compaction.py",
+        "except CommitUnknown:",
+        "except ZeroDivisionError:",
+        (COMPACTION, "-k", "publication_is_unknown"),
+    ),
+    "nulls come last": Mutant(
+        "core/ordering.py", '"at_start"', '"at_end"', (CONFORMANCE, "-k", "multi_field_ordering and as_written")
+    ),
+    "a default hides a NULL that was given": Mutant(
+        "core/stitch.py",
+        "return pc.if_else(present, values,",
+        "return pc.if_else(values.is_valid(), values,",
+        (CONFORMANCE, "-k", "default_for_an_absent_group and as_written"),
+    ),
+}
+
+
+def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Run tests against the copy of `storage` in ``folder``."""
+    environment = {
+        **os.environ,
+        # What a mutant fails with is no example for the real code.
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=1", *tests]
+    # `-m` puts the working directory first on the path: the folder with the copy.
+    return subprocess.run(
+        [*command, f"--rootdir={ROOT}", f"-c={ROOT / 'pyproject.toml'}"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def copy_with(folder: Path, mutant: Mutant | None) -> Path:
+    shutil.copytree(ROOT / "storage", folder / "storage", ignore=shutil.ignore_patterns("__pycache__"))
+    if mutant is not None:
+        file = folder / "storage" / mutant.file
+        source = file.read_text(encoding="utf-8")
+        assert source.count(mutant.old) == 1, f"{mutant.file} has not exactly one {mutant.old!r}: choose its new form"
+        file.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+    return folder
+
+
+def absolute(tests: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(ROOT / word) if word.startswith("tests/") else word for word in tests)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
+    """All runs, as many at a time as there are cores to hope for."""
+
+    def work(mutant: Mutant) -> subprocess.CompletedProcess[str]:
+        return run(copy_with(tmp_path_factory.mktemp("mutant"), mutant), absolute(mutant.tests))
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        yield {name: pool.submit(work, mutant) for name, mutant in MUTANTS.items()}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str, results: dict[str, Future[subprocess.CompletedProcess[str]]]) -> None:
+    try:
+        result = results[name].result()
+    except subprocess.TimeoutExpired:
+        return
+    assert result.returncode == FAILED, f"{MUTANTS[name].tests} did not notice:\n{result.stdout[-2000:]}{result.stderr}"
+
+
+def test_the_copy_itself_is_green_and_is_what_the_tests_see(tmp_path: Path) -> None:
+    """Without this, a mutant could be red for want of an import."""
+    folder = copy_with(tmp_path, None)
+    marker = folder / "storage" / "__init__.py"
+    marker.write_text(marker.read_text(encoding="utf-8") + "\nprint('this is the copy')\n", encoding="utf-8")
+    tests = (WRITER, "tests/storage/test_snapshot.py", "tests/storage/core/test_keys.py", CONFORMANCE, "-k", "first")
+    result = run(folder, ("-s", *absolute(tests)))
+    assert result.returncode == 0, result.stdout
+    assert "this is the copy" in result.stdout
