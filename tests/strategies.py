@@ -191,7 +191,8 @@ def configs(
             values, functions = draw(_aggregates(f"g{g}", least=0 if orders else 1))
             group |= {"merge": "aggregate", "functions": functions}
         else:
-            types = draw(st.lists(st.sampled_from(VALUE_TYPES), min_size=0 if orders else 1, max_size=3))
+            most = 3 if mode == "latest" else 5  # columns of one row can have as many versions
+            types = draw(st.lists(st.sampled_from(VALUE_TYPES), min_size=0 if orders else 1, max_size=most))
             names = [
                 next(odd, f"g{g}_v{i}") if draw(st.integers(0, 4)) == 0 else f"g{g}_v{i}" for i in range(len(types))
             ]
@@ -317,6 +318,9 @@ def appends(draw: st.DrawFn, config: Config, pool: Pools, max_rows: int) -> Appe
         if ordering or len(omitted) < len(values):
             columns = [name for name in columns if name not in omitted]
     cells = {name: [None, *_values(config, pool, name)] for name in columns}
+    for name in (name for group in partial for name in config["groups"][group]["columns"]):
+        if name in cells and name not in pool.ordering:
+            cells[name] = [None] * len(cells[name]) + cells[name]  # what an event does not supply, an older one does
     # Any column of the groups may be named as supplied, also one that the batch omits: NULL is its value then.
     supplies = [name for group in partial for name in config["groups"][group]["columns"]]
     if not draw(st.booleans()):

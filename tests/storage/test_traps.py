@@ -186,6 +186,45 @@ def test_null_of_an_omitted_column_can_be_supplied(story: Story) -> None:
     assert story.rows() == [{"k": 1, "a": "x", "b": None, "ts": 2}]
 
 
+def test_supplied_names_stay_with_their_rows_when_versions_are_sorted(story: Story) -> None:
+    story(*partial())
+    story.put("s", {"k": 1, "a": "x", "b": "y", "ts": 1})
+    newest = {"k": 1, "a": None, "b": "new", "ts": 3, "_supplied": ["a"]}
+    story.put("s", newest, {"k": 1, "a": "old", "b": None, "ts": 2, "_supplied": None})
+    assert story.rows() == [{"k": 1, "a": None, "b": "new", "ts": 3}]
+
+
+def test_three_versions_of_one_row_are_told_apart_in_its_slice(story: Story) -> None:
+    columns = {name: "string" for name in "abc"} | {"ts": "bigint"}
+    group = {"columns": list(columns), "ordering": ["ts"], "merge": "latest_non_null"}
+    story(columns, {"g": group}, {"s": {"groups": ["g"]}})
+    for ts, name in ((10, "a"), (20, "b"), (30, "c")):
+        story.put("s", {"k": 1, name: f"@{ts}", "ts": ts})
+    story.put("s", {"k": 1, "a": "@15", "b": "@15", "c": "@15", "ts": 15})
+    story.put("s", {"k": 1, "a": "@12", "b": "@12", "c": "@12", "ts": 12})
+    assert story.rows() == [{"k": 1, "a": "@15", "b": "@20", "c": "@30", "ts": 30}]
+
+
+def test_update_before_is_dropped_where_deletes_are_ignored(story: Story) -> None:
+    story(*one("sum", "bigint", on_delete="ignore"))
+    story.put("s", {"k": 1, "v": 5, "ts": 1, "_op": None}, {"k": 1, "v": 5, "ts": 1, "_op": "-U"})
+    story.put("s", {"k": 1, "v": 5, "ts": 2, "_op": "D"})
+    assert story.rows() == [{"k": 1, "v": 5, "ts": 1}]
+
+
+def test_equal_ordering_values_go_to_the_later_commit_across_a_compaction(story: Story) -> None:
+    story(*partial())
+    story.put("s", {"k": 1, "a": "first", "b": "first", "ts": 1})
+    story.put("s", {"k": 1, "a": "second", "ts": 1}, lane="other")
+    assert story.rows() == [{"k": 1, "a": "second", "b": "first", "ts": 1}]
+    columns = {"v": "string", "ts": "bigint"}
+    story(columns, {"g": {"columns": list(columns), "ordering": ["ts"]}}, {"s": {"groups": ["g"]}})
+    story.put("s", {"k": 1, "v": "first", "ts": 1})
+    story.table.compact()
+    story.put("s", {"k": 1, "v": "second", "ts": 1}, lane="other")
+    assert story.rows() == [{"k": 1, "v": "second", "ts": 1}]
+
+
 def test_count_takes_anything(story: Story) -> None:
     columns, groups, streams = one("count", "tinyint", ordering=False)
     story(columns, groups, streams)
