@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage import mergers
 from storage.base_file import SliceFileWriter, read_base, read_shadow
 from storage.commit_log import new_id
 from storage.core import cut, names
@@ -66,6 +67,7 @@ class CompactionTask:
         slice: What to fold, as planned at a snapshot.
         files: What it points into.
         target: The cut of that snapshot: all its commits up to there are in the new slice.
+        mergers: Modules whose custom mergers may run.
     """
 
     store: ObjectStore
@@ -73,6 +75,7 @@ class CompactionTask:
     slice: FileSlice
     files: tuple[LiveFile, ...]
     target: cut.Seqs
+    mergers: frozenset[str]
 
     def run(self) -> SliceFile:
         """Write the next slice of the file group; it becomes visible only with a BASE entry.
@@ -80,6 +83,7 @@ class CompactionTask:
         Raises:
             CorruptData: A file is missing or damaged; nothing is left behind.
         """
+        mergers.prepare(self.schema, self.mergers)
         return _fold(self.store, self.schema, self.slice, self.files, self.target)
 
 
@@ -98,7 +102,7 @@ def _fold(
 ) -> SliceFile:
     group, before = file_slice.group, file_slice.slice
     columns = tuple(schema.slice.names)
-    log_columns = frozenset((*columns, names.OP))
+    log_columns = frozenset((*columns, names.OP, names.SUPPLIED))
     state = LogReader(store, schema, files, [file_slice], [log_columns]).collapse(file_slice, schema.groups, columns)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True)
     unique = new_id()
@@ -144,10 +148,11 @@ class _OrderingMax:
             return
         for group, (ordering, floor) in self._columns.items():
             # The default of an absent group may stand in an ordering column: it is nobody's version.
-            versions = pc.if_else(rows[names.arrival(group)].is_valid(), rows[ordering], rows[floor])
-            largest = pc.max(versions).as_py()
-            if largest is not None:
-                self._largest[group] = max(self._largest.get(group, largest), largest)
+            present = pc.if_else(rows[names.arrival(group)].is_valid(), rows[ordering], None)
+            for versions in (present, rows.get(floor)):
+                largest = pc.max(versions).as_py() if versions is not None else None
+                if largest is not None:
+                    self._largest[group] = max(self._largest.get(group, largest), largest)
 
     @property
     def by_group(self) -> dict[int, Any]:
@@ -183,7 +188,7 @@ def run_compaction(
     run = _Run(timeline, plan_id, target, complete=len(chosen) == len(todo))
     try:
         tasks = [
-            CompactionTask(timeline.store, snapshot.table_schema, task.slices[0], task.files, target)
+            CompactionTask(timeline.store, snapshot.table_schema, task.slices[0], task.files, target, mergers.allowed())
             for task in (read_task([file_slice], snapshot.files) for file_slice in chosen)
         ]
         for number, (file_slice, made) in enumerate(zip(chosen, execute(tasks), strict=True), start=1):

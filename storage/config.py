@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,13 +19,18 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.core import names
-from storage.core.schema import Column, Group, Stream, TableSchema
+from storage.core.model import Column, Function, Group, Stream
+from storage.core.modes import MODES
+from storage.core.modes.functions import FUNCTIONS
+from storage.core.modes.partial import MAX_COLUMNS
+from storage.core.schema import TableSchema
 from storage.core.types import format_type, parse_type
 from storage.errors import InvalidInput
 
 RESERVED: Final = ("_op", "_supplied")
 MAX_BUCKETS: Final = 1 << 16  # a file group per bucket and partition: more only makes small files
-_MERGE_MODES: Final = ("latest",)
+_MERGE_MODES: Final = tuple(MODES)[:-1]
+_MERGER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _SMALL_INTEGERS: Final = (pa.int8(), pa.int16())
 
 
@@ -39,12 +45,20 @@ class ColumnConfig(_Model):
     default: Any = None
 
 
+class FunctionOptions(_Model):
+    """Options of an aggregate function; listagg has one."""
+
+    delimiter: str = ","
+
+
 class GroupConfig(_Model):
     """Columns that change together, the columns that order their events, and how events merge."""
 
     columns: list[str] = Field(min_length=1)
     ordering: list[str] = []
     merge: str = "latest"
+    functions: dict[str, str | dict[str, FunctionOptions]] = {}
+    state: dict[str, str] = {}
 
 
 class StreamConfig(_Model):
@@ -112,6 +126,10 @@ def build_schema(config: TableConfig) -> TableSchema:
     by_name = {column.name: column for column in columns}
     _check_key(config, by_name)
     _check_groups(config, by_name)
+    functions = {
+        name: check_functions(f"groups.{name}", group, by_name) if group.merge == "aggregate" else ()
+        for name, group in config.groups.items()
+    }
     _check_streams(config)
     return TableSchema(
         key=tuple(config.key),
@@ -119,7 +137,15 @@ def build_schema(config: TableConfig) -> TableSchema:
         bucket_bits=config.buckets.bit_length() - 1,
         columns=tuple(_as_key(column) if column.name in config.key else column for column in columns),
         groups=tuple(
-            Group(i, name, tuple(n for n in config.columns if n in group.columns), tuple(group.ordering), group.merge)
+            Group(
+                i,
+                name,
+                tuple(n for n in config.columns if n in group.columns),
+                tuple(group.ordering),
+                group.merge,
+                functions[name],
+                tuple((n, format_type(parse_type(type_name))) for n, type_name in group.state.items()),
+            )
             for i, (name, group) in enumerate(config.groups.items(), start=1)
         ),
         streams=tuple(
@@ -234,10 +260,24 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
                     f"{field}.ordering: column {column!r} has type {format_type(columns[column].type)}",
                     hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
                 )
-        if group.merge not in _MERGE_MODES:
+        custom = _MERGER.fullmatch(group.merge) is not None
+        if group.merge not in _MERGE_MODES and not custom:
             raise InvalidInput(
                 f"{field}.merge: {group.merge!r} is not a merge mode of this version",
-                hint=f"modes: {', '.join(_MERGE_MODES)}",
+                hint=f"modes: {', '.join(_MERGE_MODES)}, or a merger as module:function",
+            )
+        for state in group.state:
+            if not custom or state.startswith("_") or state in config.columns:
+                raise InvalidInput(
+                    f"{field}.state.{state}: not a state column",
+                    hint="only custom mergers keep state; its names are not those of columns and have no leading '_'",
+                )
+        if group.functions and group.merge != "aggregate":
+            raise InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
+        if group.merge == "latest_non_null" and len(group.columns) - len(group.ordering) > MAX_COLUMNS:
+            raise InvalidInput(
+                f"{field}.columns: {len(group.columns)} columns in a latest_non_null group",
+                hint=f"at most {MAX_COLUMNS} beside the ordering columns: split the group",
             )
     for column in config.columns:
         if column not in owner and column not in config.key:
@@ -260,9 +300,89 @@ def _check_streams(config: TableConfig) -> None:
                     f"in group {group!r} too",
                     hint="streams that feed one group must not mix row and group deletes",
                 )
+    check_retractions(config)
     for group in config.groups:
         if not any(group in stream.groups for stream in config.streams.values()):
             raise InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
+
+
+def check_functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) -> tuple[Function, ...]:
+    """Functions of an aggregate group, one per column outside its ordering.
+
+    Raises:
+        InvalidInput: One is missing, unknown, on an ordering column, or does not take the column's type.
+    """
+    functions = []
+    for name, given in group.functions.items():
+        if name not in group.columns or name in group.ordering:
+            raise InvalidInput(
+                f"{field}.functions.{name}: not a column that is aggregated", hint="name columns outside the ordering"
+            )
+        options = FunctionOptions()
+        if isinstance(given, dict):
+            if list(given) != ["listagg"]:
+                hint = 'for example {listagg: {delimiter: ";"}}'
+                raise InvalidInput(f"{field}.functions.{name}: only listagg has options", hint=hint)
+            options = given["listagg"]
+        function = given if isinstance(given, str) else "listagg"
+        if function not in FUNCTIONS:
+            raise InvalidInput(
+                f"{field}.functions.{name}: there is no function {function!r}",
+                hint=f"functions: {', '.join(FUNCTIONS)}",
+            )
+        problem = _type_problem(function, columns[name].type)
+        if problem:
+            type_name = format_type(columns[name].type)
+            raise InvalidInput(f"{field}.functions.{name}: {function} of {type_name} {problem[0]}", hint=problem[1])
+        functions.append(Function(name, function, options.delimiter if function == "listagg" else ""))
+    for name in group.columns:
+        if name not in group.ordering and name not in group.functions:
+            raise InvalidInput(
+                f"{field}.functions: column {name!r} has no function", hint=f"functions: {', '.join(FUNCTIONS)}"
+            )
+    return tuple(functions)
+
+
+def _type_problem(function: str, arrow_type: pa.DataType) -> tuple[str, str] | None:
+    """Why a function cannot give a column of this type, and the mend; None if it can."""
+    number = pa.types.is_integer(arrow_type) or pa.types.is_decimal(arrow_type)
+    if function == "sum" and pa.types.is_floating(arrow_type):
+        return "depends on the order of events", "declare the column as a decimal"
+    if function in {"sum", "count"} and not (number if function == "sum" else pa.types.is_integer(arrow_type)):
+        return "is not possible", "sum takes integers and decimals, count gives an integer"
+    if function in {"bool_and", "bool_or"} and not pa.types.is_boolean(arrow_type):
+        return "is not possible", "the column must be boolean"
+    if function in {"min", "max"} and pa.types.is_nested(arrow_type):
+        return "is not possible", "nested values have no order"
+    if function in {"collect_list", "collect_set"}:
+        if not pa.types.is_list(arrow_type):
+            return "is not possible", "declare the column as array<element>"
+        if function == "collect_set" and pa.types.is_nested(arrow_type.value_type):
+            return "is not possible", "nested values have no order"
+    if function == "listagg" and not pa.types.is_string(arrow_type):
+        return "is not possible", "the column must be a string"
+    return None
+
+
+def check_retractions(config: TableConfig) -> None:
+    """Refuse functions that cannot take values back where a stream would ask them to.
+
+    Raises:
+        InvalidInput: There is one.
+    """
+    for stream_name, stream in config.streams.items():
+        if stream.on_delete == "ignore":
+            continue
+        for group_name in stream.groups:
+            group = config.groups[group_name]
+            for column, given in group.functions.items():
+                function = given if isinstance(given, str) else next(iter(given), "")
+                if function in FUNCTIONS and not FUNCTIONS[function].retractable:
+                    raise InvalidInput(
+                        f"groups.{group_name}.functions.{column}: {function} cannot take back what stream "
+                        f"{stream_name!r} deletes",
+                        hint=f"streams.{stream_name}.on_delete: ignore",
+                    )
 
 
 def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None:

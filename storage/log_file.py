@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar, encode_list
-from storage.core.events import EventBatch, Op
+from storage.core.events import EventBatch
 from storage.core.keys import Indices
+from storage.core.model import Group, Op
 from storage.core.names import LaneName
-from storage.core.schema import Group, TableSchema
+from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import CorruptData
 from storage.object_store import ObjectStore, damaged, verify_tail
@@ -95,9 +96,7 @@ def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], I
     """Rows by (partition, bucket, key), stable; partition folders, and partition and bucket number of every row."""
     key_columns = [keys.one_array(rows.column(name)) for name in schema.key]
     if schema.has_sort_key:
-        rows = rows.add_column(
-            0, schema.event_schema(rows.schema.names[:-1]).field(names.KEY), keys.encode_sort_key(key_columns)
-        )
+        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), keys.encode_sort_key(key_columns))
     bucket = keys.buckets(key_columns, schema.bucket_bits).astype(np.int64)
     partitions, partition = _partitions(schema, rows)
     order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
@@ -140,7 +139,7 @@ def _encode(
     file_group = (partition << schema.bucket_bits) | bucket
     group_starts = np.append(keys.run_starts(file_group), len(rows))
     bounds = _block_bounds(group_starts, max(batch.nbytes // len(rows), 1))
-    file_schema = schema.event_schema(rows.schema.names[int(schema.has_sort_key) : -1])
+    file_schema = schema.event_schema(rows.schema.names)
     sink = pa.BufferOutputStream()
     offsets = []
     with pa.ipc.new_file(sink, file_schema, options=_WRITE_OPTIONS) as writer:

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
 from storage.core.keys import key_vector
-from storage.core.schema import Group, TableSchema
+from storage.core.model import Group
+from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import LogState
 from storage.log_file import read_blocks
@@ -66,7 +67,7 @@ class LogReader:
             return None
         registers = {}
         for group in groups:
-            collapsed = collapse_group(pieces, group, [name for name in group.columns if name in values])
+            collapsed = collapse_group(pieces, self._schema, group, [name for name in group.columns if name in values])
             if collapsed is not None:
                 registers[group.id] = collapsed
         return LogState(KeyDirectory.of(pieces, self._schema), registers)

@@ -16,10 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from storage import mergers
 from storage.base_file import read_base, read_shadow
 from storage.core import names
 from storage.core.entries import FileRef
-from storage.core.schema import Group, TableSchema
+from storage.core.model import Group
+from storage.core.modes import MODES, mode_of
+from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import Stitch, needed_columns
 from storage.errors import NotFound
@@ -166,6 +169,7 @@ class Scan:
     schema: TableSchema
     projection: Projection
     tasks: tuple[ReadTask, ...]
+    mergers: frozenset[str]
 
     @property
     def arrow(self) -> pa.Schema:
@@ -186,6 +190,7 @@ class Scan:
         Raises:
             CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
         """
+        mergers.prepare(self.schema, self.mergers)
         needs = [_needs(self.schema, self.projection, file_slice) for file_slice in task.slices]
         logs = LogReader(self.store, self.schema, task.files, task.slices, [need.log_columns for need in needs])
         for file_slice, need in zip(task.slices, needs, strict=True):
@@ -252,9 +257,14 @@ def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -
         columns = tuple(name for name in schema.slice.names if name in wanted) or (schema.sort_column,)
         return _Needs(values, columns, frozenset(), (), exact=False)
     exact = file_slice.deletes > 0 or (file_slice.slice is not None and file_slice.slice.shadow is not None)
+    # A merger may say that upserts leave its group absent, and so hide a row.
+    exact |= any(mode_of(group) is MODES["custom"] for group in schema.groups)
     asked = {schema.group_of_column[name].name for name in values if name in schema.group_of_column}
     groups = tuple(group for group in schema.groups if exact or group.name in asked or group.name in projection.require)
+    # What a mode must see of an older register it must see of the events too: a merger sees all columns of its group.
+    seen = {name for group in groups for name in mode_of(group).reads(group, schema.column_by_name, values)}
+    values = tuple(column.name for column in schema.columns if column.name in values or column.name in seen)
     log_columns = {*values, *schema.key, schema.sort_column, *(name for group in groups for name in group.ordering)}
     if groups:
-        log_columns.add(names.OP)
-    return _Needs(values, needed_columns(schema, values, groups), frozenset(log_columns), groups, exact)
+        log_columns.update((names.OP, names.SUPPLIED))
+    return _Needs(values, needed_columns(schema, values, groups, exact=exact), frozenset(log_columns), groups, exact)

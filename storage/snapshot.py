@@ -10,6 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage import mergers
 from storage.core.cut import Cut
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile, covered, live_slices, plan_slices
@@ -72,7 +73,7 @@ class Snapshot:
         """
         projection = make_projection(self._state.schema, columns, filter, require)
         tasks = make_tasks(self.slices, self.files, parallelism or os.cpu_count() or 1)
-        return Scan(self._timeline.store, self._state.schema, projection, tuple(tasks))
+        return Scan(self._timeline.store, self._state.schema, projection, tuple(tasks), mergers.allowed())
 
     def to_arrow(
         self,

@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from storage import mergers
 from storage.clock import Clock, Stamps, SystemClock
 from storage.commit_log import new_id
 from storage.compaction import CompactionResult, Execute, one_by_one, run_compaction
 from storage.config import TableConfig, build_schema, load_config
 from storage.core.cut import PREFIX, parse_cut
 from storage.core.entries import WRITER_FEATURES, Create
+from storage.core.modes import mode_name
 from storage.core.names import TABLE_LANE
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice
@@ -66,6 +68,7 @@ class Table:
             StoreUnavailable: The store cannot be written, or cannot create exclusively.
         """
         schema = build_schema(load_config(config))
+        mergers.prepare(schema, mergers.allowed())
         timeline = _timeline(uri, storage_options, clock)
         exists = Conflict(f"there is a table at {timeline.store.uri} already", hint="Table.open opens it")
         if timeline.log.entry(TABLE_LANE, 1) is not None:
@@ -81,7 +84,7 @@ class Table:
             stamp=timeline.stamps.next(clock),
             committed_at_ms=clock.now_ms(),
             table_id=new_id(),
-            reader_features=sorted({f"merge-{group.merge}" for group in schema.groups}),
+            reader_features=sorted({f"merge-{mode_name(group)}" for group in schema.groups}),
             writer_features=sorted(WRITER_FEATURES),
             table_schema=schema.to_json(),
         )

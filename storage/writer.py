@@ -22,8 +22,9 @@ import pyarrow as pa
 from storage.commit_log import CommitLog, lane_entries, new_id
 from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd, LogFile
 from storage.core.events import EventBatch, Problem, prepare, prepare_good
+from storage.core.model import Stream
 from storage.core.names import LaneName, StreamName, lane_name
-from storage.core.schema import Stream, TableSchema
+from storage.core.schema import TableSchema
 from storage.core.timeline import Lane, LaneState, TableState
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.log_file import remove_log_file, write_log_file

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from storage.config import build_schema
-from storage.core.schema import Stream, TableSchema
+from storage.core.model import Stream
+from storage.core.schema import TableSchema
 from storage.errors import Conflict, InvalidInput
 from streams.pipeline_model import Pipeline, WriterSpec
 

@@ -7,6 +7,7 @@ query needs, so all are read; `streams.view` does better wherever there is a JVM
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ class _Task(InputPartition):
 class _Reader(DataSourceReader):
     def __init__(self, scan: Scan) -> None:
         self._tasks = scan.tasks
-        self._scan = Scan(scan.store, scan.schema, scan.projection, ())
+        self._scan = replace(scan, tasks=())
 
     def partitions(self) -> list[InputPartition]:
         # An empty list would make Spark invent a partition of its own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class PinnedSnapshot:
         scan = self.snapshot.scan(columns, predicate, self.require, parallelism=self.parallelism)
         # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
         clean = scan.clean_files
-        reader = Scan(scan.store, scan.schema, scan.projection, ())  # the tasks travel one by one
+        reader = replace(scan, tasks=())  # the tasks travel one by one
         return Plan(
             description=self._describe(scan),
             tasks=scan.tasks,

@@ -6,6 +6,8 @@ computed anew from all of them at every read. Rows and answers are dicts of Pyth
 
 from __future__ import annotations
 
+import decimal
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,7 @@ BEFORE_WORDS = {"-U", "update_before"}
 
 @dataclass(frozen=True)
 class Event:
-    """One accepted input row. ``row`` has exactly the columns that its batch had; ``op``: upsert, group or row."""
+    """An accepted input row. ``row`` has the columns that its batch had; ``op``: upsert, group, row, retract."""
 
     arrival: int
     position: int
@@ -32,7 +34,7 @@ class Register:
     """What is known of one group of one key. ``values`` is None where the group is absent."""
 
     values: Row | None
-    hides_row: bool
+    hides_row: bool = False
 
 
 class Oracle:
@@ -42,10 +44,9 @@ class Oracle:
         self.key: Sequence[str] = config["key"]
         self.groups: Mapping[str, Any] = config["groups"]
         self.streams: Mapping[str, Any] = config["streams"]
-        self.columns: Sequence[str] = list(config["columns"])
-        self.defaults = {
-            name: given["default"] if isinstance(given, Mapping) else None for name, given in config["columns"].items()
-        }
+        given = {name: c if isinstance(c, Mapping) else {"type": c} for name, c in config["columns"].items()}
+        self.types = {name: column["type"] for name, column in given.items()}
+        self.defaults = {name: column.get("default") for name, column in given.items()}
         self.events: list[Event] = []
 
     def append(self, stream: str, rows: Iterable[Row], arrival: int) -> None:
@@ -54,9 +55,9 @@ class Oracle:
         for position, row in enumerate(rows):
             word = row.get("_op")
             assert word in UPSERT_WORDS | DELETE_WORDS | BEFORE_WORDS
-            if word in BEFORE_WORDS or (word in DELETE_WORDS and policy == "ignore"):
-                continue
-            self.events.append(Event(arrival, position, policy if word in DELETE_WORDS else "upsert", row))
+            op = "upsert" if word in UPSERT_WORDS else policy if word in DELETE_WORDS else "retract"
+            if op == "upsert" or policy != "ignore":
+                self.events.append(Event(arrival, position, op, row))
 
     def read(self, require: Iterable[str] = ()) -> dict[tuple[Any, ...], Row]:
         """The table: per key its row, where it is visible ("Row visibility")."""
@@ -78,21 +79,24 @@ class Oracle:
             for column in self.groups[name]["columns"]:
                 # A default is shown where the group is absent, not where an event supplied NULL.
                 shown[column] = self.defaults[column] if register.values is None else register.values[column]
-        return {name: shown[name] for name in self.columns}
+        return {name: shown[name] for name in self.types}
 
     def _register(self, name: str, events: Iterable[Event]) -> Register:
-        group = self.groups[name]
-        ordering = group.get("ordering", [])
-        touching = [event for event in events if touches(event, group["columns"], ordering)]
-        touching.sort(key=lambda event: version(event, ordering))
-        return MODES[group.get("merge", "latest")](group, touching)
+        group = {"ordering": [], "merge": "latest", **self.groups[name]}
+        touching = [event for event in events if touches(event, group)]
+        touching.sort(key=lambda event: version(event, group["ordering"]))
+        if group["merge"] == "aggregate":
+            return aggregate(group, touching, self.types)
+        # An update-before row is dropped, except in aggregate groups.
+        touching = [event for event in touching if event.op != "retract"]
+        return MODES[group["merge"]](group, touching)
 
 
-def touches(event: Event, columns: Sequence[str], ordering: Sequence[str]) -> bool:
+def touches(event: Event, group: Mapping[str, Any]) -> bool:
     """A batch that omits a group does not touch it; nor does an event whose ordering values are all NULL."""
-    if not all(name in event.row for name in columns):
+    if not any(name in event.row for name in group["columns"]):
         return False
-    return not ordering or any(event.row[name] is not None for name in ordering)
+    return not group["ordering"] or any(event.row[name] is not None for name in group["ordering"])
 
 
 def version(event: Event, ordering: Sequence[str]) -> tuple[Any, ...]:
@@ -103,12 +107,102 @@ def version(event: Event, ordering: Sequence[str]) -> tuple[Any, ...]:
 def latest(group: Mapping[str, Any], events: Sequence[Event]) -> Register:
     """The largest version wins the whole group; its NULLs are values; a delete makes the group absent."""
     if not events:
-        return Register(values=None, hides_row=False)
+        return Register(values=None)
     winner = events[-1]
     if winner.op != "upsert":
         return Register(values=None, hides_row=winner.op == "row")
-    return Register({name: winner.row[name] for name in group["columns"]}, hides_row=False)
+    return Register({name: winner.row[name] for name in group["columns"]})
 
 
-MODES: Mapping[str, Callable[[Mapping[str, Any], Sequence[Event]], Register]] = {"latest": latest}
+def latest_non_null(group: Mapping[str, Any], events: Sequence[Event]) -> Register:
+    """Per column the largest upsert that supplies it, above the largest delete."""
+    deletes = [i for i, event in enumerate(events) if event.op != "upsert"]
+    upserts = events[deletes[-1] + 1 :] if deletes else events
+    if not upserts:
+        return Register(values=None, hides_row=bool(events) and events[-1].op == "row")
+    values: dict[str, Any] = dict.fromkeys(group["columns"])
+    for event in upserts:
+        for name in group["columns"]:
+            supplied = event.row.get(name) is not None or name in (event.row.get("_supplied") or ())
+            if supplied or name in group["ordering"]:
+                values[name] = event.row.get(name)
+    return Register(values)
+
+
+def aggregate(group: Mapping[str, Any], events: Sequence[Event], types: Mapping[str, str]) -> Register:
+    """Per column a function of all events; whatever is not an upsert takes its values back."""
+    upserts = [event for event in events if event.op == "upsert"]
+    if not upserts:
+        return Register(values=None)
+    values = {name: upserts[-1].row[name] for name in group["ordering"]}
+    for name, given in group["functions"].items():
+        function = given if isinstance(given, str) else next(iter(given))
+        some = [event for event in events if event.row[name] is not None]
+        if function in {"sum", "count"}:
+            signed = [
+                (event.row[name] if function == "sum" else 1) * (1 if event.op == "upsert" else -1) for event in some
+            ]
+            values[name] = fitting(exact_sum(signed), types[name]) if signed or function == "count" else None
+        else:
+            options = {} if isinstance(given, str) else given[function]
+            plain = [event.row[name] for event in some]
+            values[name] = FUNCTIONS[function](plain, **options) if plain else None
+    return Register(values)
+
+
+def exact_sum(values: Sequence[Any]) -> Any:
+    with decimal.localcontext(prec=100):
+        return sum(values)
+
+
+def fitting(value: Any, type_name: str) -> Any:
+    """NULL where a result does not fit its column."""
+    if type_name.startswith("decimal"):
+        precision, scale = (int(part) for part in type_name[len("decimal(") : -1].split(","))
+        return value if abs(value) < decimal.Decimal(10) ** (precision - scale) else None
+    bits = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}[type_name]
+    return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
+
+
+def nan_last(value: Any) -> tuple[bool, Any]:
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return (is_nan, 0 if is_nan else value)
+
+
+def collect_set(values: Sequence[Any]) -> list[Any]:
+    """Distinct (NaN equals NaN, -0.0 equals 0.0), sorted."""
+    return [value for _, value in sorted({nan_last(value): value for value in values}.items())]
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "min": lambda values: min(values, key=nan_last),
+    "max": lambda values: max(values, key=nan_last),
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+    "bool_and": all,
+    "bool_or": any,
+    "collect_set": collect_set,
+    "collect_list": list,
+    "listagg": lambda values, delimiter=",": delimiter.join(values),
+}
+"""Functions of the non-null values of the upserts in version order."""
+
+
+def balance(group: Mapping[str, Any], events: Sequence[Event]) -> Register:
+    """The merger of `tests.mergers`: present while upserts outnumber deletes; largest ``n``, newest ``t``."""
+    upserts = [event for event in events if event.op == "upsert"]
+    if 2 * len(upserts) <= len(events):
+        return Register(values=None)
+    values = {name: upserts[-1].row[name] for name in group["columns"]}
+    for name in group["columns"]:
+        if name.endswith("_n"):
+            values[name] = max((event.row[name] for event in upserts if event.row[name] is not None), default=None)
+    return Register(values)
+
+
+MODES: Mapping[str, Callable[[Mapping[str, Any], Sequence[Event]], Register]] = {
+    "latest": latest,
+    "latest_non_null": latest_non_null,
+    "tests.mergers:balance": balance,
+}
 """Merge mode to a function of (group, events that touch it in version order)."""

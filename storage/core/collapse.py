@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from storage.core import keys, names, ordering
-from storage.core.keys import KeyVector
-from storage.core.modes import MODES, GroupEvents, Registers
-from storage.core.schema import Group, TableSchema
+from storage.core.events import supplied_mask
+from storage.core.keys import KeyVector, Mask
+from storage.core.model import Group, Op
+from storage.core.modes import GroupEvents, Registers, mode_of
+from storage.core.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class LogPiece:
         return len(self.keys)
 
 
-def collapse_group(pieces: Sequence[LogPiece], group: Group, values: Sequence[str]) -> Registers | None:
+def collapse_group(
+    pieces: Sequence[LogPiece], schema: TableSchema, group: Group, values: Sequence[str]
+) -> Registers | None:
     """Registers of one group, with these value columns (ordering columns always); None where no piece touches it.
 
     Requires ``names.OP`` and the group's ordering columns in every piece that carries the group.
@@ -46,20 +50,21 @@ def collapse_group(pieces: Sequence[LogPiece], group: Group, values: Sequence[st
     carrying = [piece for piece in pieces if group.id in piece.groups and len(piece)]
     if not carrying:
         return None
+    wanted = (*group.ordering, *(name for name in group.values if name in values))
     columns = {
-        name: pa.concat_arrays([piece.columns[name] for piece in carrying])
-        for name in (*group.ordering, *(name for name in values if name not in group.ordering), names.OP)
+        name: pa.concat_arrays([_column(piece, name, schema) for piece in carrying]) for name in (*wanted, names.OP)
     }
+    supplied = _supplied(carrying, schema, wanted)
     vector = keys.concat([piece.keys for piece in carrying])
     arrival = pa.array(np.repeat([piece.arrival for piece in carrying], [len(piece) for piece in carrying]))
-    if group.ordering:
-        untouched = ordering.all_null([columns[name] for name in group.ordering])
-        if untouched is not None:
-            if untouched.all():
-                return None
-            keep = pa.array(~untouched)
-            columns = {name: column.filter(keep) for name, column in columns.items()}
-            vector, arrival = keys.take(vector, ~untouched), arrival.filter(keep)
+    dropped = _untouched(group, columns)
+    if dropped is not None:
+        if dropped.all():
+            return None
+        keep = pa.array(~dropped)
+        columns = {name: column.filter(keep) for name, column in columns.items()}
+        supplied = {name: mask[~dropped] for name, mask in supplied.items()}
+        vector, arrival = keys.take(vector, ~dropped), arrival.filter(keep)
     op = columns.pop(names.OP)
     events = GroupEvents(
         keys=vector,
@@ -67,8 +72,41 @@ def collapse_group(pieces: Sequence[LogPiece], group: Group, values: Sequence[st
         op=op,
         ordering={name: columns.pop(name) for name in group.ordering},
         values=columns,
+        supplied=supplied,
     )
-    return MODES[group.merge].collapse(group, events)
+    return mode_of(group).collapse(group, schema.column_by_name, events)
+
+
+def _column(piece: LogPiece, name: str, schema: TableSchema) -> pa.Array:
+    """A column of a piece; NULLs where its batch omitted it."""
+    column = piece.columns.get(name)
+    return pa.nulls(len(piece), schema.event_types[name]) if column is None else column
+
+
+def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
+    """Events that do not touch the group: no ordering value, or a retraction where nothing can be taken back."""
+    untouched = ordering.all_null([columns[name] for name in group.ordering]) if group.ordering else None
+    if group.merge == "aggregate":
+        return untouched
+    retracts = np.asarray(columns[names.OP]) == Op.RETRACT
+    if not retracts.any():
+        return untouched
+    return retracts if untouched is None else untouched | retracts
+
+
+def _supplied(pieces: Sequence[LogPiece], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
+    """Per column which NULLs are values; nothing for columns of which none is."""
+    if not any(names.SUPPLIED in piece.columns for piece in pieces):
+        return {}
+    return {
+        name: np.concatenate(
+            [
+                supplied_mask(piece.columns.get(names.SUPPLIED), schema.column_by_name[name].id, len(piece))
+                for piece in pieces
+            ]
+        )
+        for name in columns
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from storage.core.names import LaneName, Path
 from storage.errors import CorruptData, UnsupportedFormat
 
-READER_FEATURES: Final = frozenset({"merge-latest"})
+READER_FEATURES: Final = frozenset({"merge-latest", "merge-latest_non_null", "merge-aggregate", "merge-custom"})
 """Features of a table that this version can read."""
 WRITER_FEATURES: Final = frozenset({"lanes"})
 """Features of a table that this version can write."""

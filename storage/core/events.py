@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 import numpy as np
@@ -20,19 +19,13 @@ import pyarrow.compute as pc
 from storage.core import names, ordering
 from storage.core.casting import cast_column
 from storage.core.keys import Mask
-from storage.core.schema import Group, Stream, TableSchema
+from storage.core.model import Group, Op, Stream
+from storage.core.modes.functions import FUNCTIONS
+from storage.core.schema import TableSchema
 from storage.errors import InvalidInput
 
-
-class Op(IntEnum):
-    """Operation of an event as stored (int8), also the kind of a floor."""
-
-    UPSERT = 0
-    DELETE_GROUP = 1
-    DELETE_ROW = 2
-
-
 OP_COLUMN: Final = "_op"
+SUPPLIED_COLUMN: Final = "_supplied"
 MAX_EXAMPLES: Final = 3
 
 _UPSERT_WORDS: Final = ("upsert", "I", "U", "+I", "+U", "c", "u", "r", "insert", "update")
@@ -47,11 +40,10 @@ _CALENDAR: Final[Mapping[pa.DataType, tuple[dt.date, dt.date]]] = {
 }
 """What has a text form in SQL and in Python; statistics, partition folders and messages need one."""
 _UNKNOWN: Final = -1
-_BEFORE: Final = -2
 _CODES: Final = {
     **dict.fromkeys(_UPSERT_WORDS, int(Op.UPSERT)),
     **dict.fromkeys(_DELETE_WORDS, int(Op.DELETE_GROUP)),
-    **dict.fromkeys(_BEFORE_WORDS, _BEFORE),
+    **dict.fromkeys(_BEFORE_WORDS, int(Op.RETRACT)),
 }
 
 
@@ -126,6 +118,8 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
             raise InvalidInput(f"column {name!r} stands in the batch twice", hint="name it once")
         if name in allowed or name == OP_COLUMN:
             continue
+        if name == SUPPLIED_COLUMN and _takes_parts(schema, stream):
+            continue
         if name in schema.group_of_column:
             raise InvalidInput(
                 f"column {name!r} belongs to group {schema.group_of_column[name].name!r}, which stream "
@@ -140,13 +134,15 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
     for group_name in stream.groups:
         group = schema.group_by_name[group_name]
         missing = [name for name in group.columns if name not in given]
-        if not missing:
-            groups.append(group)
-        elif len(missing) < len(group.columns):
+        if len(missing) == len(group.columns):
+            continue
+        needed = group.ordering if group.merge == "latest_non_null" else group.columns
+        if any(name in missing for name in needed):
             raise InvalidInput(
                 f"group {group.name!r} is incomplete: column {', '.join(repr(name) for name in missing)} is missing",
-                hint=f"give all of {', '.join(group.columns)}, or none of them",
+                hint=f"give all of {', '.join(needed)}, or no column of the group",
             )
+        groups.append(group)
     if not groups:
         raise InvalidInput(
             f"the batch has no column group of stream {stream.name!r}",
@@ -155,20 +151,63 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
     return tuple(groups)
 
 
+def _takes_parts(schema: TableSchema, stream: Stream) -> bool:
+    return any(schema.group_by_name[name].merge == "latest_non_null" for name in stream.groups)
+
+
 def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]) -> dict[str, pa.Array]:
     wanted = set(schema.key).union(*(group.columns for group in groups))
+    counted = {f.column for group in groups for f in group.functions if FUNCTIONS[f.name].takes == "anything"}
     columns = {}
     for name in schema.stream_columns(stream):
-        if name not in wanted:
+        if name not in wanted or name not in table.schema.names:
             continue
-        column = cast_column(name, table.column(name), schema.column_by_name[name].type)
-        columns[name] = column
+        given = table.column(name)
+        if name in counted:
+            # What is counted may have any type, and only whether it is there matters.
+            given = pc.if_else(given.is_valid(), pa.scalar(1, pa.int8()), pa.scalar(None, pa.int8()))
+        columns[name] = cast_column(name, given, schema.event_types[name])
     for group in groups:
         for name in group.ordering:
             if pa.types.is_float64(columns[name].type):
                 # -0.0 and 0.0 are equal but differ in bytes: one form only is ever stored. x + 0.0 gives it.
                 columns[name] = pc.add(columns[name], 0.0)
+    if SUPPLIED_COLUMN in table.schema.names:
+        columns[names.SUPPLIED] = _supplied_ids(table.column(SUPPLIED_COLUMN), groups, schema)
     return columns
+
+
+def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
+    """Per row the ids of the columns whose NULL is a value; also a column that the batch omits may be named.
+
+    Raises:
+        InvalidInput: A row names something that is not a column of the batch's groups.
+    """
+    columns = [name for group in groups for name in group.columns]
+    lists = cast_column(SUPPLIED_COLUMN, given, pa.list_(pa.string()))
+    named = lists.flatten().dictionary_encode()
+    ids = []
+    for name in named.dictionary.to_pylist():
+        if name not in columns:
+            raise InvalidInput(
+                f"column {SUPPLIED_COLUMN!r} names {name!r}, which is not a column of a group in this batch",
+                hint=f"columns: {', '.join(columns)}",
+            )
+        ids.append(schema.column_by_name[name].id)
+    flat = pa.array(ids, pa.int32()).take(named.indices)
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, flat, type=schema.event_schema([names.SUPPLIED]).field(0).type)
+
+
+def supplied_mask(ids: pa.Array | None, column_id: int, rows: int) -> Mask:
+    """Rows of a log file in which the NULL of one column is a value, from the file's `names.SUPPLIED`."""
+    mask = np.zeros(rows, np.bool_)
+    if ids is not None:
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(ids), 0))
+        owner = np.repeat(np.arange(rows), lengths)
+        mask[owner[np.asarray(ids.flatten()) == column_id]] = True
+    return mask
 
 
 def _judge(
@@ -190,15 +229,23 @@ def _judge(
     codes, problem = _operations(table)
     if problem is not None:
         problems.append(problem)
-    if stream.on_delete != "ignore" and (codes == Op.DELETE_GROUP).any():
-        untouched = _touches_nothing(columns, groups)
-        if untouched is not None and (lost := untouched & (codes == Op.DELETE_GROUP)).any():
-            ordering_names = " and ".join(name for group in groups for name in group.ordering)
-            hint = "a delete needs its ordering value: it says which events it is newer than"
-            problems.append(
-                _problem(columns, schema, ordering_names, "NULL in every ordering column of a delete", hint, lost)
-            )
+    if stream.on_delete != "ignore":
+        problems.extend(_lost_deletes(columns, codes, schema, groups))
     return codes, problems
+
+
+def _lost_deletes(
+    columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, groups: tuple[Group, ...]
+) -> Iterator[Problem]:
+    """Deletes, and retractions from aggregates, that would touch nothing for want of an ordering value."""
+    aggregates = tuple(group for group in groups if group.merge == "aggregate")
+    for chosen, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, aggregates)):
+        untouched = _touches_nothing(columns, touched) if touched and chosen.any() else None
+        if untouched is not None and (lost := untouched & chosen).any():
+            ordering_names = " and ".join(name for group in touched for name in group.ordering)
+            hint = "a delete needs its ordering value: it says which events it is newer than"
+            reason = "NULL in every ordering column of a delete"
+            yield _problem(columns, schema, ordering_names, reason, hint, lost)
 
 
 def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> Iterator[Problem]:
@@ -230,7 +277,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
-    """Operation code of every row; `_BEFORE` for update-before rows, `_UNKNOWN` where the word is none."""
+    """Operation code of every row, deletes as DELETE_GROUP; `_UNKNOWN` where the word is none."""
     if OP_COLUMN not in table.schema.names:
         return np.zeros(len(table), np.int8), None
     words = cast_column(OP_COLUMN, table.column(OP_COLUMN), pa.string()).dictionary_encode()
@@ -262,19 +309,19 @@ def _touches_nothing(columns: Mapping[str, pa.Array], groups: tuple[Group, ...])
 def _events(
     columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
 ) -> EventBatch:
-    dropped = codes == _BEFORE
-    deletes = codes == Op.DELETE_GROUP
+    dropped = np.zeros(len(codes), np.bool_)
+    deletes, retracts = codes == Op.DELETE_GROUP, codes == Op.RETRACT
     if stream.on_delete == "ignore":
         dropped |= deletes
-    elif stream.on_delete == "row":
+    if stream.on_delete == "ignore" or not any(group.merge == "aggregate" for group in groups):
+        dropped |= retracts
+    if stream.on_delete == "row":
         codes = np.where(deletes, np.int8(Op.DELETE_ROW), codes)
     untouched = _touches_nothing(columns, groups)
     if untouched is not None:
         dropped |= untouched
-    schema_of_events = schema.event_schema(columns).remove_metadata()
     arrays = [*columns.values(), pa.array(codes, pa.int8())]
-    fields = [schema_of_events.field(name) for name in (*columns, names.OP)]
-    rows = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    rows = pa.Table.from_arrays(arrays, schema=schema.event_schema((*columns, names.OP)).remove_metadata())
     ignored = int(dropped.sum())
     return EventBatch(rows.filter(pa.array(~dropped)) if ignored else rows, groups, ignored)
 

@@ -27,6 +27,8 @@ KEY: Final = "__weft_key"
 """Order-preserving binary form of a composite or decimal key (see `storage.core.keys`)."""
 OP: Final = "__weft_op"
 """Operation of an event row in a log file: int8, see `storage.core.events`."""
+SUPPLIED: Final = "__weft_supplied"
+"""Which NULLs of an event row are values (`latest_non_null`): list of column ids, NULL for none."""
 
 _MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
@@ -114,3 +116,33 @@ def floor_kind(group_id: int) -> str:
 def floor_ordering(group_id: int, position: int) -> str:
     """Hidden slice column: the floor's value of the group's ordering column number ``position``."""
     return f"{HIDDEN_PREFIX}g{group_id}_floor_o{position}"
+
+
+def versions(group_id: int) -> str:
+    """Hidden slice column (`latest_non_null`): the versions below the largest that still supply a column."""
+    return f"{HIDDEN_PREFIX}g{group_id}_versions"
+
+
+def suppliers(group_id: int) -> str:
+    """Hidden slice column (`latest_non_null`): per value column one byte, see `storage.core.modes.partial`."""
+    return f"{HIDDEN_PREFIX}g{group_id}_suppliers"
+
+
+def column_state(column_id: int, what: str) -> str:
+    """Hidden slice column (aggregates): state of one user column apart from the value shown."""
+    return f"{HIDDEN_PREFIX}c{column_id}_{what}"
+
+
+def top_arrival(group_id: int) -> str:
+    """Hidden slice column (custom mergers): arrival of the largest upsert, present or not."""
+    return f"{HIDDEN_PREFIX}g{group_id}_top_arrival"
+
+
+def top_ordering(group_id: int, position: int) -> str:
+    """Hidden slice column (custom mergers): that upsert's value of ordering column number ``position``."""
+    return f"{HIDDEN_PREFIX}g{group_id}_top_o{position}"
+
+
+def group_state(group_id: int, name: str) -> str:
+    """Hidden slice column (custom mergers): a state column that the configuration declares."""
+    return f"{HIDDEN_PREFIX}g{group_id}_state_{name}"

@@ -16,55 +16,22 @@ from typing import Any, Final
 import pyarrow as pa
 
 from storage.core import names
+from storage.core.model import Column, Function, Group, Stream, make_field
+from storage.core.modes import mode_of
+from storage.core.modes.functions import input_type
 from storage.core.names import StreamName
 from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
 from storage.errors import NotFound
 
-FIELD_ID: Final = b"PARQUET:field_id"
-ARRIVAL: Final = pa.int64()
-FLOOR_KIND: Final = pa.int8()
-
 # Hidden columns get field ids far above any user column's, derived from what they are, so that they too survive
 # renames.
-_KEY_FIELD_ID: Final = 1_000_000
-_OP_FIELD_ID: Final = 1_000_001
+_HIDDEN_EVENT_FIELDS: Final = {
+    names.KEY: make_field(names.KEY, pa.binary(), 1_000_000, nullable=False),
+    names.OP: make_field(names.OP, pa.int8(), 1_000_001, nullable=False),
+    names.SUPPLIED: make_field(names.SUPPLIED, pa.list_(pa.field("element", pa.int32())), 1_000_002),
+}
 _GROUP_FIELD_IDS: Final = 2_000_000
-_IDS_PER_GROUP: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One user column. ``default`` is shown where the column's group is absent (None: NULL)."""
-
-    id: int
-    name: str
-    type: pa.DataType
-    default: Any = None
-
-    @property
-    def field(self) -> pa.Field:
-        return _field(self.name, self.type, self.id)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Columns that change together: the unit of ordering and merging."""
-
-    id: int
-    name: str
-    columns: tuple[str, ...]
-    ordering: tuple[str, ...]
-    merge: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A declared producer of one or more groups. ``on_delete``: group, row or ignore."""
-
-    id: int
-    name: StreamName
-    groups: tuple[str, ...]
-    on_delete: str
+_IDS_PER_GROUP: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -127,36 +94,35 @@ class TableSchema:
         owned = {name for group in stream.groups for name in self.group_by_name[group].columns}
         return self.key + tuple(column.name for column in self.columns if column.name in owned)
 
+    @cached_property
+    def event_types(self) -> Mapping[str, pa.DataType]:
+        """Type that a column has in batches and log files: its own, but the element's where values are collected."""
+        types = {column.name: column.type for column in self.columns}
+        for group in self.groups:
+            types |= {f.column: input_type(f, types[f.column]) for f in group.functions}
+        return types
+
     def event_schema(self, columns: Iterable[str]) -> pa.Schema:
-        """Schema of an event-form log file that carries these user columns (keys included)."""
-        fields = [self.field(name) for name in columns]
-        if self.has_sort_key:
-            fields.insert(0, _field(names.KEY, pa.binary(), _KEY_FIELD_ID, nullable=False))
-        fields.append(_field(names.OP, pa.int8(), _OP_FIELD_ID, nullable=False))
-        return pa.schema(fields)
+        """Schema of an event-form log file with these columns, hidden ones included."""
+        return pa.schema(
+            [_HIDDEN_EVENT_FIELDS.get(name) or self.field(name).with_type(self.event_types[name]) for name in columns]
+        )
 
     @cached_property
     def slice(self) -> pa.Schema:
         """Schema of base and shadow files: user columns, then the hidden state of every group."""
         fields = [self.field(column.name) for column in self.columns]
         if self.has_sort_key:
-            fields.append(_field(names.KEY, pa.binary(), _KEY_FIELD_ID, nullable=False))
+            fields.append(_HIDDEN_EVENT_FIELDS[names.KEY])
         for group in self.groups:
             fields.extend(self.state_fields(group))
         return pa.schema(fields)
 
     def state_fields(self, group: Group) -> tuple[pa.Field, ...]:
-        """Hidden columns of one group in a slice: arrival, then the floor (arrival, kind, ordering tuple)."""
+        """Hidden columns of one group in a slice; its merge mode says which."""
         first = _GROUP_FIELD_IDS + group.id * _IDS_PER_GROUP
-        return (
-            _field(names.arrival(group.id), ARRIVAL, first),
-            _field(names.floor_arrival(group.id), ARRIVAL, first + 1),
-            _field(names.floor_kind(group.id), FLOOR_KIND, first + 2),
-            *(
-                _field(names.floor_ordering(group.id, i), self.column_by_name[name].type, first + 3 + i)
-                for i, name in enumerate(group.ordering)
-            ),
-        )
+        state = mode_of(group).state(group, self.column_by_name)
+        return tuple(make_field(name, arrow_type, first + i) for i, (name, arrow_type) in enumerate(state.items()))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -183,7 +149,16 @@ class TableSchema:
             bucket_bits=data["bucket_bits"],
             columns=tuple(columns),
             groups=tuple(
-                Group(g["id"], g["name"], tuple(g["columns"]), tuple(g["ordering"]), g["merge"]) for g in data["groups"]
+                Group(
+                    g["id"],
+                    g["name"],
+                    tuple(g["columns"]),
+                    tuple(g["ordering"]),
+                    g["merge"],
+                    tuple(Function(**function) for function in g["functions"]),
+                    tuple((name, type_name) for name, type_name in g["state"]),
+                )
+                for g in data["groups"]
             ),
             streams=tuple(
                 Stream(s["id"], StreamName(s["name"]), tuple(s["groups"]), s["on_delete"]) for s in data["streams"]
@@ -193,7 +168,3 @@ class TableSchema:
 
 def _listed(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def _field(name: str, arrow_type: pa.DataType, field_id: int, *, nullable: bool = True) -> pa.Field:
-    return pa.field(name, arrow_type, nullable=nullable, metadata={FIELD_ID: str(field_id).encode()})

@@ -27,11 +27,11 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.collapse import KeyDirectory
 from storage.core.columns import nulls_or_default, scatter
-from storage.core.events import Op
 from storage.core.keys import KeyVector, Mask
-from storage.core.modes import MODES, Registers
+from storage.core.model import Group, Op
+from storage.core.modes import Registers, mode_of
 from storage.core.modes.base import take_rows
-from storage.core.schema import Group, TableSchema
+from storage.core.schema import TableSchema
 
 Columns = Mapping[str, pa.Array]
 
@@ -172,12 +172,12 @@ class Stitch:
             position, found = keys.find(frame_keys, registers.keys)
             if not found.any():
                 continue
-            new = registers.columns
+            new, new_keys = registers.columns, registers.keys
             if not found.all():
-                position, new = position[found], take_rows(new, found)
-            mode = MODES[group.merge]
-            old = take_rows({name: frame[name] for name in mode.reads(group)}, position)
-            changed, merged = mode.merge(group, old, new)
+                position, new, new_keys = position[found], take_rows(new, found), keys.take(new_keys, found)
+            mode, columns = mode_of(group), self.schema.column_by_name
+            old = take_rows({name: frame[name] for name in mode.reads(group, columns, new)}, position)
+            changed, merged = mode.merge(group, columns, new_keys, old, new)
             rows = position[changed]
             present = merged[names.arrival(group.id)].is_valid()
             for name, column in merged.items():
@@ -197,8 +197,8 @@ class Stitch:
         for group in self.schema.groups:
             there = np.asarray(frame[names.arrival(group.id)].is_valid())
             present |= there
-            kind = frame[names.floor_kind(group.id)]
-            if kind.null_count < len(kind):
+            kind = frame.get(names.floor_kind(group.id))  # an aggregate group has no floor
+            if kind is not None and kind.null_count < len(kind):
                 row_delete = np.asarray(pc.equal(kind, int(Op.DELETE_ROW)).fill_null(False))
                 deleted |= row_delete & ~there
         return present & ~deleted
@@ -244,12 +244,16 @@ def _log_slice(logs: LogState | None, start: int, stop: int) -> LogState | None:
     return LogState(KeyDirectory(vector, columns), registers)
 
 
-def needed_columns(schema: TableSchema, values: Sequence[str], groups: Sequence[Group]) -> tuple[str, ...]:
+def needed_columns(
+    schema: TableSchema, values: Sequence[str], groups: Sequence[Group], *, exact: bool
+) -> tuple[str, ...]:
     """Slice columns to read for these value columns and the state of these groups, in slice order.
 
     Key columns and the sort column are always among them.
     """
     wanted = {*values, *schema.key, schema.sort_column}
     for group in groups:
-        wanted.update(group.ordering, (field.name for field in schema.state_fields(group)))
+        wanted.update(mode_of(group).reads(group, schema.column_by_name, values))
+        if exact:
+            wanted.update((names.arrival(group.id), names.floor_kind(group.id)))
     return tuple(name for name in schema.slice.names if name in wanted)

@@ -186,7 +186,8 @@ class Run:
 
     def _arrow(self, rows: list[Mapping[str, Any]]) -> pa.Table:
         given = {name for row in rows for name in row}
-        types = {name: self.types.get(name, pa.string()) for name in (*self.types, "_op") if name in given}
+        reserved = {"_op": pa.string(), "_supplied": pa.list_(pa.string())}
+        types = {name: arrow_type for name, arrow_type in {**self.types, **reserved}.items() if name in given}
         return self._table(rows, types)
 
     @staticmethod

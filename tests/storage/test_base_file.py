@@ -14,7 +14,7 @@ from hypothesis import given
 from storage import Table, base_file
 from storage.core import keys, names
 from storage.core.entries import FileRef, SliceFile
-from storage.core.schema import FIELD_ID
+from storage.core.model import FIELD_ID
 from storage.core.types import encode_scalar
 from storage.object_store import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
@@ -58,8 +58,8 @@ def test_base_and_shadow_carry_field_ids_and_statistics() -> None:
     (base,) = [parquet(table, one.base) for one in slices(table) if one.base is not None]
     ids = {field.name: int(field.metadata[FIELD_ID]) for field in base.schema_arrow}
     assert [ids[name] for name in SHOP["columns"]] == [1, 2, 3, 4, 5]
-    assert ids[names.arrival(1)] == 2_001_000
-    assert ids[names.floor_ordering(2, 0)] == 2_002_003
+    assert ids[names.arrival(1)] == 2_010_000
+    assert ids[names.floor_ordering(2, 0)] == 2_020_003
     assert len(set(ids.values())) == len(ids)
     group = base.metadata.row_group(0)
     assert group.column(0).statistics.min == group.column(0).statistics.max == 1
@@ -112,18 +112,20 @@ def _check_row(world: World, row: dict[str, Any], *, visible: bool) -> None:
     schema = world.table.schema
     present = row_deleted = 0
     for group in schema.groups:
-        arrival, floor = row[names.arrival(group.id)], row[names.floor_arrival(group.id)]
-        kind = row[names.floor_kind(group.id)]
-        assert arrival is None or floor is None, "an upsert or a delete, never both"
+        # Modes without tombstones have no floor; in latest_non_null it stays below the upserts that survived it.
+        arrival, floor = row[names.arrival(group.id)], row.get(names.floor_arrival(group.id))
+        kind = row.get(names.floor_kind(group.id))
+        if group.merge == "latest":
+            assert arrival is None or floor is None, "an upsert or a delete, never both"
         assert (floor is None) == (kind is None)
         if floor is None:
-            assert all(row[names.floor_ordering(group.id, i)] is None for i in range(len(group.ordering)))
+            assert all(row.get(names.floor_ordering(group.id, i)) is None for i in range(len(group.ordering)))
         if arrival is None:
             for name in group.columns:
                 default = schema.column_by_name[name].default
                 assert row[name] == default, "an absent group shows its defaults"
         present += arrival is not None
-        row_deleted += kind == 2
+        row_deleted += kind == 2 and arrival is None
     assert visible == (present > 0 and not row_deleted)
 
 
@@ -138,7 +140,7 @@ def _check_ordering_max(world: World, one: SliceFile) -> None:
             for row in parquet(world.table, file).read().to_pylist() if file is not None else []:
                 if row[names.arrival(group.id)] is not None:
                     found.append(row[group.ordering[0]])
-                elif row[names.floor_arrival(group.id)] is not None:
+                if row.get(names.floor_arrival(group.id)) is not None:
                     found.append(row[names.floor_ordering(group.id, 0)])
         known = [value for value in found if value is not None]
         largest = max(known, key=lambda v: v.encode() if isinstance(v, str) else v) if known else None

@@ -158,10 +158,10 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "groups.order.merge: 'newest' is not a merge mode",
         "latest",
     ),
-    "a custom merger": (
+    "a custom merger outside the allow-list": (
         put("groups", "order", "merge", to="os:system"),
-        "groups.order.merge: 'os:system' is not a merge mode",
-        "",
+        "merger 'os:system': module 'os' is not on this process's allow-list",
+        'storage.mergers.allow("os")',
     ),
     **{
         f"the reserved column name {name}": (

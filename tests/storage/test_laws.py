@@ -12,8 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage import Table
+from storage.core.modes.functions import FUNCTIONS
+from tests.oracle import MODES
 from tests.storage.world import World, bag, canonical, expected_bag, snapshot_bag
-from tests.strategies import EVERY_GROUP, Append, Compact, Remember, Step, Story, stories, type_of
+from tests.strategies import (
+    EVERY_GROUP,
+    Append,
+    Compact,
+    Remember,
+    Step,
+    Story,
+    function_of,
+    stories,
+    type_of,
+)
 
 # The fixture only makes files small: it holds no state that one example could leave to the next.
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -50,6 +62,9 @@ def test_projection_filter_and_require_commute_with_reading_everything(story: St
         predicates = [pc.field(column).is_null(), ~pc.field(column).is_null()]
         predicates += [pc.field(column) >= value for value in values[:2]]
         predicate = data.draw(st.sampled_from(predicates), label="filter")
+        for cut, remembered in world.remembered:
+            older = world.table.snapshot(cut)
+            assert snapshot_bag(older, chosen) == expected_bag(remembered, chosen)
         filtered = snapshot.to_arrow(chosen, filter=predicate)
         expected = whole.filter(predicate)
         assert filtered.num_rows == expected.num_rows
@@ -66,6 +81,34 @@ def _keys(world: World, table: pa.Table) -> list[object]:
 
 def _texts(answer: object) -> pa.Array:
     return pa.array([repr(key) for key in answer], pa.string())
+
+
+@given(stories(max_steps=8), st.data())
+def test_every_projection_of_every_state_is_the_projection_of_the_whole(story: Story, data: st.DataObject) -> None:
+    """L4 where pruning is riskiest: after every step, with logs over slices that are clean, dirty or have a shadow."""
+    columns = list(story.config["columns"])
+    with World(story.config) as world:
+        for step in story.steps:
+            world.run([step])
+            chosen = data.draw(st.lists(st.sampled_from(columns), unique=True, max_size=4), label="columns")
+            snapshot = world.table.snapshot()
+            assert snapshot_bag(snapshot, chosen) == expected_bag(world.expected(), chosen)
+
+
+@given(stories(), st.data())
+def test_compaction_of_any_file_groups_at_any_time_changes_no_read(story: Story, data: st.DataObject) -> None:
+    """L3: the same commits under two histories of compactions."""
+    with World(story.config) as first, World(story.config) as second:
+        for append in story.appends:
+            for world in (first, second):
+                world.append(append)
+                if data.draw(st.booleans(), label="compact"):
+                    world.compact(Compact(data.draw(st.frozensets(st.integers(0, 7)), label="file groups")))
+                if data.draw(st.integers(0, 4), label="remember") == 0:
+                    world.remember()
+        for world in (first, second):
+            world.check()
+        assert second.answer(second.table.snapshot().to_arrow()) == first.answer(first.table.snapshot().to_arrow())
 
 
 @given(stories(ordering="distinct"), st.randoms(use_true_random=False), st.booleans())
@@ -144,16 +187,21 @@ def test_local_folder_reads_as_memory_does(story: Story, tmp_path_factory: pytes
 
 
 def test_stories_cover_what_they_promise() -> None:
-    """The strategy itself: deletes, hidden rows, ties and remembered cuts do occur."""
+    """The strategy itself: deletes, hidden rows, every mode and function, and remembered cuts do occur."""
     seen: set[str] = set()
 
-    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck), deadline=None)
+    @settings(max_examples=300, database=None, suppress_health_check=list(HealthCheck), deadline=None)
     @given(stories())
     def look(story: Story) -> None:
         ops = [(row.get("_op"), append.stream) for append in story.appends for row in append.rows]
         policies = {story.config["streams"][stream]["on_delete"] for op, stream in ops if op in {"D", "delete"}}
         seen.update(policies)
         seen.update(type(step).__name__ for step in story.steps)
+        groups = story.config["groups"].values()
+        seen.update(group.get("merge", "latest") for group in groups)
+        seen.update(str(function_of(story.config, name)) for group in groups for name in group.get("functions", {}))
+        if any(row.get("_supplied") for append in story.appends for row in append.rows):
+            seen.add("supplied")
         if len(story.config["key"]) > 1:
             seen.add("composite")
         if story.config["partition_by"]:
@@ -163,4 +211,5 @@ def test_stories_cover_what_they_promise() -> None:
 
     look()
     assert seen >= {"group", "row", "ignore", "composite", "partitioned", "several ordering columns"}
+    assert seen >= {*FUNCTIONS, *MODES, "supplied"}
     assert seen >= {Append.__name__, Compact.__name__, Remember.__name__}

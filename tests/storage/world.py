@@ -12,13 +12,14 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from storage import Table
+from storage import Table, mergers
 from storage.core.types import parse_type
 from storage.snapshot import Snapshot
 from storage.writer import Commit, Writer
 from tests.oracle import Oracle
-from tests.strategies import Append, Compact, Config, Remember, Step, type_of
+from tests.strategies import Append, Compact, Config, Remember, Step, input_type
 
+_EXACT = decimal.Context(prec=100)  # the default one rounds what a decimal(38,s) holds
 Answer = dict[tuple[Any, ...], dict[str, Any]]
 
 
@@ -28,6 +29,7 @@ class World:
     def __init__(self, config: Config, uri: str | None = None) -> None:
         self.config = config
         self.uri = uri or f"memory://world/{uuid.uuid4().hex}"
+        mergers.allow("tests.mergers")
         self.table = Table.create(self.uri, config)
         self.oracle = Oracle(config)
         self.arrival = 0
@@ -133,7 +135,7 @@ def canonical(value: Any) -> Any:
         case dt.datetime() if value.tzinfo is not None:
             return value.astimezone(dt.UTC)
         case decimal.Decimal():
-            return value.normalize()
+            return value.normalize(_EXACT)
         case list() | tuple():
             return tuple(canonical(item) for item in value)
         case Mapping():
@@ -145,9 +147,10 @@ def to_arrow(config: Config, rows: Sequence[Mapping[str, Any]], stream: str) -> 
     """Rows as a batch with the table's types; no rows: a batch of the stream's columns."""
     columns = set(rows[0]) if rows else {c for g in config["streams"][stream]["groups"] for c in _columns(config, g)}
     names = [*(name for name in config["columns"] if name in columns or name in config["key"])]
-    table = {name: pa.array([row[name] for row in rows], parse_type(type_of(config, name))) for name in names}
-    if "_op" in columns:
-        table["_op"] = pa.array([row["_op"] for row in rows], pa.string())
+    table = {name: pa.array([row[name] for row in rows], parse_type(input_type(config, name))) for name in names}
+    for name, arrow_type in (("_op", pa.string()), ("_supplied", pa.list_(pa.string()))):
+        if name in columns:
+            table[name] = pa.array([row[name] for row in rows], arrow_type)
     return pa.table(table)
 
 

@@ -9,9 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from storage.core.model import Group
+from storage.core.modes.aggregate import Aggregate
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
+from storage.core.modes.custom import Custom
 from storage.core.modes.latest import Latest
+from storage.core.modes.partial import LatestNonNull
 
-__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers"]
+__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers", "mode_name", "mode_of"]
 
-MODES: Final[Mapping[str, MergeMode]] = {"latest": Latest()}
+MODES: Final[Mapping[str, MergeMode]] = {
+    "latest": Latest(),
+    "latest_non_null": LatestNonNull(),
+    "aggregate": Aggregate(),
+    "custom": Custom(),
+}
+
+
+def mode_name(group: Group) -> str:
+    """Name of a group's mode; the configuration names a merger of the user's as ``module:function``."""
+    return "custom" if ":" in group.merge else group.merge
+
+
+def mode_of(group: Group) -> MergeMode:
+    """The mode that merges a group."""
+    return MODES[mode_name(group)]

@@ -1,20 +1,22 @@
-"""What a merge mode must offer, and the two values it works on.
+"""What a merge mode must offer, and the values it works on.
 
 A *register* is what is known of one key in one group: its values, its arrival (non-null exactly when the group is
-present) and its floor (the largest surviving delete). Registers merge associatively, commutatively and idempotently
-(law S13), which is why compaction at any time changes no read (L3).
+present) and whatever else its mode keeps. Registers merge associatively, commutatively and idempotently (S13), which is
+why compaction at any time changes no read (law L3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from storage.core.keys import Indices, KeyVector, Mask
-from storage.core.schema import Group
+from storage.core.model import Column, Group
+
+Columns = Mapping[str, pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,16 @@ class GroupEvents:
         arrival: int64, one per event.
         op: int8 `storage.core.events.Op`, one per event.
         ordering: The group's ordering columns.
-        values: The group's other columns that are wanted.
+        values: The group's other columns that are wanted; one that a batch omitted is NULL there.
+        supplied: Per value column which NULLs are values; none where a column is missing.
     """
 
     keys: KeyVector
     arrival: pa.Array
     op: pa.Array
-    ordering: Mapping[str, pa.Array]
-    values: Mapping[str, pa.Array]
+    ordering: Columns
+    values: Columns
+    supplied: Mapping[str, Mask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Registers:
     """One register a key, keys sorted and distinct; ``columns`` are named as in a slice."""
 
     keys: KeyVector
-    columns: Mapping[str, pa.Array]
+    columns: Columns
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -50,22 +54,28 @@ class Registers:
 class MergeMode(Protocol):
     """One merge mode; stateless."""
 
-    def collapse(self, group: Group, events: GroupEvents) -> Registers:
+    def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
+        """Hidden slice columns of the group, arrival first; part of the format, never reordered."""
+        ...
+
+    def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
+        """Slice columns of an older register that `merge` must see to merge these value columns."""
+        ...
+
+    def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
         """One register for every key among the events."""
         ...
 
-    def reads(self, group: Group) -> tuple[str, ...]:
-        """Slice columns of an older register that `merge` must see."""
-        ...
-
     def merge(
-        self, group: Group, old: Mapping[str, pa.Array], new: Mapping[str, pa.Array]
-    ) -> tuple[Mask, Mapping[str, pa.Array]]:
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
         """Merge registers row by row.
 
         Args:
             group: The group that both belong to.
-            old: The columns of `reads`, n rows; a register that does not exist has neither arrival nor floor.
+            columns: The table's columns by name.
+            new_keys: Keys of the n rows.
+            old: The columns of `reads`, n rows; a register that does not exist is NULL in all hidden ones.
             new: Columns of `Registers`, n rows, of the same keys.
 
         Returns:
@@ -74,7 +84,7 @@ class MergeMode(Protocol):
         ...
 
 
-def take_rows(columns: Mapping[str, pa.Array], rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
+def take_rows(columns: Columns, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
     """The same rows of every column: by position, or by mask."""
     chosen = rows if isinstance(rows, pa.Array) else pa.array(rows)
     if pa.types.is_boolean(chosen.type):

@@ -6,7 +6,7 @@ resurrects anything (S14). A register is thus an upsert (arrival set) or a delet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,57 +14,55 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names, ordering
-from storage.core.events import Op
-from storage.core.keys import Indices, Mask
-from storage.core.modes.base import GroupEvents, Registers, take_rows
-from storage.core.schema import Group
+from storage.core.keys import Indices, KeyVector, Mask
+from storage.core.model import Column, Group, Op
+from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
+from storage.core.modes.history import newer
 
 
 class Latest:
     """See the module."""
 
-    def collapse(self, group: Group, events: GroupEvents) -> Registers:
+    def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
+        return {
+            names.arrival(group.id): pa.int64(),
+            names.floor_arrival(group.id): pa.int64(),
+            names.floor_kind(group.id): pa.int8(),
+            **{names.floor_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)},
+        }
+
+    def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
         winners, distinct = _winners(events)
         chosen = pa.array(winners)
         arrival = events.arrival.take(chosen)
         op = events.op.take(chosen)
-        columns = take_rows({**events.values, **events.ordering}, chosen)
+        values = take_rows({**events.values, **events.ordering}, chosen)
         none = pa.nulls(len(winners), pa.int64())
         state: dict[str, pa.Array] = {}
         if pc.any(pc.not_equal(op, int(Op.UPSERT))).as_py():
             upsert = pc.equal(op, int(Op.UPSERT))
             for i, name in enumerate(group.ordering):
-                state[names.floor_ordering(group.id, i)] = _where(upsert, None, columns[name])
+                state[names.floor_ordering(group.id, i)] = _where(upsert, None, values[name])
             state[names.arrival(group.id)] = _where(upsert, arrival, None)
             state[names.floor_arrival(group.id)] = _where(upsert, None, arrival)
             state[names.floor_kind(group.id)] = _where(upsert, None, op)
-            columns = {name: _where(upsert, column, None) for name, column in columns.items()}
+            values = {name: _where(upsert, column, None) for name, column in values.items()}
         else:
             for i, name in enumerate(group.ordering):
-                state[names.floor_ordering(group.id, i)] = pa.nulls(len(winners), columns[name].type)
+                state[names.floor_ordering(group.id, i)] = pa.nulls(len(winners), values[name].type)
             state[names.arrival(group.id)] = arrival
             state[names.floor_arrival(group.id)] = none
             state[names.floor_kind(group.id)] = pa.nulls(len(winners), pa.int8())
-        return Registers(distinct, {**columns, **state})
+        return Registers(distinct, {**values, **state})
 
-    def reads(self, group: Group) -> tuple[str, ...]:
+    def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
         floors = (names.floor_ordering(group.id, i) for i in range(len(group.ordering)))
         return (names.arrival(group.id), names.floor_arrival(group.id), *group.ordering, *floors)
 
     def merge(
-        self, group: Group, old: Mapping[str, pa.Array], new: Mapping[str, pa.Array]
-    ) -> tuple[Mask, Mapping[str, pa.Array]]:
-        old_arrival, old_ordering = _version(group, old)
-        new_arrival, new_ordering = _version(group, new)
-        newer = np.asarray(pc.greater(new_arrival, pc.fill_null(old_arrival, -1)))
-        if group.ordering:
-            if len(group.ordering) == 1 and old_ordering[0].null_count:
-                # A register's only ordering value is never null: NULL means that there is no register. Any number
-                # does for it, and a column without nulls compares as it is.
-                old_ordering = [pc.coalesce(old_ordering[0], new_ordering[0])]
-            old_rank, new_rank = _ranks(old_ordering, new_ordering)
-            newer = (new_rank > old_rank) | ((new_rank == old_rank) & newer)
-        wins = newer | np.asarray(old_arrival.is_null())
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
+        wins = newer(_version(group, old), _version(group, new))
         return wins, new if wins.all() else take_rows(new, wins)
 
 
@@ -93,24 +91,17 @@ def _winners(events: GroupEvents) -> tuple[Indices, Any]:
     return winners, keys.take(ordered, starts)
 
 
-def _version(group: Group, columns: Mapping[str, pa.Array]) -> tuple[pa.Array, list[pa.Array]]:
-    """Arrival (null: there is no register) and ordering tuple of a register, be it an upsert or a delete."""
+def _version(group: Group, columns: Columns) -> tuple[list[pa.Array], pa.Array]:
+    """Ordering tuple and arrival (NULL: there is no register) of a register, be it an upsert or a delete."""
     arrival = columns[names.arrival(group.id)]
     floor = columns[names.floor_arrival(group.id)]
     if floor.null_count == len(floor):
-        return arrival, [columns[name] for name in group.ordering]
+        return [columns[name] for name in group.ordering], arrival
     present = arrival.is_valid()
-    return pc.coalesce(arrival, floor), [
+    return [
         pc.if_else(present, columns[name], columns[names.floor_ordering(group.id, i)])
         for i, name in enumerate(group.ordering)
-    ]
-
-
-def _ranks(old: list[pa.Array], new: list[pa.Array]) -> tuple[ordering.Ranks, ordering.Ranks]:
-    """Numbers by which old and new ordering tuples compare."""
-    count = len(old[0])
-    both = ordering.ranks([pa.concat_arrays([a, b]) for a, b in zip(old, new, strict=True)])
-    return both[:count], both[count:]
+    ], pc.coalesce(arrival, floor)
 
 
 def _where(condition: pa.Array, when_true: pa.Array | None, when_false: pa.Array | None) -> pa.Array:

@@ -1,0 +1,98 @@
+"""Mode ``aggregate``: per column a function over all events of the group.
+
+The group is present once there is an upsert, and its ordering columns are those of the largest one. A delete is never a
+tombstone here: it takes the values it carries back, also when it arrives before what it takes back. So the state of a
+column stands apart from what is shown wherever the two can differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import names
+from storage.core.keys import KeyVector, Mask
+from storage.core.model import Column, Group, Op
+from storage.core.modes.base import Columns, GroupEvents, Registers
+from storage.core.modes.functions import FUNCTIONS, AggregateFunction, ColumnEvents, Context
+from storage.core.modes.history import History, newer, pick
+
+
+class Aggregate:
+    """See the module."""
+
+    def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
+        result: dict[str, pa.DataType] = {names.arrival(group.id): pa.int64()}
+        for function, context in _functions(group, columns, group.values):
+            result |= function.state(context)
+        return result
+
+    def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
+        wanted = [names.arrival(group.id), *group.ordering]
+        for function, context in _functions(group, columns, values):
+            wanted += [context.column.name, *function.state(context)]
+        return tuple(wanted)
+
+    def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
+        history = History.of(events)
+        retracts = np.asarray(history.sort(events.op)) != Op.UPSERT
+        top = history.last(~retracts)
+        arrival = history.sort(events.arrival)
+        ordering = {name: history.sort(column) for name, column in events.ordering.items()}
+        merged = {name: pick(column, top) for name, column in ordering.items()}
+        merged[names.arrival(group.id)] = pick(arrival, top)
+        for function, context in _functions(group, columns, events.values):
+            values = history.sort(events.values[context.column.name])
+            sorted_events = ColumnEvents(history, values, retracts, list(ordering.values()), arrival)
+            merged |= function.collapse(context, sorted_events)
+        return Registers(history.keys, _shown(group, columns, merged))
+
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
+        present = names.arrival(group.id)
+        # What an absent group shows (a default) is not a state.
+        there = old[present].is_valid()
+        old = {
+            name: pc.if_else(there, column, pa.scalar(None, column.type)) if name in group.columns else column
+            for name, column in old.items()
+        }
+        later = pa.array(
+            newer(
+                ([old[name] for name in group.ordering], old[present]),
+                ([new[name] for name in group.ordering], new[present]),
+            )
+        )
+        merged = {name: pc.if_else(later, new[name], old[name]) for name in (*group.ordering, present)}
+        for function, context in _functions(group, columns, new):
+            merged |= function.merge(context, old, new)
+        # Every event counts, so every row that got one is taken as changed.
+        return np.ones(len(later), np.bool_), _shown(group, columns, merged)
+
+
+def _functions(
+    group: Group, columns: Mapping[str, Column], values: Collection[str]
+) -> Iterator[tuple[AggregateFunction, Context]]:
+    """Functions of those value columns that are wanted."""
+    ordering = tuple(columns[name] for name in group.ordering)
+    for function in group.functions:
+        if function.column in values:
+            yield FUNCTIONS[function.name], Context(group, columns[function.column], ordering, function)
+
+
+def _shown(group: Group, columns: Mapping[str, Column], merged: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """States and the values that they show; nothing is shown where the group is absent."""
+    present = merged[names.arrival(group.id)].is_valid()
+    known = {function.column for function in group.functions}
+    wanted = [name for name in known if name in merged or any(s in merged for s in _hidden(group, columns, name))]
+    for function, context in _functions(group, columns, wanted):
+        value = function.show(context, merged)
+        merged[context.column.name] = pc.if_else(present, value, pa.scalar(None, value.type))
+    return merged
+
+
+def _hidden(group: Group, columns: Mapping[str, Column], name: str) -> list[str]:
+    return [state for function, context in _functions(group, columns, [name]) for state in function.state(context)]

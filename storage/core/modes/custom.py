@@ -1,0 +1,183 @@
+"""Custom mergers: a function of the user's merges the events of a key.
+
+The function sees rows, sorted by (key, version), in which one row is either an event or the result of an earlier call,
+and gives one row per key. Calls may be nested in any way (by logs, by compactions), so it must be associative:
+``m(a + b + c) == m(m(a + b) + c) == m(a + m(b + c))``, whatever is between. `storage.testing.check_merger` looks for
+counter-examples.
+
+Rows have the group's columns, ``_op`` (upsert, delete, or merged for an earlier result), and the group's declared state
+columns (NULL in events). The result has the group's value columns and its state columns, and optionally ``_present``
+(boolean; without it a group is present once there was an upsert).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import keys, names
+from storage.core.keys import KeyVector, Mask
+from storage.core.model import Column, Group, Op
+from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
+from storage.core.modes.history import History, newer, number_versions, pick
+from storage.core.types import parse_type
+from storage.errors import InvalidInput
+
+Merger = Callable[[pa.Table, npt.NDArray[np.int64]], pa.Table]
+"""(rows, offsets) -> one row per key. Rows ``offsets[i]`` to ``offsets[i + 1]`` are those of key i."""
+
+OP: Final = "_op"
+PRESENT: Final = "_present"
+_WORDS: Final = pa.array(["upsert", "delete", "merged"])
+_MERGED: Final = 2
+_SHOWN_KEYS: Final = 3
+_TRIED_KEYS: Final = 1000  # to name the culprits, not to wait for them
+
+_mergers: dict[str, Merger] = {}
+
+
+def register(name: str, merger: Merger) -> None:
+    """Make a merger known; the shell decides whose code that may be (`storage.mergers`)."""
+    _mergers[name] = merger
+
+
+class Custom:
+    """See the module."""
+
+    def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
+        version = {names.top_arrival(group.id): pa.int64()} | {
+            names.top_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)
+        }
+        own = {names.group_state(group.id, name): parse_type(type_name) for name, type_name in group.state}
+        return {names.arrival(group.id): pa.int64(), **version, **own}
+
+    def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
+        return (*group.columns, *self.state(group, columns))
+
+    def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
+        history = History.of(events)
+        op = np.asarray(history.sort(events.op))
+        rows = {name: history.sort(column) for name, column in {**events.values, **events.ordering}.items()}
+        rows[OP] = _WORDS.take(pa.array(np.where(op == Op.UPSERT, 0, 1)))
+        for name, type_name in group.state:
+            rows[name] = pa.nulls(len(op), parse_type(type_name))
+        top = history.last(op == Op.UPSERT)
+        version = [pick(history.sort(column), top) for column in events.ordering.values()]
+        offsets = np.append(history.starts, len(op))
+        merged = _call(group, columns, rows, offsets, history.keys)
+        return Registers(history.keys, _register(group, merged, version, pick(history.sort(events.arrival), top)))
+
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
+        exists = [~np.asarray(_nothing(group, columns, side)) for side in (old, new)]
+        # A merger that keeps nothing of a key's deletes leaves nothing to merge, and is never shown a key without rows.
+        some = exists[0] | exists[1]
+        if not some.all():
+            old, new, new_keys = take_rows(old, some), take_rows(new, some), keys.take(new_keys, some)
+            exists = [mask[some] for mask in exists]
+        versions = [_version(group, old), _version(group, new)]
+        count = len(versions[0][1])
+        # Two results of one key stand in the order of their largest versions, as events would.
+        _, (old_number, new_number) = number_versions(versions)
+        owner = np.concatenate([np.arange(count)[exists[0]], np.arange(count)[exists[1]]])
+        order = np.lexsort((np.concatenate([old_number[exists[0]], new_number[exists[1]]]), owner))
+        rows = {}
+        shown = [*group.columns, *(names.group_state(group.id, name) for name, _ in group.state)]
+        # What an absent group shows (a default) is not the merger's.
+        old = {
+            n: pc.if_else(old[names.arrival(group.id)].is_valid(), c, None) if n in group.columns else c
+            for n, c in old.items()
+        }
+        for name in shown:
+            both = [side[name].filter(pa.array(there)) for side, there in zip((old, new), exists, strict=True)]
+            rows[name] = pa.concat_arrays(both).take(pa.array(order))
+        for name, _ in group.state:
+            rows[name] = rows.pop(names.group_state(group.id, name))
+        rows[OP] = _WORDS.take(pa.array(np.full(len(order), _MERGED)))
+        offsets = np.searchsorted(owner[order], np.arange(count + 1))
+        merged = _call(group, columns, rows, offsets, new_keys)
+        later = pa.array(newer(*versions))
+        version = [pc.if_else(later, b, a) for a, b in zip(versions[0][0], versions[1][0], strict=True)]
+        arrival = pc.if_else(later, versions[1][1], versions[0][1])
+        return some, _register(group, merged, version, arrival)
+
+
+def _version(group: Group, side: Columns) -> tuple[list[pa.Array], pa.Array]:
+    ordering = [side[names.top_ordering(group.id, i)] for i in range(len(group.ordering))]
+    return ordering, side[names.top_arrival(group.id)]
+
+
+def _nothing(group: Group, columns: Mapping[str, Column], side: Columns) -> pa.Array:
+    """Rows without any register: every hidden column is NULL."""
+    mask = side[names.arrival(group.id)].is_null()
+    for name in Custom().state(group, columns):
+        mask = pc.and_(mask, side[name].is_null())
+    return mask
+
+
+def _call(
+    group: Group, columns: Mapping[str, Column], rows: Columns, offsets: npt.NDArray[np.int64], of_keys: KeyVector
+) -> pa.Table:
+    """Run the merger, and hold it to what it must return.
+
+    Raises:
+        InvalidInput: It raised, or returned something else; names the merger and the keys.
+    """
+    where = f"merger {group.merge!r} of group {group.name!r}"
+    if group.merge not in _mergers:
+        raise InvalidInput(f"{where} is not loaded", hint="allow its module: see storage.mergers")
+    table = pa.table(dict(rows))
+    try:
+        result = _mergers[group.merge](table, offsets)
+    except Exception as error:
+        failing = _failing(_mergers[group.merge], table, offsets, of_keys)
+        raise InvalidInput(
+            f"{where} failed for {failing}: {type(error).__name__}: {error}",
+            hint="mend the merger; nothing was changed",
+        ) from error
+    if not isinstance(result, pa.Table) or len(result) != len(offsets) - 1:
+        raise InvalidInput(f"{where} did not return one row for each of {len(offsets) - 1} keys", hint="mend it")
+    wanted = {name: columns[name].type for name in group.values} | {n: parse_type(t) for n, t in group.state}
+    try:
+        fields = {name: keys.one_array(result.column(name).cast(arrow_type)) for name, arrow_type in wanted.items()}
+    except (KeyError, pa.ArrowException) as error:
+        raise InvalidInput(f"{where} returned wrong columns: {error}", hint=f"needed: {', '.join(wanted)}") from error
+    if PRESENT in result.schema.names:
+        fields[PRESENT] = keys.one_array(pc.coalesce(result.column(PRESENT).cast(pa.bool_()), pa.scalar(False)))
+    return pa.table(fields)
+
+
+def _failing(merger: Merger, table: pa.Table, offsets: npt.NDArray[np.int64], of_keys: KeyVector) -> str:
+    """The first keys that fail alone, or all if it takes several to fail."""
+    found = []
+    for i in range(min(len(of_keys), _TRIED_KEYS)):
+        try:
+            merger(table.slice(offsets[i], offsets[i + 1] - offsets[i]), np.array([0, offsets[i + 1] - offsets[i]]))
+        except Exception:
+            found.append(str(of_keys[i]))
+        if len(found) == _SHOWN_KEYS:
+            break
+    return f"key {', '.join(found)}" if found else f"{len(of_keys)} keys together, from {of_keys[0]}"
+
+
+def _register(group: Group, merged: pa.Table, version: list[pa.Array], arrival: pa.Array) -> dict[str, pa.Array]:
+    present = arrival.is_valid()
+    if PRESENT in merged.schema.names:
+        present = pc.and_(present, keys.one_array(merged.column(PRESENT)))
+    # An absent group shows nothing: what a merger wants to remember of it belongs into its state columns.
+    shown = dict(zip(group.ordering, version, strict=True)) | {
+        n: keys.one_array(merged.column(n)) for n in group.values
+    }
+    result = {name: pc.if_else(present, column, pa.scalar(None, column.type)) for name, column in shown.items()}
+    result[names.arrival(group.id)] = pc.if_else(present, arrival, None)
+    result[names.top_arrival(group.id)] = arrival
+    result |= {names.top_ordering(group.id, i): column for i, column in enumerate(version)}
+    for name, _ in group.state:
+        result[names.group_state(group.id, name)] = keys.one_array(merged.column(name))
+    return result

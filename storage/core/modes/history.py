@@ -1,0 +1,125 @@
+"""Events of many keys in version order, and versions as numbers: what the modes with memory share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import keys, ordering
+from storage.core.keys import Indices, KeyVector, Mask
+from storage.core.modes.base import GroupEvents
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Events sorted by (key, version).
+
+    Attributes:
+        keys: Distinct keys, sorted.
+        order: Per place in the sorted sequence the event's number.
+        starts: Per key the first of its places.
+    """
+
+    keys: KeyVector
+    order: Indices
+    starts: Indices
+
+    @classmethod
+    def of(cls, events: GroupEvents) -> History:
+        order = keys.stable_order(events.keys)
+        ordered = keys.take(events.keys, order)
+        starts = keys.run_starts(ordered)
+        if events.ordering and len(starts) < len(order):
+            run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+            rank = ordering.ranks([column.take(pa.array(order)) for column in events.ordering.values()])
+            # Stable: equal ordering values stay in (arrival, position) order.
+            order = order[np.lexsort((rank, run))]
+        return cls(keys.take(ordered, starts), order, starts)
+
+    @property
+    def runs(self) -> Indices:
+        """Per place the number of its key."""
+        return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(self.order))))
+
+    def sort(self, column: pa.Array) -> pa.Array:
+        """A column of the events in sorted order."""
+        return column.take(pa.array(self.order))
+
+    def last(self, chosen: Mask) -> Indices:
+        """Per key the last place that is chosen; -1 where there is none. ``chosen`` is in sorted order."""
+        return np.maximum.reduceat(np.where(chosen, np.arange(len(chosen)), -1), self.starts)
+
+    def first(self, chosen: Mask) -> Indices:
+        """Per key the first place that is chosen; -1 where there is none."""
+        found = np.minimum.reduceat(np.where(chosen, np.arange(len(chosen)), len(chosen)), self.starts)
+        return np.where(found == len(chosen), -1, found)
+
+
+def pick(column: pa.Array, places: Indices) -> pa.Array:
+    """Values at places; NULL where a place is negative."""
+    return column.take(pa.array(places, mask=places < 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions by number: the larger number is the larger version.
+
+    Attributes:
+        ordering: Per ordering column its value, by number.
+        arrival: By number.
+    """
+
+    ordering: Sequence[pa.Array]
+    arrival: pa.Array
+
+    def at(self, numbers: Indices) -> tuple[list[pa.Array], pa.Array]:
+        """Ordering columns and arrival of numbered versions, NULL where a number is negative."""
+        return [pick(column, numbers) for column in self.ordering], pick(self.arrival, numbers)
+
+
+def number_versions(parts: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> tuple[Versions, list[Indices]]:
+    """Number the versions of several lists together.
+
+    Args:
+        parts: (ordering columns, arrival) lists; a NULL arrival is no version.
+
+    Returns:
+        The versions, and per list the number of each element, -1 for none.
+    """
+    arrival = pa.concat_arrays([part for _, part in parts])
+    columns = [pa.concat_arrays(list(column)) for column in zip(*(part for part, _ in parts), strict=True)]
+    exists = np.flatnonzero(np.asarray(arrival.is_valid()))
+    chosen = pa.array(exists)
+    arrival, columns = arrival.take(chosen), [column.take(chosen) for column in columns]
+    stamp = np.asarray(arrival)
+    rank = ordering.ranks(columns) if columns else np.zeros(len(stamp), np.int64)
+    order = np.lexsort((stamp, rank))
+    changes = (rank[order][1:] != rank[order][:-1]) | (stamp[order][1:] != stamp[order][:-1])
+    dense = np.concatenate([np.zeros(min(len(order), 1), np.int64), np.cumsum(changes)])
+    numbers = np.full(sum(len(part) for _, part in parts), -1, np.int64)
+    numbers[exists[order]] = dense
+    first = pa.array(order[np.concatenate([np.zeros(min(len(order), 1), np.int64), np.flatnonzero(changes) + 1])])
+    versions = Versions([column.take(first) for column in columns], arrival.take(first))
+    return versions, list(np.split(numbers, np.cumsum([len(part) for _, part in parts])[:-1]))
+
+
+def newer(old: tuple[Sequence[pa.Array], pa.Array], new: tuple[Sequence[pa.Array], pa.Array]) -> Mask:
+    """Row by row whether the new version is larger; a NULL arrival is no version, and smaller than all."""
+    old_ordering, old_arrival = list(old[0]), old[1]
+    new_ordering, new_arrival = list(new[0]), new[1]
+    later = np.asarray(pc.greater(pc.fill_null(new_arrival, -1), pc.fill_null(old_arrival, -1)))
+    if old_ordering:
+        if len(old_ordering) == 1:
+            # The only ordering value of a version is never NULL; where there is no version any number does, and a
+            # column without NULLs compares as it is.
+            old_ordering = [pc.coalesce(old_ordering[0], new_ordering[0])]
+            new_ordering = [pc.coalesce(new_ordering[0], old_ordering[0])]
+        rank = ordering.ranks([pa.concat_arrays(pair) for pair in zip(old_ordering, new_ordering, strict=True)])
+        old_rank, new_rank = rank[: len(later)], rank[len(later) :]
+        later = (new_rank > old_rank) | ((new_rank == old_rank) & later)
+    later |= np.asarray(old_arrival.is_null())
+    return later & np.asarray(new_arrival.is_valid())

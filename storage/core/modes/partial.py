@@ -1,0 +1,194 @@
+"""Mode ``latest_non_null`` (partial update): one register per column over a delete floor.
+
+A column's value is that of the largest-version upsert that supplies it, among upserts above the largest delete. Peers
+keep one ordering value per row, so that what is shown depends on how events were batched; here every column knows its
+version.
+
+State of a group, beside its ordering columns and `arrival`, which are those of its largest upsert:
+
+- floor: the largest delete (arrival, kind, ordering tuple)
+- suppliers: one byte per value column, in the group's order: 0 that largest upsert supplied it, n > 0 the version
+  number n of the list did, 255 nobody did. NULL: all bytes are 0.
+- versions: the list of those other versions (ordering tuple and arrival), ascending. NULL: none.
+
+A row whose columns all come from one event, the usual case, thus costs two NULLs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import names
+from storage.core.keys import Indices, KeyVector, Mask
+from storage.core.model import Column, Group, Op
+from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
+from storage.core.modes.history import History, Versions, number_versions, pick
+
+_NOBODY: Final = 255
+MAX_COLUMNS: Final = 254
+"""Value columns of one group: a byte numbers their suppliers."""
+
+Numbers = npt.NDArray[np.int64]
+"""Keys x value columns: number of the supplying version, -1 for none."""
+
+
+class LatestNonNull:
+    """See the module."""
+
+    def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
+        floor = {names.floor_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)}
+        version = pa.struct(
+            [pa.field(f"o{i}", columns[name].type) for i, name in enumerate(group.ordering)]
+            + [pa.field("arrival", pa.int64())]
+        )
+        return {
+            names.arrival(group.id): pa.int64(),
+            names.floor_arrival(group.id): pa.int64(),
+            names.floor_kind(group.id): pa.int8(),
+            **floor,
+            names.suppliers(group.id): pa.binary(max(len(group.values), 1)),
+            names.versions(group.id): pa.list_(pa.field("element", version)),
+        }
+
+    def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
+        return (*group.ordering, *(name for name in group.values if name in values), *self.state(group, columns))
+
+    def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
+        history = History.of(events)
+        op = np.asarray(history.sort(events.op))
+        upsert = op == Op.UPSERT
+        floor = history.last((op == Op.DELETE_GROUP) | (op == Op.DELETE_ROW))
+        top = _above(history.last(upsert), floor)
+        supply = np.full((len(history.starts), len(group.values)), -1, np.int64)
+        values = {}
+        for i, name in enumerate(group.values):
+            if name not in events.values:
+                continue
+            column = history.sort(events.values[name])
+            supplied = np.asarray(column.is_valid())
+            if name in events.supplied:
+                supplied = supplied | events.supplied[name][history.order]
+            supply[:, i] = _above(history.last(upsert & supplied), floor)
+            values[name] = pick(column, supply[:, i])
+        versions = Versions([history.sort(column) for column in events.ordering.values()], history.sort(events.arrival))
+        kind = pick(history.sort(events.op), floor)
+        return Registers(history.keys, {**values, **_encode(group, columns, versions, supply, top, floor, kind)})
+
+    def merge(
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
+    ) -> tuple[Mask, Columns]:
+        versions, numbers = number_versions([part for side in (old, new) for part in _parts(group, side)])
+        old_top, old_floor, old_list, new_top, new_floor, new_list = numbers
+        old_supply = _decode(group, old, old_top, old_list)
+        new_supply = _decode(group, new, new_top, new_list)
+        floor = np.maximum(old_floor, new_floor)
+        # Each side's upserts are above its own floor already. Only the other's may take them: an upsert and a delete of
+        # one commit may have equal numbers here, and their positions, which decided, are not kept.
+        top = np.maximum(_above(old_top, new_floor), _above(new_top, old_floor))
+        kept, added = _above(old_supply, new_floor[:, None]), _above(new_supply, old_floor[:, None])
+        take_new = added > kept
+        supply = np.where(take_new, added, kept)
+        changed = (supply != old_supply).any(axis=1) | (top != old_top) | (floor != old_floor)
+        values = {}
+        for i, name in enumerate(group.values):
+            if name in new:
+                value = pc.if_else(pa.array(take_new[:, i]), new[name], old[name])
+                values[name] = pick(value, np.where(supply[:, i] < 0, -1, np.arange(len(value))))
+        kind = pc.if_else(
+            pa.array(new_floor > old_floor), new[names.floor_kind(group.id)], old[names.floor_kind(group.id)]
+        )
+        merged = {**values, **_encode(group, columns, versions, supply, top, floor, kind)}
+        return changed, take_rows(merged, changed)
+
+
+def _above(numbers: Indices, floor: Indices) -> Indices:
+    """Versions that survive the delete; -1 for those that do not."""
+    return np.where(numbers > floor, numbers, -1)
+
+
+def _parts(group: Group, side: Columns) -> list[tuple[Sequence[pa.Array], pa.Array]]:
+    """The three lists of versions in registers: largest upserts, floors, and the other suppliers."""
+    floor = [side[names.floor_ordering(group.id, i)] for i in range(len(group.ordering))]
+    others = side[names.versions(group.id)].flatten()
+    return [
+        ([side[name] for name in group.ordering], side[names.arrival(group.id)]),
+        (floor, side[names.floor_arrival(group.id)]),
+        ([others.field(i) for i in range(len(group.ordering))], others.field(len(group.ordering))),
+    ]
+
+
+def _decode(group: Group, side: Columns, top: Indices, others: Indices) -> Numbers:
+    """Per register and value column the number of the supplying version."""
+    width = len(group.values)
+    suppliers = side[names.suppliers(group.id)]
+    rows = len(suppliers)
+    result = np.repeat(top[:, None], width, axis=1)
+    explicit = np.flatnonzero(np.asarray(suppliers.is_valid()))
+    if width and len(explicit):
+        stored = suppliers.take(pa.array(explicit))
+        places = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * width :][: len(explicit) * width]
+        places = places.reshape(-1, width).astype(np.int64)
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(side[names.versions(group.id)]), 0))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:rows][explicit]
+        listed = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(places - 1, 0), len(others))]
+        result[explicit] = np.where(places == _NOBODY, -1, np.where(places == 0, result[explicit], listed))
+    return result
+
+
+def _encode(
+    group: Group,
+    columns: Mapping[str, Column],
+    versions: Versions,
+    supply: Numbers,
+    top: Indices,
+    floor: Indices,
+    kind: pa.Array,
+) -> dict[str, pa.Array]:
+    """Registers from numbered versions."""
+    top_ordering, top_arrival = versions.at(top)
+    floor_ordering, floor_arrival = versions.at(floor)
+    suppliers, listed = _suppliers(group, columns, versions, supply, top)
+    return {
+        **dict(zip(group.ordering, top_ordering, strict=True)),
+        names.arrival(group.id): top_arrival,
+        names.floor_arrival(group.id): floor_arrival,
+        names.floor_kind(group.id): kind,
+        **{names.floor_ordering(group.id, i): column for i, column in enumerate(floor_ordering)},
+        names.suppliers(group.id): suppliers,
+        names.versions(group.id): listed,
+    }
+
+
+def _suppliers(
+    group: Group, columns: Mapping[str, Column], versions: Versions, supply: Numbers, top: Indices
+) -> tuple[pa.Array, pa.Array]:
+    """The bytes and the lists of `supply`."""
+    state = LatestNonNull().state(group, columns)
+    byte_type, list_type = state[names.suppliers(group.id)], state[names.versions(group.id)]
+    rows, width = supply.shape
+    is_top = supply == top[:, None]
+    other = ~is_top & (supply >= 0)
+    places = np.where(is_top, 0, _NOBODY)
+    # Sort each row's other versions; equal ones get one place in the list.
+    wanted = np.where(other, supply, -1)
+    by_version = np.argsort(wanted, axis=1, kind="stable")
+    in_order = np.take_along_axis(wanted, by_version, axis=1)
+    fresh = in_order >= 0
+    fresh[:, 1:] &= in_order[:, 1:] != in_order[:, :-1]
+    np.put_along_axis(wanted, by_version, np.cumsum(fresh, axis=1), axis=1)
+    places = np.where(other, wanted, places)
+    counts = fresh.sum(axis=1)
+    ordering, arrival = versions.at(in_order[fresh])
+    elements = pa.StructArray.from_arrays([*ordering, arrival], fields=list(list_type.value_type))
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
+    listed = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
+    plain = (places == 0).all(axis=1) if width else np.ones(rows, np.bool_)
+    stored: npt.NDArray[Any] = places.astype(np.uint8) if width else np.zeros((rows, 1), np.uint8)
+    validity = pa.py_buffer(np.packbits(~plain, bitorder="little"))
+    return pa.Array.from_buffers(byte_type, rows, [validity, pa.py_buffer(np.ascontiguousarray(stored))]), listed

@@ -1,0 +1,95 @@
+"""Merge modes without a table: registers of parts of a history merge to the register of the whole (S13, L3, L5).
+
+Parts are whatever compactions may make of a history: any partition of its commits, not only runs of them, merged in any
+order and nesting. What a mode shows must not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import mergers
+from storage.config import build_schema, load_config
+from storage.core import names
+from storage.core.collapse import LogPiece, collapse_group
+from storage.core.events import prepare
+from storage.core.model import Group
+from storage.core.modes import mode_of
+from storage.core.modes.base import Columns
+from storage.core.schema import TableSchema
+from tests.storage.world import canonical, to_arrow
+from tests.strategies import Append, Config, Story, stories
+
+ONE_KEY = np.zeros(1, np.int64)
+
+
+# No files are written, so many more histories than elsewhere take no longer.
+@settings(max_examples=settings().max_examples * 6)
+@given(stories(max_steps=10, max_rows=4, max_groups=2), st.data())
+def test_registers_of_any_parts_merge_to_the_register_of_the_whole(story: Story, data: st.DataObject) -> None:
+    mergers.allow("tests.mergers")
+    schema = build_schema(load_config(story.config))
+    mergers.prepare(schema, mergers.allowed())
+    pieces = list(_pieces(story, schema))
+    for group in schema.groups:
+        touching = [piece for piece in pieces if group.id in piece.groups]
+        whole = _register(schema, group, touching)
+        parts: list[list[LogPiece]] = [[] for _ in range(data.draw(st.integers(1, 4), label="parts"))]
+        for piece in touching:
+            parts[data.draw(st.integers(0, len(parts) - 1), label="part")].append(piece)
+        registers = [register for part in parts if (register := _register(schema, group, part)) is not None]
+        while len(registers) > 1:
+            # The older may be either: compactions meet the logs of lanes in any order.
+            chosen = data.draw(st.permutations(range(len(registers))), label="merged")[:2]
+            old, new = (registers[i] for i in chosen)
+            rest = [register for i, register in enumerate(registers) if i not in chosen]
+            registers = [*rest, _merge(schema, group, old, new)]
+        assert _shown(group, registers[0] if registers else None) == _shown(group, whole)
+
+
+def _pieces(story: Story, schema: TableSchema) -> Iterator[LogPiece]:
+    """The commits, as if all rows had one key."""
+    for arrival, append in enumerate(story.appends, start=1):
+        batch = prepare(_batch(story.config, append), schema, schema.stream(append.stream))
+        rows = batch.rows.combine_chunks()
+        if len(rows):
+            columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
+            columns = {n: c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for n, c in columns.items()}
+            yield LogPiece(np.zeros(len(rows), np.int64), arrival, [group.id for group in batch.groups], columns)
+
+
+def _batch(config: Config, append: Append) -> pa.Table:
+    return to_arrow(config, append.rows, append.stream)
+
+
+def _register(schema: TableSchema, group: Group, pieces: list[LogPiece]) -> Columns | None:
+    """One register, as it stands in a slice: merged into nothing."""
+    collapsed = collapse_group(pieces, schema, group, group.values)
+    return None if collapsed is None else _merge(schema, group, _blank(schema, group), collapsed.columns)
+
+
+def _blank(schema: TableSchema, group: Group) -> Columns:
+    fields = [*(schema.field(name) for name in group.columns), *schema.state_fields(group)]
+    return {field.name: pa.nulls(1, field.type) for field in fields}
+
+
+def _merge(schema: TableSchema, group: Group, old: Columns, new: Columns) -> Columns:
+    reads = mode_of(group).reads(group, schema.column_by_name, group.values)
+    changed, merged = mode_of(group).merge(group, schema.column_by_name, ONE_KEY, {n: old[n] for n in reads}, new)
+    return {**old, **merged} if changed.all() else old
+
+
+def _shown(group: Group, register: Columns | None) -> dict[str, Any]:
+    """Values, and whether present; of an absent group nothing is shown, but a delete of the row counts."""
+    if register is None:
+        return {"present": False, "hides": None}
+    present = register[names.arrival(group.id)][0].is_valid
+    kind = register.get(names.floor_kind(group.id))
+    values = {name: canonical(register[name][0].as_py()) if present else None for name in group.columns}
+    return values | {"present": present, "hides": kind[0].as_py() if kind is not None and not present else None}
