@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from storage.core.entries import FileRef
 from storage.core.names import Path
-from storage.errors import CorruptData, InvalidInput, StoreUnavailable
+from storage.errors import CorruptData, InvalidInput, StoreUnavailable, TableError
 
 _TEMPORARY: Final = ".tmp-"
 _PROBE_FOLDER: Final = "_weft/probe"
@@ -229,6 +229,17 @@ def _sync_folder(folder: LocalPath) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Let every failure of a remote store be an OSError: SDKs have errors of their own, and `publish` reads back."""
+    try:
+        yield
+    except (OSError, TableError):
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
 class FsspecStore:
     """Any fsspec file system whose ``pipe_file(mode="create")`` is a conditional put (S3, GCS, Azure, memory)."""
 
@@ -249,7 +260,7 @@ class FsspecStore:
         return f"{self._uri}/{path}"
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
-        with self._memory_lock if self._in_memory else contextlib.nullcontext():
+        with _plain_errors(), self._memory_lock if self._in_memory else contextlib.nullcontext():
             try:
                 self._fs.pipe_file(self._full(path), data, mode="create")
             except FileExistsError:
@@ -257,12 +268,12 @@ class FsspecStore:
         return True
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        with answering(path):
+        with answering(path), _plain_errors():
             self._fs.pipe_file(self._full(path), bytes(data))
 
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        with answering(path):
+        with answering(path), _plain_errors():
             file = self._fs.open(self._full(path), "wb")
             try:
                 yield file
@@ -275,10 +286,11 @@ class FsspecStore:
             file.close()
 
     def get(self, path: Path) -> bytes | None:
-        try:
-            return self._fs.cat_file(self._full(path))
-        except FileNotFoundError:
-            return None
+        with _plain_errors():
+            try:
+                return self._fs.cat_file(self._full(path))
+            except FileNotFoundError:
+                return None
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         return pa.PythonFile(_RemoteFile(self._fs, self._full(path), path, size, ranges), mode="r")
@@ -293,7 +305,7 @@ class FsspecStore:
         return sorted((name.removeprefix(prefix), int(info["size"])) for name, info in found.items())
 
     def delete(self, path: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with _plain_errors(), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
 
     def _full(self, path: Path) -> str:
@@ -326,10 +338,8 @@ class _RemoteFile(io.RawIOBase):
     def _checked(self, part: Any, length: int) -> bytes:
         if isinstance(part, FileNotFoundError):
             raise _missing(self._path) from None
-        if isinstance(part, OSError):
-            raise _no_answer(self._path, part) from part
         if isinstance(part, Exception):
-            raise part
+            raise _no_answer(self._path, part) from part
         if len(part) != length:
             raise _wrong_size(self._path, len(part), length)
         return part
@@ -364,7 +374,7 @@ class _RemoteFile(io.RawIOBase):
             raise _no_answer(self._path, error) from error
 
 
-def _no_answer(path: Path, error: OSError) -> StoreUnavailable:
+def _no_answer(path: Path, error: Exception) -> StoreUnavailable:
     hint = "check the credentials" if isinstance(error, PermissionError) else "the store did not answer: try again"
     return StoreUnavailable(f"no access to {path}: {error}", hint=hint)
 

@@ -3,8 +3,8 @@
     python tests/benchmarks/merge.py [--keys 2000000] [--rounds 5]
 
 One group of 8 columns, a full load compacted, then 10 % of the keys updated over 5 commits in the log. All three read
-the same columns on one thread: (a) pyarrow, the base files as they are; weft, base and logs stitched; (b) DuckDB, load and
-updates as Parquet files, merged by GROUP BY. The three take turns in each round; medians and ratios of one run.
+the same columns on one thread: (a) pyarrow, the base files as they are; weft, base and logs stitched; (b) DuckDB, load
+and updates as Parquet files, merged by GROUP BY. The three take turns in each round; medians and ratios of one run.
 """
 
 from __future__ import annotations

@@ -180,9 +180,7 @@ def report(
     compaction: float,
 ) -> None:
     plain = fast["plain"]
-    print(
-        f"\n{shape.keys:,} keys x {shape.columns} columns, {shape.buckets} file groups, query over {len(COLUMNS)} columns"
-    )
+    print(f"\n{shape.keys:,} keys x {shape.columns} columns, {shape.buckets} file groups, 7 columns read")
     print(f"plain Parquet        {plain:7.3f} s")
     print(f"weft view, dirty     {fast['dirty']:7.3f} s   {fast['dirty'] / plain:5.2f} x plain (target: at most 4)")
     print(f"weft view, compacted {fast['clean']:7.3f} s   {fast['clean'] / plain:5.2f} x plain (target: at most 1.3)")
@@ -192,9 +190,8 @@ def report(
     for name in ("log read", "collapse", "base read", "apply"):
         print(f"  {name:18s} {stage[name]:7.3f} s")
     rest = max(fast["dirty"] - planned["dirty"] - stage["all"] / 2, 0.0)
-    print(
-        f"  planning           {planned['dirty']:7.3f} s  (plain {planned['plain']:.3f} s, compacted {planned['clean']:.3f} s)"
-    )
+    others = f"plain {planned['plain']:.3f} s, compacted {planned['clean']:.3f} s"
+    print(f"  planning           {planned['dirty']:7.3f} s  ({others})")
     print(f"  hand-over, the rest {rest:6.3f} s")
     print(f"compaction of all file groups: {compaction:.2f} s (pyarrow {pa.__version__})")
 

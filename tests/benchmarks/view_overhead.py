@@ -88,7 +88,7 @@ def plain_source(paths: Sequence[Path]) -> type[DataSource]:
         def schema(self) -> StructType:
             return schema
 
-        def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        def reader(self, schema: StructType) -> DataSourceReader:
             return Reader()
 
     return Plain
