@@ -273,8 +273,9 @@ class FsspecStore:
 
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        with answering(path), _plain_errors():
-            file = self._fs.open(self._full(path), "wb")
+        with answering(path):
+            with _plain_errors():
+                file = self._fs.open(self._full(path), "wb")
             try:
                 yield file
             except BaseException:
@@ -283,7 +284,8 @@ class FsspecStore:
                 with contextlib.suppress(OSError):
                     self.delete(path)
                 raise
-            file.close()
+            with _plain_errors():
+                file.close()
 
     def get(self, path: Path) -> bytes | None:
         with _plain_errors():
