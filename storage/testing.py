@@ -1,7 +1,7 @@
 """For authors of custom mergers: a search for histories on which a merger breaks the laws it must obey.
 
-Compactions fold the events of a key in any groups, and results of folds again; whatever the folding, the outcome must be
-that of all events at once. `check_merger` tries random histories and random foldings, through the code that reads and
+Compactions fold the events of a key in any groups, and results of folds again; whatever the folding, the outcome must
+be that of all events at once. `check_merger` tries random histories and random foldings, through the code that reads and
 compacts tables, and shows the smallest history it finds on which two foldings differ.
 """
 
@@ -129,7 +129,8 @@ def _fold(group: Group, schema: Mapping[str, Column], parts: Sequence[list[dict[
         new = collapsed.columns
         if total is None:
             total = {field: pa.nulls(1, column.type) for field, column in new.items()}
-        _, total = mode.merge(group, schema, collapsed.keys, total, new)
+        changed, merged = mode.merge(group, schema, collapsed.keys, total, new)
+        total = merged if changed.all() else total
     if total is None:
         return {}
     present = total[names.arrival(group.id)][0].is_valid

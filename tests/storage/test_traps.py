@@ -195,7 +195,7 @@ def test_supplied_names_stay_with_their_rows_when_versions_are_sorted(story: Sto
 
 
 def test_three_versions_of_one_row_are_told_apart_in_its_slice(story: Story) -> None:
-    columns = {name: "string" for name in "abc"} | {"ts": "bigint"}
+    columns = dict.fromkeys("abc", "string") | {"ts": "bigint"}
     group = {"columns": list(columns), "ordering": ["ts"], "merge": "latest_non_null"}
     story(columns, {"g": group}, {"s": {"groups": ["g"]}})
     for ts, name in ((10, "a"), (20, "b"), (30, "c")):
