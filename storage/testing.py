@@ -1,8 +1,8 @@
 """For authors of custom mergers: a search for histories on which a merger breaks the laws it must obey.
 
 Compactions fold the events of a key in any groups, and results of folds again; whatever the folding, the outcome must
-be that of all events at once. `check_merger` tries random histories and random foldings, through the code that reads and
-compacts tables, and shows the smallest history it finds on which two foldings differ.
+be that of all events at once. `check_merger` tries random histories and random foldings, through the code that reads
+and compacts tables, and shows the smallest history it finds on which two foldings differ.
 """
 
 from __future__ import annotations
