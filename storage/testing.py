@@ -129,7 +129,8 @@ def _fold(group: Group, schema: Mapping[str, Column], parts: Sequence[list[dict[
         new = collapsed.columns
         if total is None:
             total = {field: pa.nulls(1, column.type) for field, column in new.items()}
-        _, total = mode.merge(group, schema, collapsed.keys, total, new)
+        changed, merged = mode.merge(group, schema, collapsed.keys, total, new)
+        total = merged if changed.all() else total
     if total is None:
         return {}
     present = total[names.arrival(group.id)][0].is_valid

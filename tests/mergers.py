@@ -70,7 +70,7 @@ def wrong(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:  # noqa: 
     return pa.table({"other": pa.nulls(len(offsets) - 1, pa.int64())})
 
 
-def newest_batch(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
+def row_count(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
     """Not associative: counts the rows it is shown, be they events or results."""
     counts = pa.array(np.diff(offsets), pa.int64())
     return pa.table({name: counts for name in rows.column_names if name.endswith("_n")})

@@ -92,4 +92,4 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTable = TableMachine.TestCase
-TestTable.settings = settings(stateful_step_count=MAX_STEPS, max_examples=max(settings().max_examples // 2, 1))
+TestTable.settings = settings(stateful_step_count=MAX_STEPS, max_examples=settings().max_examples * 2)

@@ -15,10 +15,9 @@ from pyspark.sql import SparkSession
 
 import streams
 from storage import Table, mergers
-from storage.core.types import parse_type
 from tests.conformance.test_conformance import CASES, Run, value_of
 from tests.mergers import BALANCE_STATE
-from tests.strategies import BALANCE, input_type
+from tests.strategies import BALANCE
 
 SAMPLE = [
     "two_streams_own_ordering",
@@ -41,7 +40,6 @@ class SparkRun(Run):
         super().__init__(config)
         self.spark = spark
         self.table = Table.create(str(folder / "table"), config)
-        self.input_types = {name: pa_type(config, name) for name in config["columns"]}
 
     def append(self, append: Mapping[str, Any]) -> None:
         given = {name for row in append["rows"] for name in row}
@@ -64,10 +62,6 @@ class SparkRun(Run):
             listed = ", ".join(f"`{name}`" for name in chosen)
             got = self.spark.sql(f"SELECT {listed} FROM conformance").toArrow()
             assert bag(got) == bag(expected.select(chosen)), listed
-
-
-def pa_type(config: Mapping[str, Any], column: str) -> pa.DataType:
-    return parse_type(input_type(dict(config), column))
 
 
 def bag(table: pa.Table) -> list[str]:

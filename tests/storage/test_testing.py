@@ -1,0 +1,78 @@
+"""`check_merger` finds mergers that depend on folding, and lets those that do not pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from storage.errors import InvalidInput
+from storage.testing import MergerError, check_merger
+from tests.mergers import BALANCE_STATE, balance, failing, hiding, row_count
+
+COLUMNS = {"x_n": "bigint", "x_t": "string", "ts": "bigint"}
+
+
+def newest(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
+    """The newest row, be it an event or a result; keeps nothing of deletes."""
+    return rows.take(pa.array(offsets[1:] - 1))
+
+
+def test_a_merger_that_obeys_passes() -> None:
+    check_merger(balance, columns=COLUMNS, ordering=["ts"], state=BALANCE_STATE)
+    check_merger(balance, columns={"x_n": "bigint", "x_t": "string"}, state=BALANCE_STATE)
+
+
+def test_a_merger_that_counts_what_it_is_shown_is_found() -> None:
+    with pytest.raises(MergerError, match="depends on how events are folded") as error:
+        check_merger(row_count, columns={"x_n": "bigint"})
+    assert "part 2" in str(error.value)
+    assert "all at once" in str(error.value)
+
+
+def test_a_merger_without_state_is_right_only_where_nothing_is_deleted() -> None:
+    check_merger(newest, columns={"x_t": "string"}, deletes=False)
+
+
+def test_a_merger_that_takes_the_last_result_for_the_newest_is_found() -> None:
+    """Results stand in the order of their largest versions, but one of them may lie within another's range."""
+
+    def first(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
+        return rows.take(pa.array(offsets[:-1]))
+
+    with pytest.raises(MergerError):
+        check_merger(first, columns={"x_t": "string", "ts": "bigint"}, ordering=["ts"], deletes=False)
+
+
+def test_the_same_seed_tries_the_same_histories() -> None:
+    messages = []
+    for _ in range(2):
+        with pytest.raises(MergerError) as error:
+            check_merger(row_count, columns={"x_n": "bigint"}, seed=3)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
+def test_deletes_of_which_a_merger_keeps_nothing_are_no_mistake_of_the_search() -> None:
+    """Registers in which nothing stands are never shown to a merger."""
+
+    def upserts(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
+        assert (np.diff(offsets) > 0).all(), "a key without rows"
+        largest = []
+        for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            events = rows.slice(start, stop - start).to_pylist()
+            numbers = [row["x_n"] for row in events if row["_op"] != "delete" and row["x_n"] is not None]
+            largest.append(max(numbers, default=None))
+        return pa.table({"x_n": pa.array(largest, pa.int64())})
+
+    check_merger(upserts, columns={"x_n": "bigint"})
+
+
+def test_a_merger_that_fails_is_named() -> None:
+    with pytest.raises(InvalidInput, match="failed for key"):
+        check_merger(failing, columns={"x_n": "bigint"})
+
+
+def test_hiding_by_an_upsert_is_allowed() -> None:
+    check_merger(hiding, columns={"x_t": "string"}, state={"word": "string"}, deletes=False)
