@@ -1,0 +1,30 @@
+"""The embedded broker is strict where the other tests rely on it: it drops old records and it says what it refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from streams.demo.broker import EmbeddedBroker
+from streams.kafka.errors import DataLoss
+from tests.streams.kafka.topics import WAIT_SECONDS, cluster_logs, parsed, read
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_the_embedded_broker_drops_the_head_of_a_full_partition(broker: EmbeddedBroker, topic: str) -> None:
+    producer = broker.producer(compression_type="none")
+    for _ in range(7000):
+        producer.produce(topic, value=bytes(1000), partition=0)
+    assert producer.flush(WAIT_SECONDS) == 0
+    (log,) = cluster_logs(parsed(broker, topic)).values()
+    assert log.low > 0
+    with pytest.raises(DataLoss, match="aged out"):
+        read(0, 7000, parsed(broker, topic))
+    assert read(log.low, 7000, parsed(broker, topic)).num_rows == 7000 - log.low
+
+
+def test_the_embedded_broker_says_what_it_refused(broker: EmbeddedBroker, topic: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"topic_create\({topic}, 1, 1\): TOPIC_ALREADY_EXISTS"):
+        broker.create_topics({topic: 1})
+    with pytest.raises(RuntimeError, match=r"delete_records\(.*, 0, 5\): OFFSET_OUT_OF_RANGE"):
+        broker.delete_records(topic, 0, 5)

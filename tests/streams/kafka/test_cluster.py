@@ -1,0 +1,64 @@
+"""Which partitions there are and what they hold: brokers out of reach, topics to come, leaders that move."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from storage.errors import NotFound
+from streams.demo.broker import EmbeddedBroker
+from streams.kafka import cluster, source
+from streams.kafka.errors import SourceUnavailable
+from streams.kafka.options import Partition, parse_options
+from streams.kafka.plan import Log
+from tests.streams.kafka.topics import NOBODY, cluster_logs, parsed, produce, read, topic_numbers
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_an_unreachable_broker_is_an_error_in_time() -> None:
+    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "300"}
+    began = time.monotonic()
+    with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
+        cluster_logs(parse_options(given, default_starting="earliest"))
+    with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
+        read(0, 10, parse_options(given, default_starting="earliest"))
+    assert time.monotonic() - began < 5
+
+
+def test_a_topic_is_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"late-{next(topic_numbers)}"
+    asked: list[int] = []
+    load_partitions = cluster.Cluster._load_partitions
+
+    def appear_after_the_first_question(self: cluster.Cluster, *rest: Any) -> list[Partition]:
+        found = load_partitions(self, *rest)
+        if not asked:
+            broker.create_topics({name: 2})
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr(cluster.Cluster, "_load_partitions", appear_after_the_first_question)
+    asking = cluster.Cluster(parsed(broker, name))
+    assert asking.load_logs(wait_for_topics=True) == {Partition(name, 0): Log(0, 0), Partition(name, 1): Log(0, 0)}
+    asking.close()
+    assert asked == [0, 2]
+
+
+def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: EmbeddedBroker) -> None:
+    name = f"never-{next(topic_numbers)}"
+    reader = source.KafkaStreamReader(parsed(broker, name, requestTimeoutMs="300"))
+    for _ in range(2):
+        with pytest.raises(NotFound, match=rf"no topic {name}"):
+            reader.latestOffset({}, ReadAllAvailable())
+    reader.stop()
+
+
+def test_a_moving_leader_is_asked_again(broker: EmbeddedBroker, topic: str) -> None:
+    produce(broker, topic, list(range(10)))
+    broker.fail_requests(2, [KafkaError.LEADER_NOT_AVAILABLE] * 3)
+    assert cluster_logs(parsed(broker, topic)) == {Partition(topic, 0): Log(0, 10)}

@@ -1,0 +1,288 @@
+"""The Kafka source as Spark uses it: readers alone, batch reads, and queries that fail and go on from a checkpoint."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import streams.kafka
+from streams.demo.broker import EmbeddedBroker
+from streams.kafka import cluster, source
+from streams.kafka.options import Partition
+from streams.kafka.plan import OffsetRange
+from tests.streams.kafka.topics import NOBODY, WAIT_SECONDS, options, parsed, produce, topic_numbers
+
+pytestmark = pytest.mark.timeout(240)
+
+
+# --- readers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_the_first_batch_is_the_same_when_replayed(broker: EmbeddedBroker, topic: str, starting: str) -> None:
+    produce(broker, topic, list(range(10)))
+    chosen = parsed(broker, topic, startingOffsets=starting)
+    before = source.KafkaStreamReader(chosen)
+    start = before.initialOffset()
+    produce(broker, topic, list(range(10, 20)))
+    end = before.latestOffset(start, ReadAllAvailable())  # now in the checkpoint; Spark does not keep the start
+    before.stop()
+    broker.delete_records(topic, 0, 5)
+    produce(broker, topic, list(range(20, 30)))
+    after = source.KafkaStreamReader(chosen)
+    assert after.partitions(after.initialOffset(), end) == before.partitions(start, end)
+    after.stop()
+
+
+def test_readers_travel_to_the_executors(broker: EmbeddedBroker, topic: str) -> None:
+    produce(broker, topic, [1, 2, 3])
+    reader = pickle.loads(pickle.dumps(source.KafkaStreamReader(parsed(broker, topic))))
+    span = pickle.loads(pickle.dumps(OffsetRange(Partition(topic, 0), 0, 3)))
+    assert sum(batch.num_rows for batch in reader.read(span)) == 3
+
+
+# --- Spark -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kafka(spark: SparkSession) -> SparkSession:
+    streams.kafka.register(spark)
+    return spark
+
+
+class Runs:
+    """Runs of one query from one checkpoint, each to its end (``Trigger.AvailableNow``)."""
+
+    def __init__(self, session: SparkSession, checkpoint: Path) -> None:
+        self._session = session
+        self._checkpoint = checkpoint
+        self.batches: list[list[str]] = []
+        """Values of each batch of the last run, also of one that failed."""
+        self.progress: list[Any] = []
+
+    def __call__(
+        self,
+        given: dict[str, str],
+        on_batch: Callable[[list[str]], None] = lambda _: None,
+    ) -> list[list[str]]:
+        batches = self.batches = []
+
+        def collect(frame: DataFrame, _: int) -> None:
+            rows = frame.orderBy("topic", "partition", "offset").collect()
+            batches.append([row["value"].decode() for row in rows])
+            on_batch(batches[-1])
+
+        query = (
+            self._session.readStream.format("weft_kafka")
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(WAIT_SECONDS), "the query did not end"
+            return batches
+        finally:
+            self.progress = query.recentProgress
+            query.stop()
+
+
+@pytest.fixture
+def run(kafka: SparkSession, tmp_path: Path) -> Runs:
+    return Runs(kafka, tmp_path / "checkpoint")
+
+
+def numbers(*bounds: int) -> list[str]:
+    return [str(number) for number in range(*bounds)]
+
+
+def test_batch_read_is_everything_once(kafka: SparkSession, broker: EmbeddedBroker) -> None:
+    name = f"batch-{next(topic_numbers)}"
+    broker.create_topics({name: 3})
+    produce(broker, name, numbers(1000), partition=0)
+    produce(broker, name, numbers(500), partition=2)
+    frame = kafka.read.format("weft_kafka").options(**options(broker, name, minPartitions="8")).load()
+    assert frame.schema == source.columns(include_headers=False)
+    assert frame.rdd.getNumPartitions() == 8
+    read_all = sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+    assert read_all == [*((0, i) for i in range(1000)), *((2, i) for i in range(500))]
+    starting = json.dumps({name: {"0": 900, "1": -2, "2": -1}})
+    some = kafka.read.format("weft_kafka").options(**options(broker, name, startingOffsets=starting)).load()
+    assert sorted(row["offset"] for row in some.select("offset").collect()) == list(range(900, 1000))
+
+
+def test_batch_read_of_an_empty_topic_is_empty(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    assert kafka.read.format("weft_kafka").options(**options(broker, topic)).load().collect() == []
+
+
+def test_headers_and_nulls_reach_spark(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    producer = broker.producer()
+    producer.produce(topic, key=None, value=b"v", partition=0, timestamp=1_700_000_000_123, headers=[("h", b"1")])
+    producer.produce(topic, key=b"k", value=None, partition=0, timestamp=1_700_000_000_123)
+    producer.flush(WAIT_SECONDS)
+    frame = kafka.read.format("weft_kafka").options(**options(broker, topic, includeHeaders="true")).load()
+    first, second = frame.selectExpr("*", "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSS') AS text").collect()
+    assert (first["key"], first["value"], first["headers"]) == (None, b"v", [("h", b"1")])
+    assert (second["key"], second["value"], second["headers"]) == (b"k", None, None)
+    assert first["text"] == "2023-11-14 22:13:20.123"
+
+
+def test_available_now_ends_at_what_was_there_and_goes_on_from_the_checkpoint(
+    run: Runs,
+    broker: EmbeddedBroker,
+) -> None:
+    name = f"limit-{next(topic_numbers)}"
+    broker.create_topics({name: 2})
+    produce(broker, name, numbers(900), partition=0)
+    produce(broker, name, numbers(900, 1000), partition=1)
+    given = options(broker, name, startingOffsets="earliest", maxOffsetsPerTrigger="400")
+
+    def write_more_during_the_first(batch: list[str]) -> None:
+        if batch and batch[0] == "0":
+            produce(broker, name, numbers(1000, 1100), partition=1)
+
+    batches = run(given, write_more_during_the_first)
+    assert [len(batch) for batch in batches] == [0, 400, 400, 200]
+    assert batches[1] == [*numbers(360), *numbers(900, 940)], "the limit is shared in proportion to the backlog"
+    assert sorted(itertools.chain(*batches), key=int) == numbers(1000)
+    ends = [json.loads(progress.sources[0].latestOffset) for progress in run.progress[1:3]]
+    assert ends == [{name: {"0": 900, "1": 100}}, {name: {"0": 900, "1": 200}}]
+    assert run(given) == [numbers(1000, 1100)]
+    assert run(given) == []
+    asking = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": cluster.GROUP_ID})
+    committed = asking.committed([TopicPartition(name, 0), TopicPartition(name, 1)], timeout=WAIT_SECONDS)
+    asking.close()
+    assert all(partition.offset < 0 for partition in committed), "offsets are in Spark's checkpoint alone"
+
+
+def test_a_batch_that_failed_is_replayed_with_the_same_records(run: Runs, broker: EmbeddedBroker, topic: str) -> None:
+    given = options(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="100")
+    produce(broker, topic, numbers(250))
+
+    def fail_on_the_second(batch: list[str]) -> None:
+        if "100" in batch:
+            raise RuntimeError("the sink failed")
+
+    with pytest.raises(StreamingQueryException, match="the sink failed"):
+        run(given, fail_on_the_second)
+    assert run.batches == [[], numbers(100), numbers(100, 200)]
+    produce(broker, topic, numbers(250, 300))
+    assert run(given) == [numbers(100, 200), numbers(200, 300)]
+
+
+def test_new_topics_and_partitions_are_read_from_their_first_record(run: Runs, broker: EmbeddedBroker) -> None:
+    one, two = f"grow-{next(topic_numbers)}", f"grow-{next(topic_numbers)}"
+    broker.create_topics({one: 1})
+    produce(broker, one, numbers(10))
+    assert run(options(broker, one, startingOffsets="latest")) == [[]]
+    broker.create_topics({two: 1})
+    produce(broker, two, numbers(10, 20))
+    # The mock cannot add a partition to a topic; to the source this looks the same.
+    broker.delete_topic(one)
+    broker.create_topics({one: 2})
+    produce(broker, one, numbers(10))
+    produce(broker, one, numbers(20, 30), partition=1)
+    batches = run(options(broker, f"{one},{two}", startingOffsets="latest"))
+    assert batches == [[], [*numbers(20, 30), *numbers(10, 20)]]
+
+
+def test_a_running_query_reads_what_arrives(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    seen: list[int] = []
+    query = (
+        kafka.readStream.format("weft_kafka")
+        .options(**options(broker, topic, startingOffsets="earliest"))
+        .load()
+        .writeStream.foreachBatch(lambda frame, _: seen.extend(row["offset"] for row in frame.collect()))
+        .start()
+    )
+    try:
+        for count in (100, 200):
+            produce(broker, topic, numbers(100))
+            query.processAllAvailable()
+            assert sorted(seen) == list(range(count))
+    finally:
+        query.stop()
+
+
+def test_records_that_aged_out_stop_the_query_unless_told_otherwise(
+    run: Runs,
+    broker: EmbeddedBroker,
+    topic: str,
+) -> None:
+    produce(broker, topic, numbers(10))
+    strict = options(broker, topic, startingOffsets="earliest")
+    assert run(strict) == [[], numbers(10)]
+    produce(broker, topic, numbers(10, 30))
+    broker.delete_records(topic, 0, 20)
+    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*{topic}-0 wanted offset 10, .*\[20, 30\).*aged out"):
+        run(strict)
+    assert run(strict | {"failOnDataLoss": "false"}) == [numbers(20, 30)]
+
+
+def test_records_that_age_out_between_planning_and_reading_stop_the_query(
+    run: Runs,
+    broker: EmbeddedBroker,
+    topic: str,
+) -> None:
+    given = options(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    produce(broker, topic, numbers(20))
+
+    def fail_on_the_first(batch: list[str]) -> None:
+        if batch:
+            raise RuntimeError("the sink failed")
+
+    with pytest.raises(StreamingQueryException, match="the sink failed"):
+        run(given, fail_on_the_first)
+    broker.delete_records(topic, 0, 5)
+    # The replay is planned from the checkpoint alone, so it is the executor that finds out.
+    with pytest.raises(StreamingQueryException, match=r"DataLoss.*wanted offsets \[0, 10\), the log holds \[5, 20\)"):
+        run(given)
+    assert run(given | {"failOnDataLoss": "false"}) == [numbers(5, 10), numbers(10, 20)]
+
+
+def test_a_recreated_topic_stops_the_query_or_is_read_from_its_head(
+    run: Runs,
+    broker: EmbeddedBroker,
+    topic: str,
+) -> None:
+    produce(broker, topic, numbers(10))
+    strict = options(broker, topic, startingOffsets="earliest")
+    assert run(strict) == [[], numbers(10)]
+    broker.delete_topic(topic)
+    broker.create_topics({topic: 1})
+    produce(broker, topic, numbers(100, 105))
+    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*{topic}-0 wanted offset 10, .*\[0, 5\).*recreated"):
+        run(strict)
+    assert run(strict | {"failOnDataLoss": "false"}) == [[], numbers(100, 105)]
+
+
+def test_an_unreachable_broker_stops_the_query_in_time(run: Runs) -> None:
+    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "500"}
+    with pytest.raises(StreamingQueryException, match=rf"SourceUnavailable.*{NOBODY}.*refused"):
+        run(given)
+
+
+def test_a_mistake_in_the_options_shows_when_loading(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    for wrong, name in [
+        ({"subscribe": topic}, "kafka.bootstrap.servers"),
+        (options(broker, topic, failOnDatLoss="true"), "failOnDataLoss"),
+        (options(broker, topic) | {"kafka.nonsense": "1"}, "nonsense"),
+    ]:
+        with pytest.raises(AnalysisException, match=rf"(?s)InvalidInput.*{name}"):
+            kafka.readStream.format("weft_kafka").options(**wrong).load()
+    with pytest.raises(AnalysisException, match=r"(?s)InvalidInput.*maxOffsetsPerTrigger"):
+        kafka.read.format("weft_kafka").options(**options(broker, topic, maxOffsetsPerTrigger="5")).load().collect()
+    with pytest.raises(AnalysisException, match=r"(?s)InvalidInput.*does not take a schema"):
+        kafka.read.format("weft_kafka").schema("value STRING").options(**options(broker, topic)).load().collect()

@@ -1,0 +1,51 @@
+"""Topics of the shared broker: a name of one's own, records put in, and what the source makes of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pyarrow as pa
+
+from streams.demo.broker import EmbeddedBroker
+from streams.kafka import cluster, fetch
+from streams.kafka.fetch import read_range
+from streams.kafka.options import KafkaOptions, Partition, parse_options
+from streams.kafka.plan import Log, OffsetRange
+
+NOBODY = "127.0.0.1:1"
+"""No program listens on port 1 (tcpmux), so a connection is refused at once."""
+
+WAIT_SECONDS = 90
+"""Bound on one streaming query; they take one or two seconds on an idle machine, and a minute on a very busy one."""
+
+topic_numbers = itertools.count()
+
+
+def produce(broker: EmbeddedBroker, topic: str, values: list[Any], *, partition: int = 0) -> None:
+    producer = broker.producer()
+    for value in values:
+        producer.produce(topic, value=str(value).encode(), partition=partition)
+    assert producer.flush(WAIT_SECONDS) == 0
+
+
+def options(broker: EmbeddedBroker, topic: str, **given: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, **given}
+
+
+def parsed(broker: EmbeddedBroker, topic: str, **given: str) -> KafkaOptions:
+    return parse_options(options(broker, topic, **given), default_starting="earliest")
+
+
+def read(start: int, end: int, chosen: KafkaOptions, *, partition: int = 0) -> pa.Table:
+    schema = fetch.SCHEMA.append(fetch.HEADERS) if chosen.include_headers else fetch.SCHEMA
+    span = OffsetRange(Partition(chosen.topics[0], partition), start, end)
+    return pa.Table.from_batches(read_range(span, chosen), schema)
+
+
+def cluster_logs(chosen: KafkaOptions) -> dict[Partition, Log]:
+    asking = cluster.Cluster(chosen)
+    try:
+        return asking.load_logs(wait_for_topics=False)
+    finally:
+        asking.close()

@@ -1,0 +1,34 @@
+"""The worker's side of the live view: batches leave as they were planned, or the difference is named."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from streams.relation_worker import RelationReadError, conform, conformed_batches
+
+
+def test_conform_selects_orders_and_casts() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"b": pa.array(["x"], pa.large_string()), "z": [1], "a": pa.array([7], pa.int32())}
+    )
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    assert conform(batch, schema) == pa.RecordBatch.from_pydict({"a": [7], "b": ["x"]}, schema=schema)
+
+
+def test_conform_without_columns_keeps_the_number_of_rows() -> None:
+    assert conform(pa.RecordBatch.from_pydict({"a": [1, 2, 3]}), pa.schema([])).num_rows == 3
+
+
+def test_conform_names_a_missing_and_a_wrong_column() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1 << 40])})
+    with pytest.raises(RelationReadError, match="promised column 'b'"):
+        conform(batch, pa.schema([("b", pa.int64())]))
+    with pytest.raises(RelationReadError, match="column 'a' was planned as int32"):
+        conform(batch, pa.schema([("a", pa.int32())]))
+
+
+def test_large_batches_are_cut_and_empty_ones_dropped() -> None:
+    schema = pa.schema([("a", pa.int64())])
+    batches = [pa.RecordBatch.from_pydict({"a": list(range(count))}, schema=schema) for count in (0, 5, 2)]
+    assert [batch.num_rows for batch in conformed_batches(batches, schema, batch_rows=2)] == [2, 2, 1, 2]

@@ -1,0 +1,63 @@
+"""The rig of the sink's tests: a source to feed, a query to its end, and a look at the rows and files it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from storage import Table
+from streams.sink import write_stream
+
+WAIT_SECONDS = 60
+
+COLUMNS = "id bigint, status string, seq bigint"
+
+
+class Feed:
+    """A folder of JSON files as a streaming source: every file one partition, every `maxFilesPerTrigger` one batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        folder.mkdir()
+        self._spark, self._folder, self._count = spark, folder, 0
+
+    def put(self, *rows: dict[str, Any]) -> None:
+        self._count += 1
+        hidden = self._folder / f"_{self._count}"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        # Files are taken in the order of their times.
+        os.utime(hidden, (time.time() - 1000 + self._count,) * 2)
+        hidden.rename(self._folder / f"{self._count}.json")
+
+    def read(self, per_batch: int = 1, columns: str = COLUMNS) -> DataFrame:
+        reader = self._spark.readStream.schema(columns).option("maxFilesPerTrigger", per_batch)
+        return reader.json(str(self._folder))
+
+
+def event(key: int | None, seq: int | None = 1, status: str = "new") -> dict[str, Any]:
+    return {"id": key, "status": status, "seq": seq}
+
+
+def run(df: DataFrame, table: Table, tmp_path: Path, stream: str = "orders", **given: Any) -> StreamingQuery:
+    """Run a query over what there is, to its end; raises what ended it."""
+    given = {"checkpoint": str(tmp_path / "checkpoint"), "once": True, **given}
+    query = write_stream(df, table.uri, stream, **given)
+    try:
+        assert query.awaitTermination(WAIT_SECONDS), "the query has not ended in time"
+    finally:
+        query.stop()
+    return query
+
+
+def rows(table: Table) -> list[tuple[Any, ...]]:
+    found = table.snapshot().to_arrow(["id", "status", "seq"]).to_pylist()
+    return sorted(tuple(row.values()) for row in found)
+
+
+def log_files(tmp_path: Path) -> set[str]:
+    return {path.name for path in (tmp_path / "table/log").rglob("*.arrow")}

@@ -1,0 +1,237 @@
+"""Messages that cannot be stored: each a dead letter exactly once, or the end of the query."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime as dt
+import decimal
+import itertools
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from storage import Table
+from storage.core.names import Path as StorePath
+from storage.errors import InvalidInput
+from streams.dead_letter import DeadLetters, open_dead_letters
+from streams.decode import decode_json
+from streams.demo.broker import EmbeddedBroker
+from streams.kafka import register
+from streams.sink import CommitReport, write_batch
+from tests.streams.sink.rig import WAIT_SECONDS, event, log_files, rows, run
+
+pytestmark = pytest.mark.timeout(180)
+
+MESSAGE = {"id": "bigint", "status": "string", "seq": "bigint", "_op": "string"}
+
+_numbers = itertools.count()
+
+
+def letters(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+@contextlib.contextmanager
+def topic(broker: EmbeddedBroker, values: Sequence[Sequence[bytes | None]]) -> Iterator[str]:
+    """A topic with these messages, one list a partition."""
+    name = f"sink-{next(_numbers)}"
+    broker.create_topics({name: len(values)})
+    producer = broker.producer()
+    for partition, part in enumerate(values):
+        for value in part:
+            producer.produce(name, value=value, partition=partition)
+    assert producer.flush(WAIT_SECONDS) == 0
+    yield name
+    broker.delete_topic(name)
+
+
+def decoded(spark: SparkSession, broker: EmbeddedBroker, name: str, **given: Any) -> DataFrame:
+    register(spark)
+    source = (
+        spark.readStream.format("weft_kafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .option("subscribe", name)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    return decode_json(source, MESSAGE, **{"select": None, "where": None, "keep_source": True, **given})
+
+
+def message(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+BAD = [
+    [
+        message(**event(1)),
+        b"{broken",
+        None,
+        message(**event(2)),
+        message(id=3, status=b"\xff".decode("latin-1"), seq="x"),
+    ],
+    [
+        b"\xff\xfe",
+        message(id=None, status="no key", seq=1),
+        message(**event(4)),
+        message(id=5, status="?", seq=1, _op="merge"),
+        message(id=1, _op="D"),
+    ],
+]
+
+REASONS = {
+    (0, 1): "the value is not one JSON object",
+    (0, 2): "the message has no value (a tombstone)",
+    (0, 4): "a field of the value does not have its declared type",
+    (1, 0): "the value is not UTF-8",
+    (1, 1): "column 'id': NULL in a key column",
+    (1, 3): "column '_op': not an operation",
+    (1, 4): "column 'seq': NULL in every ordering column of a delete",
+}
+
+
+def test_refused_messages_are_dead_letters_exactly_once(
+    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
+) -> None:
+    folder = tmp_path / "dead"
+    reports: list[CommitReport] = []
+    with topic(broker, BAD) as name:
+        df = decoded(spark, broker, name)
+        query = run(df, table, tmp_path, dead_letter=str(folder), on_commit=reports.append)
+        assert rows(table) == [(1, "new", 1), (2, "new", 1), (4, "new", 1)]
+        found = letters(folder)
+        assert {(letter["partition"], letter["offset"]): letter["reason"] for letter in found} == REASONS
+        assert len(found) == len(REASONS)
+        for letter in found:
+            raw = BAD[letter["partition"]][letter["offset"]]
+            value, encoding = letter["value"], letter["encoding"]
+            assert letter["topic"] == name
+            assert (letter["query_id"], letter["stream"], letter["lane"]) == (query.id, "orders", "orders")
+            if raw is None:
+                assert (value, encoding) == (None, None)
+            elif raw == b"\xff\xfe":
+                assert (base64.b64decode(value), encoding) == (raw, "base64")
+            else:
+                assert (value.encode(), encoding) == (raw, "utf-8")
+        batch = reports[-1].batch_id
+        assert {letter["batch"] for letter in found} == {batch}
+        assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
+            f"{query.id}/{batch}-0.jsonl",
+            f"{query.id}/{batch}-1.jsonl",
+        }
+        assert [report.rows_refused for report in reports] == [0] * batch + [len(REASONS)]
+
+        # Replayed as a batch that is there: nothing is written again.
+        for file in (f"{batch}", f".{batch}.crc"):
+            (tmp_path / "checkpoint/commits" / file).unlink()
+        run(df, table, tmp_path, dead_letter=str(folder), on_commit=reports.append)
+        assert reports[-1].commit.replayed
+        assert letters(folder) == found
+
+
+def test_dead_letters_of_a_batch_that_is_run_again_are_replaced(
+    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
+) -> None:
+    folder, crash = tmp_path / "dead", tmp_path / "crash"
+    crash.touch()
+
+    @F.udf("bigint")
+    def die_late(key: int | None) -> int | None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while key == 4 and crash.exists():
+            if list(folder.rglob("*-0.jsonl")) or time.monotonic() > deadline:
+                raise RuntimeError("the task dies")
+            time.sleep(0.02)
+        return key
+
+    with topic(broker, BAD) as name:
+        df = decoded(spark, broker, name).withColumn("id", die_late("id"))
+        with pytest.raises(StreamingQueryException, match="the task dies"):
+            run(df, table, tmp_path, dead_letter=str(folder))
+        [left] = folder.rglob("*.jsonl")  # task 0 had ended
+        batch, _ = left.stem.split("-")
+        # As if the batch had been cut into other tasks when it ran first; another batch's file is not touched.
+        left.with_name(f"{batch}-7.jsonl").write_text('{"partition": 9, "offset": 9, "reason": "stale"}\n')
+        left.with_name(f"{batch}0-7.jsonl").write_text("")
+        crash.unlink()
+        run(df, table, tmp_path, dead_letter=str(folder))
+    found = letters(folder)
+    assert {(letter["partition"], letter["offset"]): letter["reason"] for letter in found} == REASONS
+    assert len(found) == len(REASONS)
+    assert left.with_name(f"{batch}0-7.jsonl").exists()
+    assert rows(table) == [(1, "new", 1), (2, "new", 1), (4, "new", 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"{broken", "the value is not one JSON object"),
+        (None, "tombstone"),
+        (message(id=None, status="x", seq=1), "column 'id': NULL in a key column"),
+    ],
+)
+def test_without_dead_letters_the_first_bad_message_fails_the_query(
+    spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path, value: bytes | None, reason: str
+) -> None:
+    with topic(broker, [[message(**event(1)), value], [message(**event(2))]]) as name:
+        df = decoded(spark, broker, name)
+        with pytest.raises(StreamingQueryException) as caught:
+            run(df, table, tmp_path)
+        text = str(caught.value)
+        assert f"a message cannot be stored (topic {name}, partition 0, offset 1): " in text
+        assert reason in text
+        assert "hint: set dead_letter to a folder" in text
+        assert rows(table) == []
+        assert log_files(tmp_path) == set()
+        # Configured, the same query goes on from the same checkpoint.
+        run(df, table, tmp_path, dead_letter=str(tmp_path / "dead"))
+        assert rows(table) == [(1, "new", 1), (2, "new", 1)]
+        assert [letter["offset"] for letter in letters(tmp_path / "dead")] == [1]
+
+
+def test_rows_without_a_source_are_dead_letters_too(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    df = spark.createDataFrame(
+        [(1, 1.5, 1.0), (None, 2.5, 1.0), (2, 3.5, float("nan"))], "id bigint, price double, priced double"
+    ).coalesce(1)
+    with pytest.raises(InvalidInput, match="NULL in a key column") as caught:
+        write_batch(df, table.uri, "prices")
+    assert "dead_letter" in caught.value.hint
+    assert table.snapshot().to_arrow().num_rows == 0
+    commit = write_batch(df, table.uri, "prices", dead_letter=str(tmp_path / "dead"))
+    assert commit.rows == 1
+    first, second = letters(tmp_path / "dead")
+    assert (first["reason"], first["encoding"], first["offset"]) == ("column 'id': NULL in a key column", "row", None)
+    assert json.loads(first["value"]) == {"id": None, "price": 2.5, "priced": 1.0}
+    assert second["reason"] == "column 'priced': NaN in an ordering column"
+
+
+def test_dead_letters_go_to_any_store(table: Table) -> None:
+    store = open_dead_letters("memory://dead", table.uri, {"ignored": "for another kind of store"})
+    assert store.list(StorePath("")) == []
+    for attempt in ("first", "second"):
+        batch = DeadLetters(store, "query", 3, "orders", "orders")
+        for task in (0, 1) if attempt == "first" else (1, 2):
+            with batch.open(task) as file:
+                file.add(attempt, None, {"day": dt.date(2024, 2, 29), "raw": b"\xff", "price": decimal.Decimal("1.5")})
+    batch.discard_others({1})
+    assert [name for name, _ in store.list(StorePath(""))] == ["query/3-1.jsonl"]
+    letter = json.loads(store.get(StorePath("query/3-1.jsonl")) or b"")
+    assert letter["reason"] == "second"
+    assert json.loads(letter["value"]) == {"day": "2024-02-29", "raw": "/w==", "price": "1.5"}
+
+
+def test_a_task_that_fails_leaves_no_dead_letters(tmp_path: Path) -> None:
+    batch = DeadLetters(open_dead_letters(str(tmp_path), "", None), "query", 0, "orders", "orders")
+    with contextlib.suppress(ZeroDivisionError), batch.open(0) as file:
+        file.add("reason", None, {})
+        _ = 1 / 0
+    with batch.open(1):
+        pass  # nothing to tell, no file
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

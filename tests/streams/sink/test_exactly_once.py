@@ -1,0 +1,317 @@
+"""Frames into tables: one file a task, exactly once over crashes at any point, one writer a lane."""
+
+from __future__ import annotations
+
+import decimal
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from storage import Table
+from storage.core.entries import Claim, Data
+from storage.errors import Conflict
+from storage.table import _timeline
+from streams.sink import CommitReport, write_batch, write_stream
+from tests.streams.sink.rig import COLUMNS, WAIT_SECONDS, Feed, event, log_files, rows, run
+
+pytestmark = pytest.mark.timeout(180)
+
+START_SECONDS = 180
+"""Bound on the start of another process with a Spark of its own; it takes some ten seconds."""
+
+
+def entries(table: Table, lane: str = "orders") -> list[Any]:
+    log = _timeline(table.uri, None, table._clock).log
+    return list(log.read_after(lane, 0))
+
+
+def commits(table: Table, lane: str = "orders") -> list[Data]:
+    return [entry for entry in entries(table, lane) if isinstance(entry, Data)]
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        time.sleep(0.02)
+
+
+# --- the ordinary case -----------------------------------------------------------------------------------------------
+
+
+def test_batches_become_commits_of_one_file_a_task(feed: Feed, table: Table, tmp_path: Path) -> None:
+    for i in range(4):
+        feed.put(event(i), event(10 + i))
+    reports: list[CommitReport] = []
+    query = run(feed.read(per_batch=2), table, tmp_path, on_commit=reports.append)
+    assert rows(table) == [(i, "new", 1) for i in (0, 1, 2, 3, 10, 11, 12, 13)]
+    data = commits(table)
+    assert [(entry.query_id, entry.batch, len(entry.files), entry.rows) for entry in data] == [
+        (query.id, 0, 2, 4),
+        (query.id, 1, 2, 4),
+    ]
+    assert [entry.source["offsets"][0]["logOffset"] for entry in data] == [0, 1]
+    assert [(r.batch_id, r.commit.rows, r.commit.replayed, r.rows_refused) for r in reports] == [
+        (0, 4, False, 0),
+        (1, 4, False, 0),
+    ]
+    assert all(0 < r.seconds < WAIT_SECONDS and r.committed_at_ms >= data[0].committed_at_ms for r in reports)
+
+
+def test_rows_of_a_commit_are_in_the_order_of_the_partitions(feed: Feed, table: Table, tmp_path: Path) -> None:
+    # Equal ordering values: the last one wins, and the second file is the second partition. The first task is slower.
+    feed.put(*[event(i, status="first") for i in range(2000)])
+    feed.put(event(7, status="second"))
+    run(feed.read(per_batch=2), table, tmp_path)
+    [entry] = commits(table)
+    assert [file.file.rows for file in entry.files] == [2000, 1]
+    assert (7, "second", 1) in rows(table)
+
+
+def test_a_batch_is_one_job_of_one_stage(spark: SparkSession, feed: Feed, table: Table, tmp_path: Path) -> None:
+    feed.put(event(1))
+    feed.put(event(2))
+    query = run(feed.read(per_batch=2), table, tmp_path)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(query.runId)]
+    # Reading the files' list may be a job of its own; a shuffle would be a second stage.
+    assert [len(job.stageIds) for job in jobs] == [1]
+    assert tracker.getStageInfo(jobs[0].stageIds[0]).numTasks == 2
+
+
+def test_a_restart_goes_on_with_the_next_batch(feed: Feed, table: Table, tmp_path: Path) -> None:
+    feed.put(event(1))
+    first = run(feed.read(), table, tmp_path)
+    feed.put(event(1, seq=2, status="paid"))
+    second = run(feed.read(), table, tmp_path)
+    assert first.id == second.id
+    assert first.runId != second.runId
+    assert [entry.batch for entry in commits(table)] == [0, 1]
+    assert [type(entry) for entry in entries(table)] == [Claim, Data, Claim, Data]
+    assert rows(table) == [(1, "paid", 2)]
+
+
+def test_a_batch_without_rows_is_committed(feed: Feed, table: Table, tmp_path: Path) -> None:
+    feed.put(event(1), event(2))
+    feed.put(event(3))
+    run(feed.read().where("id = 3"), table, tmp_path)
+    assert [(entry.batch, entry.rows, len(entry.files)) for entry in commits(table)] == [(0, 0, 0), (1, 1, 1)]
+    assert rows(table) == [(3, "new", 1)]
+
+
+def test_types_keep_their_values(spark: SparkSession, tmp_path: Path) -> None:
+    config = {
+        "key": ["id", "day"],
+        "columns": {
+            "id": "decimal(10,0)", "day": "date", "amount": "decimal(12,2)", "at": "timestamp", "local":
+            "timestamp_ntz", "raw": "binary", "lines": "array<struct<sku:string,count:int>>", "tags":
+            "map<string,bigint>", "ok": "boolean",
+        },
+        "groups": {"all": {"columns": ["amount", "at", "local", "raw", "lines", "tags", "ok"], "ordering": ["at"]}},
+        "streams": {"all": {"groups": ["all"]}},
+    }  # fmt: skip
+    table = Table.create(tmp_path / "table", config)
+    source = spark.range(2).selectExpr(
+        "id", "date'2024-02-29' AS day", "cast(id + 0.25 AS decimal(5,2)) AS amount",
+        "timestamp'2024-01-02 03:04:05.123456+01:00' AS at", "timestamp_ntz'2024-01-02 03:04:05' AS local",
+        "unhex('00FF') AS raw", "array(named_struct('sku', 'a', 'count', 1), null) AS lines",
+        "map('k', id, 'n', null) AS tags", "id = 1 AS ok",
+    )  # fmt: skip
+    commit = write_batch(source.withColumn("id", F.col("id").cast("decimal(10,0)")), table.uri, "all")
+    assert (commit.rows, commit.lane) == (2, "all-backfill")
+    found = table.snapshot().to_arrow().sort_by("id").to_pylist()[1]
+    assert found["at"].isoformat() == "2024-01-02T02:04:05.123456+00:00"
+    assert found["local"].isoformat() == "2024-01-02T03:04:05"
+    assert (found["id"], found["amount"]) == (decimal.Decimal(1), decimal.Decimal("1.25"))
+    assert (found["raw"], found["ok"]) == (b"\x00\xff", True)
+    assert found["lines"] == [{"sku": "a", "count": 1}, None]
+    assert found["tags"] == [("k", 1), ("n", None)]
+
+
+def test_deletes_travel_in_the_operation_column(spark: SparkSession, table: Table) -> None:
+    df = spark.createDataFrame([(1, "a", 1, "c"), (2, "b", 1, None), (1, None, 2, "D")], f"{COLUMNS}, _op string")
+    assert write_batch(df.coalesce(1), table.uri, "orders").rows == 3
+    assert rows(table) == [(2, "b", 1)]
+
+
+def test_a_batch_beside_a_live_writer_does_not_fence_it(spark: SparkSession, table: Table) -> None:
+    live = pa.table({"id": [1], "status": ["live"], "seq": [2]})
+    with table.writer("orders") as writer:
+        writer.append(live)
+        old = spark.createDataFrame([(1, "old", 1), (2, "old", 1)], COLUMNS)
+        commit = write_batch(old.repartition(2), table.uri, "orders")
+        writer.append(live)
+    assert (commit.lane, commit.rows, commit.replayed) == ("orders-backfill", 2, False)
+    assert rows(table) == [(1, "live", 2), (2, "old", 1)]
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_after_the_commit_does_not_double_the_batch(feed: Feed, table: Table, tmp_path: Path) -> None:
+    feed.put(event(1))
+    feed.put(event(2))
+    run(feed.read(), table, tmp_path)
+    before = log_files(tmp_path)
+    # As if the process had died before Spark took note of the commit.
+    for name in ("1", ".1.crc"):
+        (tmp_path / "checkpoint/commits" / name).unlink()
+    reports: list[CommitReport] = []
+    feed.put(event(3))
+    run(feed.read(), table, tmp_path, on_commit=reports.append)
+    assert [(report.batch_id, report.commit.replayed) for report in reports] == [(1, True), (2, False)]
+    assert [entry.batch for entry in commits(table)] == [0, 1, 2]
+    assert len(log_files(tmp_path) - before) == 1
+    assert rows(table) == [(1, "new", 1), (2, "new", 1), (3, "new", 1)]
+
+
+def test_a_crash_between_the_files_and_the_commit_leaves_nothing_visible(
+    feed: Feed, table: Table, tmp_path: Path
+) -> None:
+    feed.put(event(1))
+    feed.put(event(2))
+    crash = tmp_path / "crash"
+    crash.touch()
+
+    @F.udf("string")
+    def fail_once_the_other_has_written(key: int) -> str:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while key == 2 and crash.exists():
+            if list((tmp_path / "table/log").rglob("*.arrow")) or time.monotonic() > deadline:
+                raise RuntimeError("the task dies")
+            time.sleep(0.02)
+        return "made"
+
+    df = feed.read(per_batch=2).withColumn("status", fail_once_the_other_has_written("id"))
+    with pytest.raises(StreamingQueryException, match="the task dies"):
+        run(df, table, tmp_path)
+    orphans = log_files(tmp_path)
+    assert len(orphans) == 1
+    assert rows(table) == []
+    crash.unlink()
+    run(df, table, tmp_path)
+    assert [(entry.batch, entry.rows) for entry in commits(table)] == [(0, 2)]
+    assert orphans < log_files(tmp_path)
+    assert rows(table) == [(1, "made", 1), (2, "made", 1)]
+
+
+VICTIM = """
+import sys
+from pyspark.sql import SparkSession
+from streams.sink import write_stream
+uri, folder, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+df = spark.readStream.schema("id bigint, status string, seq bigint").option("maxFilesPerTrigger", 1).json(folder)
+query = write_stream(df, uri, "orders", checkpoint=checkpoint, trigger=None)
+query.awaitTermination()
+"""
+
+
+@pytest.mark.timeout(START_SECONDS + 2 * WAIT_SECONDS)
+def test_a_killed_process_is_continued_exactly_once(feed: Feed, table: Table, tmp_path: Path) -> None:
+    checkpoint, said = tmp_path / "checkpoint", tmp_path / "victim.log"
+    for i in range(12):
+        feed.put(event(i))
+    with said.open("w") as output:
+        victim = subprocess.Popen(
+            [sys.executable, "-c", VICTIM, table.uri, str(feed._folder), str(checkpoint)],
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_until(lambda: victim.poll() is not None or len(commits(table)) >= 2, START_SECONDS)
+    finally:
+        os.killpg(victim.pid, signal.SIGKILL)
+        ended = victim.wait(WAIT_SECONDS)
+    assert ended == -signal.SIGKILL, said.read_text()
+    assert 2 <= len(commits(table)) < 12
+    run(feed.read(), table, tmp_path)
+    assert [(entry.batch, entry.rows) for entry in commits(table)] == [(i, 1) for i in range(12)]
+    assert rows(table) == [(i, "new", 1) for i in range(12)]
+
+
+def test_on_commit_that_fails_ends_the_query_after_the_commit(feed: Feed, table: Table, tmp_path: Path) -> None:
+    def fail(report: CommitReport) -> None:
+        raise RuntimeError(f"after batch {report.batch_id}")
+
+    feed.put(event(1))
+    with pytest.raises(StreamingQueryException, match="after batch 0"):
+        run(feed.read(), table, tmp_path, on_commit=fail)
+    assert len(commits(table)) == 1
+    run(feed.read(), table, tmp_path)
+    assert len(commits(table)) == 1
+
+
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fenced_query_stops_and_loses_nothing(feed: Feed, table: Table, tmp_path: Path) -> None:
+    feed.put(event(1))
+    query = write_stream(feed.read(), table.uri, "orders", checkpoint=str(tmp_path / "checkpoint"), trigger=None)
+    try:
+        wait_until(lambda: commits(table))
+        second = write_stream(
+            feed.read().where("id > 1"), table.uri, "orders",
+            checkpoint=str(tmp_path / "second"), trigger=None, takeover=True,
+        )  # fmt: skip
+        try:
+            wait_until(lambda: len(commits(table)) == 2)
+            feed.put(event(2))
+            with pytest.raises(StreamingQueryException) as caught:
+                assert query.awaitTermination(WAIT_SECONDS)
+            wait_until(lambda: len(commits(table)) == 3)
+        finally:
+            second.stop()
+    finally:
+        query.stop()
+    text = str(caught.value)
+    assert "Fenced" in text
+    assert "lane 'orders' was claimed by" in text
+    assert "hint: this writer must stop" in text
+    assert query.exception() is not None
+    assert "was claimed by" in str(query.exception())
+    assert {entry.query_id for entry in commits(table)} == {query.id, second.id}
+    assert rows(table) == [(1, "new", 1), (2, "new", 1)]
+
+
+def test_another_checkpoint_needs_takeover(feed: Feed, table: Table, tmp_path: Path) -> None:
+    feed.put(event(1))
+    run(feed.read(), table, tmp_path)
+    before = table.snapshot().cut
+    with pytest.raises(Conflict, match="takeover=True"):
+        run(feed.read(), table, tmp_path, checkpoint=str(tmp_path / "other"))
+    # The lane was not even claimed: a live query would not have been fenced.
+    assert table.snapshot().cut == before
+
+
+def test_the_writer_is_closed_however_the_query_ends(
+    feed: Feed, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    original = Table.writer
+    monkeypatch.setattr(Table, "writer", lambda *a, **k: made.append(original(*a, **k)) or made[-1])
+    feed.put(event(1))
+    run(feed.read(), table, tmp_path)  # it ends by itself
+    feed.put(event(None))
+    with pytest.raises(StreamingQueryException):  # it fails
+        run(feed.read(), table, tmp_path)
+    stopped = write_stream(
+        feed.read().where("id > 1"), table.uri, "orders",
+        lane="stopped", checkpoint=str(tmp_path / "stopped"), trigger=None,
+    )  # fmt: skip
+    stopped.stop()
+    assert len(made) == 3
+    wait_until(lambda: not any(writer._open for writer in made))
