@@ -104,7 +104,7 @@ def _fold(
     columns = tuple(schema.slice.names)
     log_columns = frozenset((*columns, names.OP, names.SUPPLIED))
     state = LogReader(store, schema, files, [file_slice], [log_columns]).collapse(file_slice, schema.groups, columns)
-    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True)
+    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns))
     unique = new_id()
     base = SliceFileWriter(store, names.base_path(str(group), unique), schema)
     shadow = SliceFileWriter(store, names.shadow_path(str(group), unique), schema)

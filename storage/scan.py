@@ -195,7 +195,7 @@ class Scan:
         logs = LogReader(self.store, self.schema, task.files, task.slices, [need.log_columns for need in needs])
         for file_slice, need in zip(task.slices, needs, strict=True):
             state = logs.collapse(file_slice, need.groups, need.values)
-            stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False)
+            stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False, result=need.result)
             base = read_base(self.store, file_slice.slice, need.columns)
             shadow = read_shadow(self.store, file_slice.slice, need.columns) if state is not None else None
             for stitched in stitch.run(base, shadow, state):
@@ -240,6 +240,7 @@ class _Needs:
         log_columns: Of log files, where they have them.
         groups: Groups whose state is merged.
         exact: Visibility must be decided, so the state of all groups is read.
+        result: Those of ``columns`` that are looked at after merging.
     """
 
     values: tuple[str, ...]
@@ -247,6 +248,7 @@ class _Needs:
     log_columns: frozenset[str]
     groups: tuple[Group, ...]
     exact: bool
+    result: frozenset[str]
 
 
 def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -> _Needs:
@@ -255,7 +257,7 @@ def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -
         wanted = {*values, *(names.arrival(schema.group_by_name[name].id) for name in projection.require)}
         # Some column must be read, be it only to count the rows.
         columns = tuple(name for name in schema.slice.names if name in wanted) or (schema.sort_column,)
-        return _Needs(values, columns, frozenset(), (), exact=False)
+        return _Needs(values, columns, frozenset(), (), exact=False, result=frozenset(columns))
     exact = file_slice.deletes > 0 or (file_slice.slice is not None and file_slice.slice.shadow is not None)
     # A merger may say that upserts leave its group absent, and so hide a row.
     exact |= any(mode_of(group) is MODES["custom"] for group in schema.groups)
@@ -267,4 +269,9 @@ def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -
     log_columns = {*values, *schema.key, schema.sort_column, *(name for group in groups for name in group.ordering)}
     if groups:
         log_columns.update((names.OP, names.SUPPLIED))
-    return _Needs(values, needed_columns(schema, values, groups, exact=exact), frozenset(log_columns), groups, exact)
+    columns = needed_columns(schema, values, groups, exact=exact)
+    state = {names.arrival(schema.group_by_name[name].id) for name in projection.require}
+    if exact:
+        state.update(name for group in groups for name in (names.arrival(group.id), names.floor_kind(group.id)))
+    result = {*projection.values(schema), schema.sort_column, *state}.intersection(columns)
+    return _Needs(values, columns, frozenset(log_columns), groups, exact, frozenset(result))

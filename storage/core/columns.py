@@ -17,7 +17,7 @@ def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
 
     Fixed-width columns are copied and written in place; others go through one `take` over both.
     """
-    if len(rows) == 0:
+    if len(rows) == 0 or (column.null_count == len(column) and values.null_count == len(values)):
         return column
     width = _byte_width(column.type)
     if width is None:

@@ -62,6 +62,7 @@ class Stitch:
         groups: Groups whose state is among ``columns``; with ``exact`` all of them.
         exact: Decide visibility; else see *plain*.
         ordered: Emit rows in key order, and all rows of the shadow; else new rows follow the batch they fall into.
+        result: Those of ``columns`` that are right in what is emitted; all of them if ``ordered``.
     """
 
     schema: TableSchema
@@ -69,6 +70,7 @@ class Stitch:
     groups: tuple[Group, ...]
     exact: bool
     ordered: bool
+    result: frozenset[str]
 
     def run(self, base: Iterable[Columns], shadow: Columns | None, logs: LogState | None) -> Iterator[Stitched]:
         """Rows of the file group, one item a base batch and one for what comes after the last.
@@ -181,7 +183,7 @@ class Stitch:
             rows = position[changed]
             present = merged[names.arrival(group.id)].is_valid()
             for name, column in merged.items():
-                if name in frame:
+                if name in self.result:
                     frame[name] = scatter(frame[name], rows, self._with_default(name, column, present))
 
     def _with_default(self, name: str, values: pa.Array, present: pa.Array) -> pa.Array:
@@ -209,7 +211,7 @@ class Stitch:
         if self.ordered:
             return self._in_key_order(*parts)
         first, second = parts
-        return {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}
+        return {name: pa.concat_arrays([first[name], second[name]]) for name in self.result}
 
     def _in_key_order(self, first: Columns, second: Columns) -> dict[str, pa.Array]:
         both = {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}

@@ -235,7 +235,7 @@ class Extreme:
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
         rank = _value_ranks(events.values)
         reduce = np.maximum if self.largest else np.minimum
-        outside = -1 if self.largest else len(rank) + 1
+        outside = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
         best = reduce.reduceat(np.where(events.valid, rank, outside), events.history.starts)
         # Any event with the best rank will do: equal ranks are equal values.
         chosen = events.history.first(events.valid & (rank == best[events.history.runs]))
@@ -251,7 +251,9 @@ class Extreme:
 
 
 def _value_ranks(values: pa.Array) -> Indices:
-    """Numbers that compare like the values, NaN above all, NULL above NaN."""
+    """int64 that compare like the values, NaN above all; anything where a value is NULL."""
+    if pa.types.is_int64(values.type) or pa.types.is_timestamp(values.type):
+        return np.asarray(pc.fill_null(values.view(pa.int64()), 0))
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
     return np.asarray(pc.rank(values, sort_keys=[("", "ascending", "at_end")], tiebreaker="dense")).astype(np.int64)
