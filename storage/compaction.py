@@ -20,6 +20,7 @@ from storage.base_file import SliceFileWriter, read_base, read_shadow
 from storage.commit_log import new_id
 from storage.core import cut, names
 from storage.core.entries import Abort, Base, Entry, Plan, Sidecar, SliceFile, encode_list
+from storage.core.modes.aggregate import overflows
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import Stitch
@@ -46,6 +47,7 @@ class CompactionResult:
         rows: Visible rows in the new slices.
         bytes_read: Stored bytes of base, shadow and logs that were merged.
         bytes_written: Of the new base and shadow files.
+        overflows: Per column in how many rows an aggregate does not fit it and shows NULL.
         seconds: Wall-clock time.
     """
 
@@ -54,6 +56,7 @@ class CompactionResult:
     rows: int
     bytes_read: int
     bytes_written: int
+    overflows: Mapping[str, int]
     seconds: float
 
 
@@ -108,11 +111,11 @@ def _fold(
     unique = new_id()
     base = SliceFileWriter(store, names.base_path(str(group), unique), schema)
     shadow = SliceFileWriter(store, names.shadow_path(str(group), unique), schema)
-    newest = _OrderingMax(schema)
+    statistics = _Statistics(schema)
     try:
         for stitched in stitch.run(read_base(store, before, columns), read_shadow(store, before, columns), state):
             for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
-                newest.add(rows)
+                statistics.add(rows)
                 writer.write(rows)
         base_file, shadow_file = base.close(), shadow.close()
     except BaseException as error:
@@ -128,34 +131,42 @@ def _fold(
         groups=[g.id for g in schema.groups],
         base=base_file,
         shadow=shadow_file,
-        ordering_max=newest.by_group,
+        ordering_max=statistics.ordering_max,
+        overflows=statistics.overflows,
     )
 
 
-class _OrderingMax:
-    """Per group the largest first ordering value of all registers, deletes included (JSON form)."""
+class _Statistics:
+    """What a slice's entry says of its rows: see `SliceFile`."""
 
     def __init__(self, schema: TableSchema) -> None:
+        self._schema = schema
         self._columns = {
             group.id: (group.ordering[0], names.floor_ordering(group.id, 0))
             for group in schema.groups
             if group.ordering
         }
         self._largest: dict[int, Any] = {}
+        self.overflows: dict[int, int] = {}
 
     def add(self, rows: Mapping[str, pa.Array]) -> None:
         if not rows:
             return
-        for group, (ordering, floor) in self._columns.items():
+        for group_id, (ordering, floor) in self._columns.items():
             # The default of an absent group may stand in an ordering column: it is nobody's version.
-            present = pc.if_else(rows[names.arrival(group)].is_valid(), rows[ordering], None)
+            present = pc.if_else(rows[names.arrival(group_id)].is_valid(), rows[ordering], None)
             for versions in (present, rows.get(floor)):
                 largest = pc.max(versions).as_py() if versions is not None else None
                 if largest is not None:
-                    self._largest[group] = max(self._largest.get(group, largest), largest)
+                    self._largest[group_id] = max(self._largest.get(group_id, largest), largest)
+
+        for group in self._schema.groups:
+            for column, count in overflows(group, self._schema.column_by_name, rows).items():
+                self.overflows[column] = self.overflows.get(column, 0) + count
 
     @property
-    def by_group(self) -> dict[int, Any]:
+    def ordering_max(self) -> dict[int, Any]:
+        """Largest first ordering value of all registers, deletes included (JSON form)."""
         return {group: encode_scalar(self._largest.get(group)) for group in self._columns}
 
 
@@ -177,7 +188,7 @@ def run_compaction(
     todo = [file_slice for file_slice in snapshot.slices if len(file_slice.rows)]
     chosen = [file_slice for file_slice in todo if only(file_slice)]
     if not chosen:
-        return CompactionResult((), {}, 0, 0, 0, time.monotonic() - started)
+        return CompactionResult((), {}, 0, 0, 0, {}, time.monotonic() - started)
     target = snapshot.cut.lanes
     plan_id = new_id()
     timeline.publish(
@@ -198,8 +209,15 @@ def run_compaction(
     except TableError as error:
         run.abort(f"{error.code}: {error.message}")
         raise
+    column_names = {column.id: column.name for column in snapshot.table_schema.columns}
     return CompactionResult(
-        tuple(run.done), run.skipped, run.rows, run.bytes_read, run.bytes_written, time.monotonic() - started
+        done=tuple(run.done),
+        skipped=run.skipped,
+        rows=run.rows,
+        bytes_read=run.bytes_read,
+        bytes_written=run.bytes_written,
+        overflows={column_names[column]: count for column, count in run.overflows.items()},
+        seconds=time.monotonic() - started,
     )
 
 
@@ -213,6 +231,7 @@ class _Run:
         self.done: list[FileGroup] = []
         self.skipped: dict[FileGroup, str] = {}
         self.rows = self.bytes_read = self.bytes_written = 0
+        self.overflows: dict[int, int] = {}
 
     def add(self, before: FileSlice, made: SliceFile, *, last: bool) -> None:
         self._waiting.append(made)
@@ -254,6 +273,8 @@ class _Run:
             if made in kept:
                 self.done.append(group)
                 self.rows += made.base.rows if made.base else 0
+                for column, count in made.overflows.items():
+                    self.overflows[column] = self.overflows.get(column, 0) + count
             else:
                 self.skipped[group] = "another compaction published a newer slice first"
                 self._remove(made)

@@ -134,6 +134,7 @@ class SliceFile(_Model):
         base: Visible rows; None if there are none.
         shadow: Rows without a visible group, or hidden; None if there are none.
         ordering_max: Per group id the largest first ordering value in base and shadow, in JSON form.
+        overflows: Per column id in how many rows an aggregate does not fit its column and shows NULL; none: not listed.
     """
 
     partition: str
@@ -145,6 +146,7 @@ class SliceFile(_Model):
     base: FileRef | None
     shadow: FileRef | None
     ordering_max: dict[int, Any]
+    overflows: dict[int, int]
 
 
 class Header(_Model):

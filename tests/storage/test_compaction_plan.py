@@ -28,7 +28,16 @@ def log_file(lane: LaneName, seq: int) -> LiveFile:
 def group(bucket: int, positions: list[int], *, base: int = 0, log: int = 1) -> FileSlice:
     ref = FileRef(path=Path("base/x"), size=base, crc32=0, tail_size=0, tail_crc32=0, rows=1)
     made = SliceFile(
-        partition="", bits=1, bucket=bucket, parent={}, cut={}, groups=[1], base=ref, shadow=None, ordering_max={}
+        partition="",
+        bits=1,
+        bucket=bucket,
+        parent={},
+        cut={},
+        groups=[1],
+        base=ref,
+        shadow=None,
+        ordering_max={},
+        overflows={},
     )
     ints = np.array(positions, np.int64)
     return FileSlice(

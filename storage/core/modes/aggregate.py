@@ -73,6 +73,21 @@ class Aggregate:
         return np.ones(len(later), np.bool_), _shown(group, columns, merged)
 
 
+def overflows(group: Group, columns: Mapping[str, Column], rows: Columns) -> dict[int, int]:
+    """Per column id in how many rows of a slice a sum or count is known, but does not fit the column."""
+    found = {}
+    if group.merge == "aggregate":
+        present = rows[names.arrival(group.id)].is_valid()
+        for function, context in _functions(group, columns, group.values):
+            state = next(iter(function.state(context)), None)
+            if function.retractable and state is not None:
+                hidden = pc.and_(rows[state].is_valid(), rows[context.column.name].is_null())
+                count = pc.sum(pc.and_(hidden, present)).as_py()
+                if count:
+                    found[context.column.id] = count
+    return found
+
+
 def _functions(
     group: Group, columns: Mapping[str, Column], values: Collection[str]
 ) -> Iterator[tuple[AggregateFunction, Context]]:
