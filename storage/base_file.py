@@ -142,7 +142,7 @@ def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -
         with store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)]) as source:
             # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
             verify_tail(source, file)
-            pre_buffer = not isinstance(source, pa.MemoryMappedFile)
+            pre_buffer = not isinstance(source, pa.OSFile)
             with pq.ParquetFile(source, pre_buffer=pre_buffer, page_checksum_verification=True) as parquet:
                 leaves = _hidden_leaves(parquet)
                 for number in range(parquet.num_row_groups):

@@ -189,14 +189,15 @@ class LocalStore:
             return None
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        del ranges  # the operating system pages in what is touched
+        del ranges  # a local read costs no round trip
         try:
             found = (self._root / path).stat().st_size
         except FileNotFoundError:
             raise _missing(path) from None
         if found != size:
             raise _wrong_size(path, found, size)
-        return pa.memory_map(str(self._root / path))
+        # Not a memory map: its pages would count as this process's memory, and a file cut short would kill it.
+        return pa.OSFile(str(self._root / path))
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         top = self._root / folder
