@@ -23,16 +23,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import Filter
-from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
+from streams.relation_plan import PinnedPlanner, Plan, Planner
 
 if TYPE_CHECKING:
     from streams.relation_jvm import Jvm
@@ -49,53 +45,6 @@ __all__ = [
 
 class RelationFallbackWarning(UserWarning):
     """The view works but is slower, and not live: the reason is in the text."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to read one scan: either tasks for Python workers or Parquet files for Spark's own reader.
-
-    Attributes:
-        description: One line for EXPLAIN.
-        tasks: One Spark input partition each; pickled. Always needed: `parquet_paths` is an offer, not a promise.
-        read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
-        parquet_paths: Not None: the rows of the table, before any filter, are those of these Parquet files as they
-            are. Written as Hadoop does, `file:///lake/a b/1.parquet`: a scheme and the path, no percent-encoding.
-            Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used.
-        row_count: Rows at most, if known; Spark chooses joins by it.
-        size_bytes: Bytes at most, if known; likewise.
-    """
-
-    description: str
-    tasks: Sequence[Any]
-    read: Callable[[Any], Iterator[pa.RecordBatch]]
-    parquet_paths: Sequence[str] | None = None
-    row_count: int | None = None
-    size_bytes: int | None = None
-
-
-class PinnedPlanner(Protocol):
-    """One state of a table: it answers the same for as long as a query lives."""
-
-    def schema(self) -> StructType:
-        """All columns, in order."""
-
-    def exact(self, filters: Sequence[Filter]) -> Sequence[int]:
-        """Which of these filters every plan of this state will apply row by row, with Spark's semantics (nulls, NaN).
-
-        Asked before the columns are known, as Spark does. Such a filter is not evaluated again, and its columns are
-        only read if the query itself needs them. `()` is always right. A state that took filters is not read natively.
-        """
-
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter]) -> Plan:
-        """Plan one scan. `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns."""
-
-
-class Planner(Protocol):
-    """The table as it moves on."""
-
-    def pin(self) -> PinnedPlanner:
-        """The newest state; called once a query, in the driver, possibly from several threads at once."""
 
 
 def create_relation_view(spark: SparkSession, name: str, planner: Planner) -> None:
@@ -138,9 +87,10 @@ def relation_dataframe(spark: SparkSession, planner: Planner, *, name: str = "we
 
 def _jvm_or_warn(spark: SparkSession) -> Jvm | None:
     from streams.relation_jvm import Jvm, UnfitError
+    from streams.relation_scan import check_interfaces
 
     try:
-        return Jvm.of(spark)
+        return Jvm.of(spark, check_interfaces)
     except UnfitError as error:
         warnings.warn(
             f"{error}; reading through a plain Python data source instead: answers are the same, but every column is "

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.relation import Plan, Planner
+from streams.relation_plan import Plan, Planner
 from streams.relation_worker import conformed_batches
 
 __all__ = ["fixed_dataframe"]

@@ -98,8 +98,8 @@ class Jvm:
         self._classes = classes
 
     @classmethod
-    def of(cls, spark: SparkSession) -> Jvm:
-        """Bind to `spark`.
+    def of(cls, spark: SparkSession, check: Callable[[Jvm], None]) -> Jvm:
+        """Bind to `spark`; `check` says once a gateway whether it answers all that this Spark may ask.
 
         Raises:
             UnfitError: Spark Connect, threads that are not pinned, or a Spark whose classes are not those of 4.3.
@@ -115,9 +115,7 @@ class Jvm:
                 classes = {name: _load(gateway.jvm, path) for name, path in _CLASSES.items()}
             except (AttributeError, TypeError, Py4JError) as error:
                 raise UnfitError(f"Spark {spark.version} lacks a class this view builds on ({error})") from error
-            from streams.relation_scan import check_interfaces
-
-            check_interfaces(cls(spark, classes))
+            check(cls(spark, classes))
             _known_classes[gateway] = classes
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         # Lets a callback raise a JVM exception as itself instead of as the text of a Python traceback.

@@ -20,8 +20,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.relation import PinnedPlanner, Planner
 from streams.relation_jvm import Jvm
+from streams.relation_plan import PinnedPlanner, Planner
 
 __all__ = ["Pin", "Pins"]
 

@@ -23,10 +23,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
-from streams.relation import Plan, Planner
 from streams.relation_filters import parse_predicate, safe_for_statistics
 from streams.relation_jvm import Jvm, UnfitError
 from streams.relation_pins import Pin, Pins
+from streams.relation_plan import Plan, Planner
 from streams.relation_worker import task_reader
 
 __all__ = ["check_interfaces", "new_dataframe", "register_view"]

@@ -177,7 +177,7 @@ def test_a_read_that_breaks_its_promise_is_named(spark: SparkSession, files: Fil
 
 
 def test_a_spark_with_more_methods_than_we_answer_is_unfit(spark: SparkSession) -> None:
-    jvm = Jvm.of(spark)
+    jvm = Jvm.of(spark, relation_scan.check_interfaces)
     relation_scan.check_interfaces(jvm)
     with (
         mock.patch.object(Jvm, "method_names", return_value={"fromTheFuture"}),
@@ -188,7 +188,7 @@ def test_a_spark_with_more_methods_than_we_answer_is_unfit(spark: SparkSession) 
 
 def test_a_session_without_a_jvm_is_unfit() -> None:
     with pytest.raises(UnfitError, match="Spark Connect"):
-        Jvm.of(object())  # type: ignore[arg-type]
+        Jvm.of(object(), relation_scan.check_interfaces)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, 2])
