@@ -61,7 +61,7 @@ MUTANTS = {
         "scan.py",
         "exact = file_slice.deletes > 0 or",
         "exact = file_slice.deletes > 1000 or",
-        (f"{LAWS}::test_projection_filter_and_require_commute_with_reading_everything",),
+        (CONFORMANCE, "-k", "owner_delete and as_written"),
     ),
     "L6 a replayed batch is written again": Mutant(
         "writer.py",
