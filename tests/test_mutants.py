@@ -169,7 +169,8 @@ def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=1", *tests]
     # `-m` puts the working directory first on the path: the folder with the copy.
     return subprocess.run(
-        [*command, f"--rootdir={ROOT}", f"-c={ROOT / 'pyproject.toml'}"],
+        # Runs at the same time must not clean up each other's temporary folders.
+        [*command, f"--rootdir={ROOT}", f"-c={ROOT / 'pyproject.toml'}", f"--basetemp={folder / 'tmp'}"],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -200,6 +201,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     def work(mutant: Mutant) -> subprocess.CompletedProcess[str]:
         return run(copy_with(tmp_path_factory.mktemp("mutant"), mutant), absolute(mutant.tests))
 
+    tmp_path_factory.getbasetemp()  # made on first use, which two threads must not be at once
     with ThreadPoolExecutor(PARALLEL) as pool:
         yield {name: pool.submit(work, mutant) for name, mutant in MUTANTS.items()}
         pool.shutdown(cancel_futures=True)
