@@ -151,6 +151,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     def work(mutant: Mutant) -> subprocess.CompletedProcess[str]:
         return run(copy_with(tmp_path_factory.mktemp("mutant"), mutant), absolute(mutant.tests))
 
+    tmp_path_factory.getbasetemp()  # made on first use, which two threads must not be at once
     with ThreadPoolExecutor(PARALLEL) as pool:
         yield {name: pool.submit(work, mutant) for name, mutant in MUTANTS.items()}
         pool.shutdown(cancel_futures=True)
