@@ -12,33 +12,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.mode_mutants import MODE_MUTANTS
+from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_SECONDS = 200  # a mutant may also hang; that counts as found
 PARALLEL = 2
 FAILED = 1  # pytest: tests ran, and some failed. Anything else (usage, no tests) is a mistake in the table below.
 
-LAWS = "tests/storage/test_laws.py"
-WRITER = "tests/storage/test_writer.py"
-COMPACTION = "tests/storage/test_compaction.py"
-CONFORMANCE = "tests/conformance/test_conformance.py"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """``old`` in ``file`` becomes ``new``; ``tests`` (pytest's words for a selection) must find it."""
-
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
-
-MUTANTS = {
+PROTOCOL_MUTANTS = {
     "L1 the last commit wins over the base": Mutant(
         "core/modes/history.py",
         "later = (new_rank > old_rank) |",
@@ -157,6 +143,8 @@ MUTANTS = {
         (CONFORMANCE, "-k", "default_for_an_absent_group and as_written"),
     ),
 }
+
+MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS}
 
 
 def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

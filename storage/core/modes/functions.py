@@ -218,19 +218,25 @@ class Count:
         return _fitting(_as_decimal(state[context.hidden("count")]), context.column.type)
 
 
-@dataclass(frozen=True, slots=True)
-class Extreme:
-    """Least or largest value; NaN is the largest."""
+class _Shown:
+    """Functions whose state holds what is shown as it is, and by default nothing else."""
 
-    largest: bool
-    retractable = False
-    takes: ClassVar[Takes] = "values"
+    __slots__ = ()
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         return {}
 
     def show(self, context: Context, state: Columns) -> pa.Array:
         return state[context.column.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme(_Shown):
+    """Least or largest value; NaN is the largest."""
+
+    largest: bool
+    retractable = False
+    takes: ClassVar[Takes] = "values"
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
         rank = _value_ranks(events.values)
@@ -260,7 +266,7 @@ def _value_ranks(values: pa.Array) -> Indices:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(_Shown):
     """Value of the smallest or largest version among non-null ones; keeps that version."""
 
     largest: bool
@@ -269,9 +275,6 @@ class Edge:
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
         return {context.hidden(field.name): field.type for field in context.version_fields}
-
-    def show(self, context: Context, state: Columns) -> pa.Array:
-        return state[context.column.name]
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
         chosen = (events.history.last if self.largest else events.history.first)(events.valid)
@@ -295,18 +298,12 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Logical:
+class Logical(_Shown):
     """All, or any, of the non-null values."""
 
     conjunction: bool
     retractable = False
     takes: ClassVar[Takes] = "values"
-
-    def state(self, context: Context) -> Mapping[str, pa.DataType]:
-        return {}
-
-    def show(self, context: Context, state: Columns) -> pa.Array:
-        return state[context.column.name]
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
         neutral = self.conjunction
@@ -322,17 +319,11 @@ class Logical:
         return {context.column.name: pc.coalesce(both, a, b)}
 
 
-class CollectSet:
+class CollectSet(_Shown):
     """Distinct values, sorted."""
 
     retractable = False
     takes: Takes = "elements"
-
-    def state(self, context: Context) -> Mapping[str, pa.DataType]:
-        return {}
-
-    def show(self, context: Context, state: Columns) -> pa.Array:
-        return state[context.column.name]
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
         keep = events.valid

@@ -1,17 +1,11 @@
 """Mutants of the merge modes: one line of a mode is broken, and the tests named beside it must turn red.
 
-At least one for every mode and every law that the mode could break; how it is done: `tests.test_mutants`.
+At least one for every mode and every law that the mode could break; `tests.test_mutants` runs them.
 """
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-
-import pytest
-
-from tests.test_mutants import FAILED, LAWS, PARALLEL, Mutant, absolute, copy_with, run
+from tests.mutant import LAWS, Mutant
 
 TRAPS = "tests/storage/test_traps.py"
 REGISTERS = "tests/storage/core/test_modes.py"
@@ -24,8 +18,7 @@ AGGREGATE = "core/modes/aggregate.py"
 CUSTOM = "core/modes/custom.py"
 HISTORY = "core/modes/history.py"
 
-
-MUTANTS = {
+MODE_MUTANTS = {
     "L1 ties go to the base": Mutant(
         HISTORY,
         "((new_rank == old_rank) & later)",
@@ -142,25 +135,3 @@ MUTANTS = {
         CUSTOM, "np.where(op == Op.UPSERT, 0, 1)", "np.where(op == Op.UPSERT, 0, 0)", (TRAPS, "-k", "sees_deletes")
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
-    """All runs, as many at a time as there are cores to hope for."""
-
-    def work(mutant: Mutant) -> subprocess.CompletedProcess[str]:
-        return run(copy_with(tmp_path_factory.mktemp("mutant"), mutant), absolute(mutant.tests))
-
-    tmp_path_factory.getbasetemp()  # made on first use, which two threads must not be at once
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        yield {name: pool.submit(work, mutant) for name, mutant in MUTANTS.items()}
-        pool.shutdown(cancel_futures=True)
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_found(name: str, results: dict[str, Future[subprocess.CompletedProcess[str]]]) -> None:
-    try:
-        result = results[name].result()
-    except subprocess.TimeoutExpired:
-        return
-    assert result.returncode == FAILED, f"{MUTANTS[name].tests} did not notice:\n{result.stdout[-2000:]}{result.stderr}"
