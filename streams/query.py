@@ -65,14 +65,15 @@ def _answer(spark: SparkSession, location: TableLocation, sql: str, limit: int) 
 
     # PySpark prints a page of JSON for every mistake in a query; what it says is raised as well.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-    for name in dict.fromkeys((VIEW, location.name)):
+    table_names = tuple(dict.fromkeys((VIEW, location.name)))
+    for name in table_names:
         create_view(spark, location.uri, name, storage_options=location.storage_options)
     try:
         frame = spark.sql(sql)
         # One row more than is shown tells whether there are more, without counting them.
         return frame.columns, frame.limit(limit + 1).collect()
     except PySparkException as error:
-        raise InvalidInput(short_message(error), hint=f"the table is called {VIEW} and {location.name}") from None
+        raise InvalidInput(short_message(error), hint=f"the table is called {' and '.join(table_names)}") from None
 
 
 def short_message(error: Exception) -> str:
