@@ -49,6 +49,12 @@ PROTOCOL_MUTANTS = {
         "exact = file_slice.deletes > 1000 or",
         (CONFORMANCE, "-k", "owner_delete and as_written"),
     ),
+    "L5 the oldest row of a batch wins": Mutant(
+        "core/modes/latest.py",
+        "[np.cumsum(lengths) - 1]",
+        "[np.cumsum(lengths) - lengths]",
+        (f"{LAWS}::test_pre_combining_a_batch_changes_nothing",),
+    ),
     "L6 a replayed batch is written again": Mutant(
         "writer.py",
         "return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)",

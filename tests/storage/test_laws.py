@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage import Table
 from storage.core.modes.functions import FUNCTIONS
-from tests.oracle import MODES
+from tests.oracle import MODES, Event, Oracle, touches, version
 from tests.storage.world import World, bag, canonical, expected_bag, snapshot_bag
 from tests.strategies import (
     EVERY_GROUP,
@@ -151,6 +151,39 @@ def test_batching_changes_nothing(story: Story, data: st.DataObject) -> None:
 
 def _columns(append: Append) -> tuple[str, ...]:
     return tuple(sorted(append.rows[0])) if append.rows else ()
+
+
+@given(stories())
+def test_pre_combining_a_batch_changes_nothing(story: Story) -> None:
+    """L5: a batch may be sent without the rows that lose to another row of the same batch in every group they touch."""
+    combined = [_pre_combined(story, step) if isinstance(step, Append) else step for step in story.steps]
+    with World(story.config) as first, World(story.config) as second:
+        first.run(story.steps)
+        second.run(combined)
+        second.check()
+        assert second.answer(second.table.snapshot().to_arrow()) == first.answer(first.table.snapshot().to_arrow())
+
+
+def _pre_combined(story: Story, append: Append) -> Append:
+    """The batch without its losers, where all groups of its stream are `latest`: in other modes losers count too."""
+    oracle = Oracle(story.config)
+    groups = [oracle.groups[name] for name in story.config["streams"][append.stream]["groups"]]
+    if any(group.get("merge", "latest") != "latest" for group in groups):
+        return append
+    oracle.append(append.stream, append.rows, arrival=0)
+    touching, winning = set(), set()
+    for group in groups:
+        newest: dict[tuple[object, ...], Event] = {}
+        for event in oracle.events:
+            if event.op == "retract" or not touches(event, group):
+                continue
+            touching.add(event.position)
+            key = tuple(event.row[name] for name in oracle.key)
+            if key not in newest or version(event, group["ordering"]) > version(newest[key], group["ordering"]):
+                newest[key] = event
+        winning.update(event.position for event in newest.values())
+    losers = touching - winning
+    return Append(append.stream, append.lane, [row for i, row in enumerate(append.rows) if i not in losers])
 
 
 @given(stories(), st.data())
