@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,7 @@ from streams.demo.broker import EmbeddedBroker
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 the PATH has
     session = (
         SparkSession.builder.master("local[2]")
         .appName("weft-tests")
