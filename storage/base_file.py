@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from storage.core import names
 from storage.core.entries import FileRef, SliceFile
+from storage.core.keys import one_array
 from storage.core.names import Path
 from storage.core.schema import TableSchema
 from storage.errors import CorruptData
@@ -167,7 +168,7 @@ def _row_group(
     table = parquet.read_row_group(number, columns=[name for name in columns if name not in empty], use_threads=False)
     types = parquet.schema_arrow
     return {
-        name: pa.nulls(metadata.num_rows, types.field(name).type) if name in empty else _one(table.column(name))
+        name: pa.nulls(metadata.num_rows, types.field(name).type) if name in empty else one_array(table.column(name))
         for name in columns
     }
 
@@ -190,7 +191,3 @@ def read_shadow(store: ObjectStore, file: SliceFile | None, columns: Sequence[st
         return None
     parts = list(read_row_groups(store, file.shadow, columns))
     return {name: pa.concat_arrays([part[name] for part in parts]) for name in columns}
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

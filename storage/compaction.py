@@ -127,7 +127,7 @@ def _fold(
         bits=group.bits,
         bucket=group.bucket,
         parent=dict(before.cut) if before is not None else {},
-        cut=_stored(target),
+        cut=dict(target),
         groups=[g.id for g in schema.groups],
         base=base_file,
         shadow=shadow_file,
@@ -193,7 +193,7 @@ def run_compaction(
     plan_id = new_id()
     timeline.publish(
         lambda _, seq, last: Plan(
-            **timeline.header(seq, last), plan_id=plan_id, cut=_stored(target), file_groups=len(chosen)
+            **timeline.header(seq, last), plan_id=plan_id, cut=dict(target), file_groups=len(chosen)
         )
     )
     run = _Run(timeline, plan_id, target, complete=len(chosen) == len(todo))
@@ -261,7 +261,7 @@ class _Run:
                 slices = self._in_place_or_sidecar(kept)
                 # Not where a group was skipped: its newer slice is in no snapshot before that slice's own cut.
                 whole = last and self._complete and not self.skipped and len(kept) == len(self._waiting)
-                stated = _stored(self._target) if whole else {}
+                stated = dict(self._target) if whole else {}
                 return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices)
             if last:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")
@@ -301,7 +301,3 @@ class _Run:
 
 def _size(made: SliceFile) -> int:
     return sum(file.size for file in (made.base, made.shadow) if file)
-
-
-def _stored(seqs: cut.Seqs) -> dict[str, int]:
-    return dict(seqs.items())

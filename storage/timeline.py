@@ -120,7 +120,7 @@ class Timeline:
                 lanes[lane] = known + _committed(tail, state.rev)
                 self.log.forget_before(lane, known)
             newest = {group: chain[-1].file for group, chain in state.slices.items()}
-            if all(cut.within(_lanes(file.cut), lanes) for file in newest.values()):
+            if all(cut.within(file.cut, lanes) for file in newest.values()):
                 return state, Cut(state.head, lanes)
         raise CorruptData(
             f"slices of {self.store.uri} hold commits that no lane has", hint="entries were removed: restore them"
@@ -201,10 +201,6 @@ def _committed(tail: list[LaneEntry], rev: int) -> int:
         if entry.table_rev > rev:
             return count
     return len(tail)
-
-
-def _lanes(stored: Mapping[str, int]) -> cut.Seqs:
-    return {LaneName(lane): seq for lane, seq in stored.items()}
 
 
 def _moment(milliseconds: int) -> str:

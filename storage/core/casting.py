@@ -6,6 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from storage.core.keys import one_array
 from storage.core.types import format_type
 from storage.errors import InvalidInput
 
@@ -42,8 +43,7 @@ def cast_column(name: str, column: pa.ChunkedArray, target: pa.DataType) -> pa.A
             f"column {name!r}: a value does not fit {format_type(target)}: {error}",
             hint="times are kept to the microsecond: round before writing",
         ) from None
-    # combine_chunks() of no chunks is an empty array of the type.
-    return converted.chunk(0) if converted.num_chunks == 1 else converted.combine_chunks()
+    return one_array(converted)
 
 
 def _hint(target: pa.DataType) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.core.keys import Indices
 
@@ -40,6 +41,16 @@ def nulls_or_default(field: pa.Field, count: int, default: Any) -> pa.Array:
     if default is None:
         return pa.nulls(count, field.type)
     return pa.repeat(pa.scalar(default, field.type), count)
+
+
+def list_lengths(lists: pa.Array) -> Indices:
+    """How many elements `flatten` gives of each list; 0 for NULL."""
+    return np.asarray(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+
+
+def list_rows(lists: pa.Array) -> Indices:
+    """Row of every element that `flatten` gives."""
+    return np.repeat(np.arange(len(lists)), list_lengths(lists))
 
 
 def _byte_width(arrow_type: pa.DataType) -> int | None:

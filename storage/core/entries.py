@@ -25,7 +25,7 @@ WRITER_FEATURES: Final = frozenset({"lanes"})
 _CHECKSUM_PREFIX: Final = b',"sha256":"'
 _CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
 
-Seqs = dict[str, int]
+Seqs = dict[LaneName, int]
 """Per lane the last entry of its prefix; a lane that is not named has none."""
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from storage.core import names, ordering
 from storage.core.casting import cast_column
+from storage.core.columns import list_lengths, list_rows
 from storage.core.keys import Mask
 from storage.core.model import Group, Op, Stream
 from storage.core.modes.functions import FUNCTIONS
@@ -195,8 +196,7 @@ def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: Table
             )
         ids.append(schema.column_by_name[name].id)
     flat = pa.array(ids, pa.int32()).take(named.indices)
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
-    offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32))
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(list_lengths(lists))]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, flat, type=schema.event_schema([names.SUPPLIED]).field(0).type)
 
 
@@ -204,9 +204,7 @@ def supplied_mask(ids: pa.Array | None, column_id: int, rows: int) -> Mask:
     """Rows of a log file in which the NULL of one column is a value, from the file's `names.SUPPLIED`."""
     mask = np.zeros(rows, np.bool_)
     if ids is not None:
-        lengths = np.asarray(pc.fill_null(pc.list_value_length(ids), 0))
-        owner = np.repeat(np.arange(rows), lengths)
-        mask[owner[np.asarray(ids.flatten()) == column_id]] = True
+        mask[list_rows(ids)[np.asarray(ids.flatten()) == column_id]] = True
     return mask
 
 

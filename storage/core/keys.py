@@ -42,6 +42,7 @@ def key_vector(column: pa.Array | pa.ChunkedArray) -> KeyVector:
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """A column as one contiguous array."""
     if isinstance(column, pa.ChunkedArray):
+        # combine_chunks() of no chunks is an empty array of the type.
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
 

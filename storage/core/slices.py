@@ -69,7 +69,7 @@ def live_slices(state: TableState, table: int, lanes: cut.Seqs) -> dict[FileGrou
     result = {}
     for group, chain in state.slices.items():
         for version in reversed(chain):
-            if version.since <= table and cut.within(_lanes(version.file.cut), lanes):
+            if version.since <= table and cut.within(version.file.cut, lanes):
                 result[group] = version.file
                 break
     return result
@@ -87,7 +87,7 @@ def log_start(slices: Mapping[FileGroup, SliceFile], empty_groups: cut.Seqs) -> 
     """Per lane the last entry that no file group needs any more."""
     start = dict(empty_groups)
     for file in slices.values():
-        start = cut.lowest(start, _lanes(file.cut))
+        start = cut.lowest(start, file.cut)
     return start
 
 
@@ -172,7 +172,7 @@ def _after_cut(
     lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
     cuts = np.zeros((len(groups), len(lanes)), np.int64)
     for i, group in enumerate(groups):
-        own = _lanes(slices[group].cut) if group in slices else empty_groups
+        own = slices[group].cut if group in slices else empty_groups
         for lane, j in lanes.items():
             cuts[i, j] = own.get(lane, 0)
     file_lane = np.array([lanes[live.lane] for live in files], np.int64)
@@ -181,7 +181,3 @@ def _after_cut(
     if len(position) == 0:
         return np.empty(0, np.bool_)
     return file_seq[position] > cuts[pieces["group"], file_lane[position]]
-
-
-def _lanes(stored: Mapping[str, int]) -> cut.Seqs:
-    return {LaneName(lane): seq for lane, seq in stored.items()}

@@ -90,7 +90,7 @@ class Stitch:
         log_from = shadow_from = 0
         for batch in base:
             if previous is not None:
-                last = _last(self._keys(previous))
+                last = self._keys(previous)[-1]
                 log_to = keys.upper_bound(logs.directory.keys, last) if logs else 0
                 shadow_to = keys.upper_bound(shadow_keys, last) if shadow_keys is not None else 0
                 yield self._range(previous, _slice(shadow, shadow_from, shadow_to), _log_slice(logs, log_from, log_to))
@@ -217,10 +217,6 @@ class Stitch:
         both = {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}
         order = pa.array(keys.stable_order(self._keys(both)))
         return take_rows(both, order)
-
-
-def _last(vector: KeyVector) -> object:
-    return vector[-1]
 
 
 def _slice(columns: Columns | None, start: int, stop: int) -> Columns | None:

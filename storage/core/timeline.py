@@ -128,7 +128,7 @@ def _applied(state: TableState, entry: LaneAdd | Plan | Abort | Base) -> TableSt
             raise CorruptData(f"lane {entry.name!r} is added twice (entry {entry.seq})", hint="restore from a copy")
         return replace(state, lanes={**state.lanes, entry.name: Lane(entry.name, entry.lane_id, entry.stream)})
     if isinstance(entry, Plan):
-        return replace(state, plans={**state.plans, entry.plan_id: _seqs(entry.cut)})
+        return replace(state, plans={**state.plans, entry.plan_id: entry.cut})
     if isinstance(entry, Abort):
         return replace(state, plans={plan: aim for plan, aim in state.plans.items() if plan != entry.plan_id})
     assert not isinstance(entry.slices, Sidecar)
@@ -136,19 +136,15 @@ def _applied(state: TableState, entry: LaneAdd | Plan | Abort | Base) -> TableSt
     for file in entry.slices:
         group = FileGroup(file.partition, file.bits, file.bucket)
         chain = slices.get(group, ())
-        if _seqs(file.parent) != (_seqs(chain[-1].file.cut) if chain else {}):
+        if file.parent != (chain[-1].file.cut if chain else {}):
             raise CorruptData(
                 f"entry {entry.seq}: the new slice of {group} is not made from the newest one (CutChain)",
                 hint="a compactor broke the protocol: report it",
             )
         slices[group] = (*chain, SliceVersion(entry.seq, file))
-    covered = (*state.covered, (entry.seq, _seqs(entry.covered))) if entry.covered else state.covered
+    covered = (*state.covered, (entry.seq, entry.covered)) if entry.covered else state.covered
     plans = {plan: aim for plan, aim in state.plans.items() if not (entry.last and plan == entry.plan_id)}
     return replace(state, slices=slices, covered=covered, plans=plans)
-
-
-def _seqs(stored: Mapping[str, int]) -> cut.Seqs:
-    return {LaneName(lane): seq for lane, seq in stored.items()}
 
 
 RECENT_COMMITS: Final = 10_000  # a source replays its last batch; whoever asks for an older one waits for a look-up

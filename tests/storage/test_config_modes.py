@@ -10,10 +10,10 @@ import pytest
 
 from storage import Table, mergers
 from storage.core.modes.functions import FUNCTIONS
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput
 from tests.mergers import BALANCE_STATE
 from tests.storage.shop import append, new_uri
-from tests.storage.test_config import Change, both, drop, put
+from tests.storage.test_config import Change, both, check_refused, drop, put
 from tests.strategies import BALANCE
 
 GOOD: dict[str, Any] = {
@@ -190,14 +190,7 @@ def test_refused(name: str) -> None:
     change, message, hint = REFUSED[name]
     config = copy.deepcopy(GOOD)
     change(config)
-    uri = new_uri()
-    with pytest.raises(InvalidInput) as error:
-        Table.create(uri, config)
-    assert message in error.value.message
-    assert hint in error.value.hint
-    assert error.value.hint
-    with pytest.raises(NotFound):
-        Table.open(uri)
+    check_refused(config, message, hint)
 
 
 def test_what_is_good_is_taken() -> None:

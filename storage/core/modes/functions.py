@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
+from storage.core.columns import list_rows
 from storage.core.keys import Indices, Mask
 from storage.core.model import Column, Function, Group
 from storage.core.modes.base import Columns
@@ -333,7 +334,7 @@ class CollectSet(_Shown):
 
     def merge(self, context: Context, old: Columns, new: Columns) -> dict[str, pa.Array]:
         a, b = old[context.column.name], new[context.column.name]
-        rows = np.concatenate([_parents(a), _parents(b)])
+        rows = np.concatenate([list_rows(a), list_rows(b)])
         values = pa.concat_arrays([a.flatten(), b.flatten()])
         return {context.column.name: _distinct(rows, values, len(a), context.column.type)}
 
@@ -353,12 +354,6 @@ def _lists(rows: Indices, values: pa.Array, count: int, list_type: pa.DataType) 
     lengths = np.bincount(rows, minlength=count)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=list_type, mask=pa.array(lengths == 0))
-
-
-def _parents(lists: pa.Array) -> Indices:
-    """Row of every element of `flatten`."""
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
-    return np.repeat(np.arange(len(lists)), lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +382,7 @@ class Collect:
 
     def merge(self, context: Context, old: Columns, new: Columns) -> dict[str, pa.Array]:
         ((name, list_type),) = self.state(context).items()
-        rows = np.concatenate([_parents(old[name]), _parents(new[name])])
+        rows = np.concatenate([list_rows(old[name]), list_rows(new[name])])
         items = pa.concat_arrays([old[name].flatten(), new[name].flatten()])
         ordering_fields = [items.field(i) for i in range(len(context.ordering))]
         arrival = np.asarray(items.field(len(context.ordering)))
@@ -400,7 +395,7 @@ class Collect:
         items = state[context.hidden("items")]
         values = items.flatten().field(len(context.ordering) + 1)
         plain = pa.list_(pa.field("element", values.type))
-        lists = _lists(_parents(items), values, len(items), plain)
+        lists = _lists(list_rows(items), values, len(items), plain)
         return pc.binary_join(lists, context.function.delimiter) if self.joined else lists.cast(context.column.type)
 
 

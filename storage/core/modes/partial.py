@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
+from storage.core.columns import list_lengths
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
@@ -134,7 +135,7 @@ def _decode(group: Group, side: Columns, top: Indices, others: Indices) -> Numbe
         stored = suppliers.take(pa.array(explicit))
         places = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * width :][: len(explicit) * width]
         places = places.reshape(-1, width).astype(np.int64)
-        lengths = np.asarray(pc.fill_null(pc.list_value_length(side[names.versions(group.id)]), 0))
+        lengths = list_lengths(side[names.versions(group.id)])
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:rows][explicit]
         listed = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(places - 1, 0), len(others))]
         result[explicit] = np.where(places == _NOBODY, -1, np.where(places == 0, result[explicit], listed))
