@@ -3,15 +3,16 @@
 What the protocol needs of a store, and nothing more (PROTOCOL.md, "Store operations"): create-if-absent that never
 overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. Durability: when a write returns,
 its bytes survive a crash of the machine (S7). An answer that is neither yes nor no is an exception; only `publish`
-(`storage.commit_log`) may interpret one.
+(`storage.commit_log`) may interpret one. Which stores there are, and what was tested: STORES.md.
+
+    object_store.py   the protocol, its errors, `open_store`, `check_capability`
+    local_store.py    folders          memory_store.py   this process          remote_store.py   S3, GCS, Azure
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import os
-import threading
+import errno
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,21 +20,33 @@ from pathlib import Path as LocalPath
 from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-import fsspec
 import pyarrow as pa
 
 from storage.core.entries import FileRef
 from storage.core.names import Path
-from storage.errors import CorruptData, InvalidInput, StoreUnavailable, TableError
+from storage.errors import CorruptData, InvalidInput, StoreUnavailable
 
-_TEMPORARY: Final = ".tmp-"
+MAX_CREATE_BYTES: Final = 32 * 1024 * 1024
+"""Of a conditional put: beyond 50 MiB and more, SDKs use several requests, whose condition is checked by the last."""
+
 _PROBE_FOLDER: Final = "_weft/probe"
+_HINTS: Final = {
+    errno.ENOSPC: "the disk is full: free space, and try again",
+    errno.EDQUOT: "the disk quota is used up: free space, and try again",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.ENAMETOOLONG: "the path is too long for this file system: put the table into a folder with a shorter name",
+    errno.ENOTDIR: "a part of the path is a file and not a folder",
+}
 Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
 
 
 class ObjectStore(Protocol):
-    """A table's folder. Instances can be pickled, and opened again in another process."""
+    """A table's folder. Instances can be pickled, and opened again in another process.
+
+    `put_if_absent`, `get`, `get_many` and `delete` raise what the store says as OSError (PermissionError where access
+    is refused), for their callers must tell silence from refusal; all others raise StoreUnavailable.
+    """
 
     @property
     def uri(self) -> str: ...
@@ -43,7 +56,12 @@ class ObjectStore(Protocol):
         ...
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
-        """Create an object that is not there yet, durably and all at once; False if it is there already."""
+        """Create an object that is not there yet, durably and all at once; False if it is there already.
+
+        Raises:
+            InvalidInput: It has more than `MAX_CREATE_BYTES`.
+            StoreUnavailable: The store certainly did not create it, and never will.
+        """
         ...
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
@@ -58,11 +76,22 @@ class ObjectStore(Protocol):
         """The whole object, or None if it does not exist. Any other failure is an exception."""
         ...
 
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        """`get` of each path, in that order; in parallel where an answer takes a round trip, up to a bound."""
+        ...
+
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         """Random access to an object of known size; ``ranges`` is what will be read of it, if known.
 
         Raises:
-            CorruptData: It is missing, or not of that size.
+            CorruptData: It is missing, or shorter; raised here or by the read that would go beyond its end.
+        """
+        ...
+
+    def leftovers(self) -> list[tuple[Path, Path]]:
+        """(temporary file, object that it was to become) of writes that are under way or died.
+
+        They are not objects: `list` and `get` do not show them, `delete` removes them.
         """
         ...
 
@@ -74,38 +103,33 @@ class ObjectStore(Protocol):
         """Remove an object; nothing happens if it is gone already."""
         ...
 
-
-@contextlib.contextmanager
-def answering(path: Path) -> Iterator[None]:
-    """Turn a store's failure into the error that tells the caller to try later.
-
-    Raises:
-        StoreUnavailable: Instead of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise _no_answer(path, error) from error
+    def delete_many(self, paths: Sequence[Path]) -> None:
+        """Remove objects; those that are gone already do not matter. After a failure some may be left."""
+        ...
 
 
 def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
-    """The store of a table: a path or ``file://`` URI for a local folder, any other fsspec URL otherwise.
+    """The store of a table: a path or ``file://`` URI for a local folder, or the URL of an object store.
 
     Raises:
-        InvalidInput: The URI names no file system that is installed.
+        InvalidInput: The URI names no store that is known, or its package is not installed.
     """
     if not uri:
         raise InvalidInput("the table's location is empty", hint="give a path or a URL such as s3://bucket/table")
+    # What a store is made of is loaded for the store that is asked for: cloud SDKs take long to import.
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"} or len(parts.scheme) == 1:  # one letter is a Windows drive
+        from storage.local_store import LocalStore
+
         path = unquote(parts.path) if parts.scheme == "file" else uri
         return LocalStore(str(LocalPath(path).expanduser().absolute()))
-    try:
-        return FsspecStore(uri.rstrip("/"), dict(storage_options or {}))
-    except (ValueError, ImportError) as error:
-        raise InvalidInput(
-            f"cannot open {uri!r}: {error}", hint="install the extra for this store: weft[s3], weft[gcs] or weft[azure]"
-        ) from error
+    if parts.scheme == "memory":
+        from storage.memory_store import MemoryStore
+
+        return MemoryStore(uri.rstrip("/"))
+    from storage.remote_store import RemoteStore
+
+    return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
 
 
 def check_capability(store: ObjectStore) -> None:
@@ -120,266 +144,55 @@ def check_capability(store: ObjectStore) -> None:
         second = store.put_if_absent(path, b"second")
         content = store.get(path)
     except OSError as error:
-        raise StoreUnavailable(f"cannot write to {store.uri}: {error}", hint="check path and permissions") from error
+        raise StoreUnavailable(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
     finally:
         with contextlib.suppress(OSError):
             store.delete(path)
     if not first or second or content != b"first":
         raise StoreUnavailable(
             f"{store.uri} does not create objects exclusively: a second create of one name was not refused",
-            hint="use a store with conditional writes (If-None-Match), or switch them on",
+            hint="use a store with conditional writes (If-None-Match), or switch them on; storage/STORES.md lists some",
         )
-
-
-class LocalStore:
-    """A local folder. Objects appear by an exclusive hard link of a synced file: never empty, never half."""
-
-    def __init__(self, root: str) -> None:
-        self._root = LocalPath(root)
-
-    @property
-    def uri(self) -> str:
-        return self._root.as_uri()
-
-    def url(self, path: Path) -> str:
-        return f"file://{self._root}/{path}"
-
-    def put_if_absent(self, path: Path, data: bytes) -> bool:
-        target = self._root / path
-        _make_folder(target.parent)
-        temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, target)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(target.parent)
-        return True
-
-    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        with self.open_output(path) as file:
-            file.write(data)
-
-    @contextlib.contextmanager
-    def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        target = self._root / path
-        temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        with answering(path):
-            _make_folder(target.parent)
-            try:
-                with temporary.open("xb") as file:
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.rename(target)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            _sync_folder(target.parent)
-
-    def get(self, path: Path) -> bytes | None:
-        try:
-            return (self._root / path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        del ranges  # a local read costs no round trip
-        try:
-            found = (self._root / path).stat().st_size
-        except FileNotFoundError:
-            raise _missing(path) from None
-        if found != size:
-            raise _wrong_size(path, found, size)
-        # Not a memory map: its pages would count as this process's memory, and a file cut short would kill it.
-        return pa.OSFile(str(self._root / path))
-
-    def list(self, folder: Path) -> list[tuple[str, int]]:
-        top = self._root / folder
-        return sorted(
-            (file.relative_to(top).as_posix(), file.stat().st_size)
-            for file in top.rglob("*")
-            if file.is_file() and not file.name.startswith(_TEMPORARY)
-        )
-
-    def delete(self, path: Path) -> None:
-        (self._root / path).unlink(missing_ok=True)
-
-
-def _make_folder(folder: LocalPath) -> None:
-    """Create a folder and make its name, and those of its parents, survive a crash."""
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for name in reversed(missing):
-        name.mkdir(exist_ok=True)
-        _sync_folder(name.parent)
-
-
-def _sync_folder(folder: LocalPath) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Let every failure of a remote store be an OSError: SDKs have errors of their own, and `publish` reads back."""
+def answering(path: Path) -> Iterator[None]:
+    """Turn a store's failure into the error that tells the caller what to do.
+
+    Raises:
+        StoreUnavailable: Instead of an OSError.
+    """
     try:
         yield
-    except (OSError, TableError):
-        raise
-    except Exception as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise no_answer(path, error) from error
 
 
-class FsspecStore:
-    """Any fsspec file system whose ``pipe_file(mode="create")`` is a conditional put (S3, GCS, Azure, memory)."""
-
-    # In-process file systems check and create in two steps; a lock makes it one. Remote stores decide by themselves,
-    # and their puts stay parallel.
-    _memory_lock = threading.Lock()
-
-    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
-        self._uri = uri
-        self._fs, self._root = fsspec.url_to_fs(uri, use_listings_cache=False, **options)
-        self._in_memory = "memory" in self._fs.protocol
-
-    @property
-    def uri(self) -> str:
-        return self._uri
-
-    def url(self, path: Path) -> str:
-        return f"{self._uri}/{path}"
-
-    def put_if_absent(self, path: Path, data: bytes) -> bool:
-        with _plain_errors(), self._memory_lock if self._in_memory else contextlib.nullcontext():
-            try:
-                self._fs.pipe_file(self._full(path), data, mode="create")
-            except FileExistsError:
-                return False
-        return True
-
-    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        with answering(path), _plain_errors():
-            self._fs.pipe_file(self._full(path), bytes(data))
-
-    @contextlib.contextmanager
-    def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        with answering(path):
-            with _plain_errors():
-                file = self._fs.open(self._full(path), "wb")
-            try:
-                yield file
-            except BaseException:
-                file.discard()
-                # Some file systems (memory) show an object as soon as it is opened.
-                with contextlib.suppress(OSError):
-                    self.delete(path)
-                raise
-            with _plain_errors():
-                file.close()
-
-    def get(self, path: Path) -> bytes | None:
-        with _plain_errors():
-            try:
-                return self._fs.cat_file(self._full(path))
-            except FileNotFoundError:
-                return None
-
-    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        return pa.PythonFile(_RemoteFile(self._fs, self._full(path), path, size, ranges), mode="r")
-
-    def list(self, folder: Path) -> list[tuple[str, int]]:
-        top = self._full(folder)
-        try:
-            found = self._fs.find(top, detail=True)
-        except FileNotFoundError:
-            return []
-        prefix = self._fs._strip_protocol(top).rstrip("/") + "/"  # noqa: SLF001 - the form in which `find` answers
-        return sorted((name.removeprefix(prefix), int(info["size"])) for name, info in found.items())
-
-    def delete(self, path: Path) -> None:
-        with _plain_errors(), contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(self._full(path))
-
-    def _full(self, path: Path) -> str:
-        return f"{self._root}/{path}"
+def no_answer(path: Path, error: Exception) -> StoreUnavailable:
+    """The error for a store that does not do what it is asked, for a reason of its own."""
+    return StoreUnavailable(f"no access to {path}: {error}", hint=_hint(error))
 
 
-class _RemoteFile(io.RawIOBase):
-    """A remote object of known size: the announced ranges are fetched in one go, others as they are asked for."""
-
-    MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
-
-    def __init__(self, fs: Any, full_path: str, path: Path, size: int, ranges: Ranges | None) -> None:
-        super().__init__()
-        self._fs, self._full_path, self._path, self._size = fs, full_path, path, size
-        self._position = 0
-        self._parts: list[tuple[int, bytes]] = []
-        spans: list[list[int]] = []
-        for offset, length in ranges or ():
-            if spans and offset - spans[-1][1] <= self.MERGE_GAP_BYTES:
-                spans[-1][1] = max(spans[-1][1], offset + length)
-            else:
-                spans.append([offset, offset + length])
-        if spans:
-            data = self._fs.cat_ranges(
-                [full_path] * len(spans), [s for s, _ in spans], [e for _, e in spans], on_error="return"
-            )
-            for (start, end), part in zip(spans, data, strict=True):
-                self._parts.append((start, self._checked(part, end - start)))
-
-    def _checked(self, part: Any, length: int) -> bytes:
-        if isinstance(part, FileNotFoundError):
-            raise _missing(self._path) from None
-        if isinstance(part, Exception):
-            raise _no_answer(self._path, part) from part
-        if len(part) != length:
-            raise _wrong_size(self._path, len(part), length)
-        return part
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size is None or size < 0 else min(self._position + size, self._size)
-        start, self._position = self._position, max(end, self._position)
-        if end <= start:
-            return b""
-        for offset, part in self._parts:
-            if offset <= start and end <= offset + len(part):
-                return part[start - offset : end - offset]
-        try:
-            return self._checked(self._fs.cat_file(self._full_path, start=start, end=end), end - start)
-        except FileNotFoundError:
-            raise _missing(self._path) from None
-        except OSError as error:
-            raise _no_answer(self._path, error) from error
+def _hint(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    if number in _HINTS:
+        return _HINTS[number]
+    if isinstance(error, PermissionError):
+        return "check the credentials, and what they are allowed to do"
+    return "the store did not answer: try again"
 
 
-def _no_answer(path: Path, error: Exception) -> StoreUnavailable:
-    hint = "check the credentials" if isinstance(error, PermissionError) else "the store did not answer: try again"
-    return StoreUnavailable(f"no access to {path}: {error}", hint=hint)
+def check_create_size(path: Path, data: bytes) -> None:
+    """Refuse an object that not every store can create in one request.
+
+    Raises:
+        InvalidInput: It is too large.
+    """
+    if len(data) > MAX_CREATE_BYTES:
+        raise InvalidInput(
+            f"{path} would have {len(data):,} bytes; at most {MAX_CREATE_BYTES:,} can be created at once",
+            hint="commit fewer files at once: fewer tasks, or smaller batches",
+        )
 
 
 def verify_tail(source: pa.NativeFile, file: FileRef) -> None:
@@ -398,12 +211,14 @@ def damaged(path: Path, part: str) -> CorruptData:
     return CorruptData(f"file {path} is damaged: {part} does not have its checksum", hint="restore it from a copy")
 
 
-def _missing(path: Path) -> CorruptData:
+def missing(path: Path) -> CorruptData:
+    """The error for an object that must be there."""
     return CorruptData(
         f"file {path} is missing, but the log refers to it",
         hint="restore it from a copy of the store; nothing was skipped, and no answer was given without it",
     )
 
 
-def _wrong_size(path: Path, found: int, size: int) -> CorruptData:
+def wrong_size(path: Path, found: int, size: int) -> CorruptData:
+    """The error for an object that was cut off, or replaced."""
     return CorruptData(f"file {path} has {found} bytes, but the log says {size}", hint="restore it from a copy")

@@ -7,7 +7,7 @@ The store passes every call on to a real one. A `Fault` names a call and a part 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Clock, Stamps
 from storage.core.names import Path
-from storage.object_store import ObjectStore, Ranges, open_store
+from storage.object_store import ObjectStore, Ranges, answering, open_store
 from storage.timeline import Timeline
 
 FOREVER = 1_000_000
@@ -49,6 +49,9 @@ class FaultyStore:
     def uri(self) -> str:
         return self.inner.uri
 
+    def url(self, path: Path) -> str:
+        return self.inner.url(path)
+
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         return self._call("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
 
@@ -64,14 +67,25 @@ class FaultyStore:
     def get(self, path: Path) -> bytes | None:
         return self._call("get", path, lambda: self.inner.get(path))
 
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        return [self.get(path) for path in paths]
+
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         return self._call("open_input", path, lambda: self.inner.open_input(path, size, ranges))
+
+    def leftovers(self) -> list[tuple[Path, Path]]:
+        return self.inner.leftovers()
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         return self._call("list", folder, lambda: self.inner.list(folder))
 
     def delete(self, path: Path) -> None:
         self._call("delete", path, lambda: self.inner.delete(path))
+
+    def delete_many(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            with answering(path):
+                self.delete(path)
 
     def _call(self, call: str, path: Path, run: Callable[[], Any]) -> Any:
         self.calls.append((call, path))

@@ -10,7 +10,6 @@ from pathlib import Path as LocalPath
 
 import pyarrow as pa
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from storage import Table
 from storage.core.names import Path
@@ -173,22 +172,3 @@ def test_no_temporary_file_is_left_and_none_is_listed(tmp_path: LocalPath) -> No
     (tmp_path / "table" / "log" / ".tmp-crashed").write_bytes(b"half")
     assert all(".tmp" not in path for path, _ in open_store(table.uri).list(Path("log")))
     assert statuses(table) == {1: "new", 2: "new"}
-
-
-def test_a_remote_store_that_does_not_answer_a_read_is_not_taken_for_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table.create(new_uri(), SHOP)
-    append(table, orders(1, 2))
-    read = MemoryFileSystem.cat_file
-
-    def slow_down(self: MemoryFileSystem, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        if path.endswith((".arrow", ".parquet")):
-            raise OSError("503 slow down")
-        return read(self, path, start, end)
-
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr(MemoryFileSystem, "cat_file", slow_down)
-            with pytest.raises(StoreUnavailable, match="503 slow down") as error:
-                table.snapshot().to_arrow()
-            assert "try again" in error.value.hint
-        table.compact()
