@@ -13,8 +13,23 @@ from typing import Final, TypeVar
 
 from storage.clock import Clock
 from storage.core import entries
-from storage.core.entries import Base, Data, Entry, LaneEntry, LogFile, LogIndex, Sidecar, TableEntry
-from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
+from storage.core.entries import (
+    Base,
+    Data,
+    Entry,
+    Fold,
+    FoldedGroup,
+    Intent,
+    LaneEntry,
+    LogFile,
+    LogIndex,
+    Restoration,
+    Sidecar,
+    SliceFile,
+    TableEntry,
+    encode_list,
+)
+from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
 from storage.object_store import ObjectStore, answering
 
@@ -23,7 +38,10 @@ RETRY_FIRST_MS: Final = 50
 RETRY_LAST_MS: Final = 2_000
 MAX_PARALLEL_READS: Final = 16  # a remote slot takes a round trip; a local one does not notice
 
+INLINE_LIST_BYTES: Final = 64 * 1024  # a longer list would slow every reader of the table lane
+
 E = TypeVar("E", bound=Entry)
+L = TypeVar("L", SliceFile, FoldedGroup)
 
 
 class CommitLog:
@@ -191,9 +209,24 @@ class CommitLog:
         return entry
 
     def _in_place(self, entry: Entry) -> Entry:
-        if isinstance(entry, Base) and isinstance(entry.slices, Sidecar):
-            return entry.model_copy(update={"slices": entries.decode_slices(self._sidecar(entry.slices))})
+        match entry:
+            case Base(slices=Sidecar() as there):
+                return entry.model_copy(update={"slices": entries.decode_slices(self._sidecar(there))})
+            case Fold(file_groups=Sidecar() as there):
+                return entry.model_copy(update={"file_groups": entries.decode_folded(self._sidecar(there))})
+            case Intent(restore=Restoration(slices=Sidecar() as there) as restore):
+                slices = entries.decode_slices(self._sidecar(there))
+                return entry.model_copy(update={"restore": restore.model_copy(update={"slices": slices})})
         return entry
+
+    def in_place_or_sidecar(self, seq: int, items: Sequence[L]) -> list[L] | Sidecar:
+        """A list for the entry of the table lane that is meant for slot ``seq``: itself, or where it now stands."""
+        encoded = encode_list(items)
+        if len(encoded) <= INLINE_LIST_BYTES:
+            return list(items)
+        path = table_index_path(seq, new_id())
+        self._store.put(path, encoded)
+        return Sidecar.of(path, encoded)
 
     def _sidecar(self, sidecar: Sidecar) -> bytes:
         data = self._store.get(sidecar.path)

@@ -22,7 +22,7 @@ from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sid
 from storage.core.events import EventBatch
 from storage.core.keys import Indices
 from storage.core.model import Group, Op
-from storage.core.names import LaneName
+from storage.core.names import LaneName, Path
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import CorruptData
@@ -54,8 +54,7 @@ def write_log_file(
     rows, partitions, partition, bucket = _sorted(schema, batch.rows)
     data, index = _encode(schema, batch.groups, rows, partitions, partition, bucket)
     footer = index.blocks.offset[-1] + index.blocks.length[-1]
-    unique = uuid.uuid4().hex
-    path = names.log_path(lane, epoch, seq, task, unique)
+    path = names.log_path(lane, epoch, seq, task, uuid.uuid4().hex)
     store.put(path, data)
     return LogFile(
         file=FileRef(
@@ -71,7 +70,7 @@ def write_log_file(
         columns=rows.schema.names,
         deletes=sum(index.pieces.deletes),
         bits=schema.bucket_bits,
-        index=_inline_or_sidecar(store, lane, unique, index),
+        index=_inline_or_sidecar(store, path, index),
     )
 
 
@@ -83,11 +82,11 @@ def remove_log_file(store: ObjectStore, file: LogFile) -> None:
             store.delete(path)
 
 
-def _inline_or_sidecar(store: ObjectStore, lane: LaneName, unique: str, index: LogIndex) -> LogIndex | Sidecar:
+def _inline_or_sidecar(store: ObjectStore, log_file: Path, index: LogIndex) -> LogIndex | Sidecar:
     encoded = encode_list(index)
     if len(encoded) <= INLINE_INDEX_BYTES:
         return index
-    path = names.index_path(lane, unique)
+    path = names.log_index_path(log_file)
     store.put(path, encoded)
     return Sidecar.of(path, encoded)
 

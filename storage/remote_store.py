@@ -157,8 +157,11 @@ class RemoteStore:
                     found = self._fs.find(top, detail=True)
             except FileNotFoundError:
                 return []
-        # Names that end with a slash are placeholders for folders, made by consoles and other tools.
-        return sorted((n.removeprefix(f"{top}/"), int(o["size"])) for n, o in found.items() if not n.endswith("/"))
+        # What is not below it: an object, or on some servers a folder, of that very name. Names that end with a slash are
+        # placeholders for folders, made by consoles and other tools.
+        prefix = f"{top}/"
+        objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")
+        return sorted((name, int(info["size"])) for name, info in objects)
 
     def delete(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError), _told():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +15,9 @@ import pyarrow.compute as pc
 from storage import mergers
 from storage.core.cut import Cut
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, LiveFile, covered, live_slices, plan_slices
+from storage.core.slices import FileSlice, LiveFile, plan_slices
 from storage.core.timeline import TableState
+from storage.pins import DEFAULT_PIN, pin, unpin
 from storage.scan import Scan, make_projection, make_tasks
 from storage.timeline import Timeline
 
@@ -36,8 +39,33 @@ class Snapshot:
         return pa.schema([field.remove_metadata() for field in self._state.schema.arrow])
 
     @property
+    def state(self) -> TableState:
+        """The table state of the snapshot."""
+        return self._state
+
+    @property
     def table_schema(self) -> TableSchema:
         return self._state.schema
+
+    @property
+    def schema_rev(self) -> int:
+        """Revision of the schema: slices of older ones are read through `storage.core.evolution`."""
+        return self._state.schema_rev
+
+    @contextlib.contextmanager
+    def pinned(self, duration: dt.timedelta = DEFAULT_PIN) -> Iterator[Snapshot]:
+        """Keep the snapshot's files from being cleaned while the block runs, for ``duration`` at most.
+
+        Raises:
+            SnapshotExpired: Cleaning was faster.
+        """
+        own = pin(self._timeline.store, self._timeline.clock, self._cut, int(duration.total_seconds() * 1000))
+        try:
+            # Strictly after the pin is there (rule R4): a cleaner that this does not show will see the pin.
+            self._timeline.check_named(self._timeline.refresh(), self._cut)
+            yield self
+        finally:
+            unpin(self._timeline.store, own)
 
     @cached_property
     def files(self) -> list[LiveFile]:
@@ -47,10 +75,7 @@ class Snapshot:
     @cached_property
     def slices(self) -> list[FileSlice]:
         """Every file group that has rows: its base and shadow, and where its logs are."""
-        at = self._cut
-        return plan_slices(
-            live_slices(self._state, at.table, at.lanes), covered(self._state, at.table, at.lanes), self.files
-        )
+        return plan_slices(self._state, self.files)
 
     def scan(
         self,

@@ -17,19 +17,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage import mergers
+from storage.barrier import complete_barrier
 from storage.clock import Clock, Stamps, SystemClock
 from storage.commit_log import new_id
-from storage.compaction import CompactionResult, Execute, one_by_one, run_compaction
 from storage.config import TableConfig, build_schema, load_config
 from storage.core.cut import PREFIX, parse_cut
 from storage.core.entries import WRITER_FEATURES, Create
 from storage.core.modes import mode_name
-from storage.core.names import TABLE_LANE
+from storage.core.names import TABLE_LANE, lane_name
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice
 from storage.core.timeline import TableState
-from storage.errors import Conflict, NotFound
+from storage.errors import Conflict
 from storage.object_store import check_capability, open_store
+from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
+from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
+from storage.services.savepoints import (
+    SavepointInfo,
+    find_savepoint,
+    list_savepoints,
+    make_savepoint,
+    release_savepoint,
+)
 from storage.snapshot import Snapshot
 from storage.timeline import Timeline, check_writable
 from storage.writer import Writer
@@ -145,11 +154,12 @@ class Table:
         return Writer(timeline, stream, lane, takeover=takeover, owner=owner, query_id=query_id)
 
     def snapshot(self, as_of: dt.datetime | str | None = None) -> Snapshot:
-        """A state of the table: now, at a time (aware datetime), or at a cut (text of `Snapshot.cut`).
+        """A state of the table: now, at a time (aware datetime), a savepoint, or a cut (text of `Snapshot.cut`).
 
         Raises:
-            InvalidInput: ``as_of`` is neither, or before the table existed.
-            NotFound: The table has no such cut.
+            InvalidInput: ``as_of`` is none of these, or before the table existed.
+            NotFound: The table has no such savepoint or cut.
+            SnapshotExpired: It is older than what is retained.
         """
         if as_of is None:
             state, cut = self._timeline.newest_cut()
@@ -158,9 +168,7 @@ class Table:
         elif as_of.startswith(PREFIX):
             state, cut = self._timeline.exact_cut(parse_cut(as_of))
         else:
-            raise NotFound(
-                f"the table has no savepoint {as_of!r}", hint="give a time, or a cut such as cut:1:7:orders=12"
-            )
+            state, cut = self._timeline.exact_cut(find_savepoint(self.state(), as_of))
         return Snapshot(self._timeline, state, cut)
 
     def compact(
@@ -175,8 +183,78 @@ class Table:
         Raises:
             CorruptData: A file is missing or damaged; the table answers as before.
         """
-        check_writable(self.state(), WRITER_FEATURES)
+        self._check_service()
         return run_compaction(self._timeline, self.snapshot(), only, execute)
+
+    def savepoint(self, name: str, as_of: dt.datetime | str | None = None, note: str = "") -> SavepointInfo:
+        """Keep a snapshot under a name: cleaning leaves its files, `snapshot` and `restore` take the name.
+
+        Raises:
+            InvalidInput, NotFound, SnapshotExpired: See `snapshot`; or the name is none.
+            Conflict: There is a savepoint of that name.
+        """
+        self._check_service()
+        return make_savepoint(self._timeline, name, self.snapshot(as_of).cut, note)
+
+    def release_savepoint(self, name: str) -> None:
+        """Let a savepoint go.
+
+        Raises:
+            NotFound: There is none of that name.
+        """
+        self._check_service()
+        release_savepoint(self._timeline, name)
+
+    def savepoints(self) -> list[SavepointInfo]:
+        """All savepoints, oldest first."""
+        return list_savepoints(self.state())
+
+    def restore(self, to: dt.datetime | str) -> RestoreResult:
+        """Make the table what it was: at a savepoint, a cut, or a time. Every writer is fenced.
+
+        What came later is void, not deleted: older snapshots that are kept show it still. A source may send it again.
+
+        Raises:
+            InvalidInput, NotFound, SnapshotExpired: See `snapshot`.
+        """
+        self._check_service()
+        snapshot = self.snapshot(to)
+        return restore(self._timeline, snapshot.state, snapshot.cut, f"restore to {to}")
+
+    def undo(self, stream: str, since: dt.datetime) -> RestoreResult:
+        """Make void what one stream has committed since a time. Other streams are not touched, nor their writers.
+
+        Raises:
+            NotFound: The table has no such stream, or it was never written.
+            SnapshotExpired: Slices that hold it are all that is retained.
+        """
+        self._check_service()
+        return undo(self._timeline, stream, since)
+
+    def close_lane(self, lane: str) -> int:
+        """End a lane for ever: its writer is fenced, and readers need not look at it any more. Its last entry.
+
+        Raises:
+            NotFound: The table has no such lane.
+            Conflict: It is closed already.
+        """
+        self._check_service()
+        return close_lane(self._timeline, lane_name(lane))
+
+    def fence(self, lane: str) -> int:
+        """Fence a lane's writer, believed to be dead: if it is only slow, it gets `Fenced`, and nothing is lost.
+
+        Raises:
+            NotFound: The table has no such lane.
+            Conflict: It is closed.
+        """
+        self._check_service()
+        return fence(self._timeline, lane_name(lane))
+
+    def _check_service(self) -> None:
+        """Every change of a table completes a barrier that somebody began and did not end (L4)."""
+        check_writable(self.state(), WRITER_FEATURES)
+        complete_barrier(self._timeline)
 
 
 def _timeline(uri: str | Path, storage_options: Mapping[str, Any] | None, clock: Clock) -> Timeline:

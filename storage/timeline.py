@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from storage.checkpoint import Checkpoints
 from storage.clock import Clock, Stamps, arrival
 from storage.commit_log import CommitLog, lane_entries, new_id, read_table_lane
 from storage.core import cut
 from storage.core.cut import Cut
 from storage.core.entries import Data, Entry, LaneEntry, TableEntry
 from storage.core.names import TABLE_LANE, LaneName
-from storage.core.slices import LiveFile, covered, live_slices, log_start
-from storage.core.timeline import TableState, fold_table
-from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, UnsupportedFormat
+from storage.core.slices import LiveFile
+from storage.core.timeline import Lane, TableState, fold_table
+from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, SnapshotExpired, UnsupportedFormat
 from storage.object_store import ObjectStore
+from storage.pins import unexpired
 
 MAX_PUBLISH_TRIES: Final = 100  # each lost try means that another process got something done
 MAX_READ_TRIES: Final = 10  # a re-read is due only when a compaction overtook the one before
@@ -35,7 +37,7 @@ class Timeline:
         self.store, self.clock, self.stamps = store, clock, stamps
         self.log = CommitLog(store, clock)
         self._lock = threading.RLock()
-        self._entries: list[TableEntry] = []
+        self.checkpoints = Checkpoints(store)
         self._state: TableState | None = None
 
     def refresh(self) -> TableState:
@@ -45,15 +47,18 @@ class Timeline:
             NotFound: There is no table.
         """
         with self._lock:
-            fresh = read_table_lane(self.log, len(self._entries))
-            if fresh:
+            if self._state is None:
+                self._state = self.checkpoints.newest_table(self.log)
+            known = self._state.head if self._state is not None else 0
+            fresh = read_table_lane(self.log, known)
+            if fresh or self._state is None:
                 self._state = fold_table(self._state, fresh)
-                self._entries.extend(fresh)
-                self.stamps.observe(max(entry.stamp for entry in fresh))
             if self._state is None:
                 raise NotFound(
                     f"there is no table at {self.store.uri}", hint="check the path, or create it: Table.create"
                 )
+            self.stamps.observe(self._state.stamp)
+            self.log.forget_before(TABLE_LANE, self._state.head)
             return self._state
 
     def at(self, table: int) -> TableState:
@@ -65,18 +70,28 @@ class Timeline:
         state = self.refresh()
         if table == state.head:
             return state
-        with self._lock:
-            past = fold_table(None, self._entries[:table])
-        if past is None or past.head != table:
+        if not 1 <= table < state.head:
             raise NotFound(f"the table lane has {state.head} entries, not {table}", hint="is it a cut of this table?")
+        *_, past = self._states_up_to(table)
         return past
 
-    def publish(self, build: Callable[[TableState, int, Entry], T | None]) -> T | None:
+    def _states_up_to(self, table: int) -> Iterator[TableState]:
+        """The states of the prefixes from the newest checkpoint within ``table`` up to ``table``."""
+        state = self.checkpoints.newest_table(self.log, table)
+        if state is not None:
+            yield state
+        for entry in read_table_lane(self.log, state.head if state is not None else 0, table):
+            state = fold_table(state, [entry])
+            assert state is not None, "folding an entry gives a state"
+            yield state
+        self.log.forget_before(TABLE_LANE, table)
+
+    def publish(self, build: Callable[[TableState], T | None]) -> T | None:
         """Append one entry to the table lane, on top of whatever others append meanwhile.
 
         Args:
-            build: From (newest state, next slot, last entry) the entry to publish, or None if there is no need any
-                more. Called anew after every lost race, so that it checks against what won.
+            build: From the newest state the entry to publish (see `header`), or None if there is no need any more.
+                Called anew after every lost race, so that it checks against what won.
 
         Raises:
             Conflict: The race was lost too many times.
@@ -84,43 +99,42 @@ class Timeline:
         """
         for _ in range(MAX_PUBLISH_TRIES):
             state = self.refresh()
-            entry = build(state, state.head + 1, self._entries[-1])
+            entry = build(state)
             if entry is None:
                 return None
             winner = self.log.publish(entry)
             if winner.commit_id == entry.commit_id:
-                self.refresh()
+                self.checkpoints.save_table(self.refresh())
                 return entry
         raise Conflict(
             f"lost {MAX_PUBLISH_TRIES} races for the table lane", hint="fewer processes should compact this table"
         )
 
-    def header(self, seq: int, last: Entry) -> dict[str, Any]:
-        """Header fields of an entry for slot ``seq`` of the table lane, after ``last``."""
+    def header(self, state: TableState) -> dict[str, Any]:
+        """Header fields of the entry of the table lane that follows a state."""
         return {
             "lane": TABLE_LANE,
-            "seq": seq,
+            "seq": state.head + 1,
             "epoch": 0,
             "commit_id": new_id(),
-            "prev_id": last.commit_id,
+            "prev_id": state.head_id,
             "table_rev": 0,
             "stamp": self.stamps.next(self.clock),
-            "committed_at_ms": max(self.clock.now_ms(), last.committed_at_ms),
+            "committed_at_ms": max(self.clock.now_ms(), state.committed_at_ms),
         }
 
     def newest_cut(self) -> tuple[TableState, Cut]:
         """The head snapshot: T first, strictly after it every lane (rules R1 to R3)."""
         for _ in range(MAX_READ_TRIES):
             state = self.refresh()
-            start = self._log_start(state, state.head, None)
+            start = state.log_start()
             lanes = {}
-            for lane in state.lanes:
-                known = start.get(lane, 0)
-                tail = lane_entries(self.log.read_after(lane, known))
-                lanes[lane] = known + _committed(tail, state.rev)
-                self.log.forget_before(lane, known)
-            newest = {group: chain[-1].file for group, chain in state.slices.items()}
-            if all(cut.within(file.cut, lanes) for file in newest.values()):
+            for lane in state.lanes.values():
+                known = start.get(lane.name, 0)
+                tail = lane_entries(self.log.read_after(lane.name, known, lane.closed))
+                lanes[lane.name] = known + _committed(tail, state.rev)
+                self.log.forget_before(lane.name, known)
+            if state.readable_at(lanes):
                 return state, Cut(state.head, lanes)
         raise CorruptData(
             f"slices of {self.store.uri} hold commits that no lane has", hint="entries were removed: restore them"
@@ -131,39 +145,138 @@ class Timeline:
 
         Raises:
             InvalidInput: The time has no zone, or lies before the table.
+            SnapshotExpired: What it needs was given up by cleaning.
         """
-        if moment.tzinfo is None:
-            raise InvalidInput(f"as_of {moment} has no time zone", hint="give an aware datetime, for example in UTC")
+        _check_zone(moment)
         limit = int(moment.timestamp() * 1000)
-        self.refresh()
-        table = sum(1 for entry in self._entries if entry.committed_at_ms <= limit)
+        newest = self.refresh()
+        table = self._last_before(TABLE_LANE, newest.head, limit)
         if table == 0:
+            created = self.log.entry(TABLE_LANE, 1)
+            assert created is not None, "a table has a first entry"
             raise InvalidInput(
                 f"as_of {moment}: the table did not exist yet",
-                hint=f"it was created at {_moment(self._entries[0].committed_at_ms)}",
+                hint=f"it was created at {_moment(created.committed_at_ms)}",
             )
-        past = self.at(table)
-        return past, Cut(table, {lane: self._last_before(lane, limit) for lane in past.lanes})
+        lanes = {
+            lane.name: self._last_before(
+                lane.name, lane.closed if lane.closed is not None else self.log.head(lane.name), limit
+            )
+            for lane in self.at(table).lanes.values()
+        }
+        past = self._readable(table, lanes)
+        at = Cut(past.head, {lane: self._known_to(past, lane, lanes[lane]) for lane in past.lanes})
+        self.check_kept(at)
+        return past, at
+
+    def _readable(self, table: int, lanes: cut.Seqs) -> TableState:
+        """The longest prefix up to ``table`` whose slices and folds hold nothing beyond ``lanes``."""
+        while table:
+            found: TableState | None = None
+            first = table
+            for state in self._states_up_to(table):
+                first = min(first, state.head)
+                if state.readable_at(lanes):
+                    found = state
+            if found is not None:
+                return found
+            table = first - 1
+        raise CorruptData("the table's first entry holds slices", hint="it was replaced: restore it from a copy")
+
+    def _known_to(self, state: TableState, lane: LaneName, until: int) -> int:
+        """The last entry up to ``until`` whose schema and restores ``state`` knows (R2); revisions ascend (S19)."""
+        return self._last_while(lane, until, lambda entry: entry.table_rev <= state.rev)
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
 
         Raises:
-            NotFound: The table has not got that far, or has no such lane.
+            NotFound: The table has not got that far, has no such lane, or never was in that state.
+            SnapshotExpired: What it needs was given up by cleaning.
         """
         state = self.at(wanted.table)
+        self.check_kept(wanted)
         for lane, seq in wanted.lanes.items():
-            if lane not in state.lanes or (seq and self.log.entry(lane, seq) is None):
+            entry = self.log.entry(lane, seq) if lane in state.lanes and seq else None
+            if lane not in state.lanes or (seq and entry is None):
                 raise NotFound(f"cut {wanted}: lane {lane!r} has no entry {seq}", hint="is it a cut of this table?")
+            if entry is not None and entry.table_rev > state.rev:
+                raise NotFound(f"cut {wanted}: lane {lane!r} is ahead of the table lane", hint="take cuts as they come")
+        if not state.readable_at(wanted.lanes):
+            raise NotFound(
+                f"cut {wanted} was never a state of the table: its slices hold more", hint="take cuts as they come"
+            )
         return state, wanted
 
+    def check_kept(self, at: Cut) -> None:
+        """Refuse a snapshot that cleaning may have taken files of (rule R4).
+
+        Raises:
+            SnapshotExpired: It is older than what is retained, and no savepoint, pin or open compaction keeps it.
+        """
+        state = self.refresh()
+        if at.table < state.keep and not any(pin.at == at for pin in unexpired(self.store, self.clock)):
+            self.check_named(state, at)
+
+    @staticmethod
+    def check_named(state: TableState, at: Cut) -> None:
+        """`check_kept` by what the table lane says alone, which no clock and no expiry can change.
+
+        Raises:
+            SnapshotExpired: See there.
+        """
+        if at.table >= state.keep or at in state.kept_by_name():
+            return
+        raise SnapshotExpired(
+            f"snapshot {at} is no longer kept: cleaning has given up what is older than entry {state.keep} "
+            "of the table lane",
+            hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
+        )
+
+    def newest_within(self, state: TableState, keep: cut.Seqs) -> TableState | None:
+        """The newest state whose slices hold nothing beyond ``keep`` in the lanes that it names.
+
+        None where cleaning has given up all of those, or a restore lies in between.
+        """
+
+        def fits(past: TableState) -> bool:
+            return past.restored == state.restored and all(
+                file.cut.get(lane, 0) <= seq for file in past.slices.values() for lane, seq in keep.items()
+            )
+
+        if fits(state):
+            return state
+        table = state.head - 1
+        while table >= max(state.keep, state.restored):
+            found: TableState | None = None
+            first = table
+            for past in self._states_up_to(table):
+                first = min(first, past.head)
+                if past.head >= state.keep and fits(past):
+                    found = past
+            if found is not None:
+                return found
+            table = first - 1
+        return None
+
+    def last_before(self, lane: Lane, moment: dt.datetime) -> int:
+        """Last entry of a lane that was committed before a time.
+
+        Raises:
+            InvalidInput: The time has no zone.
+        """
+        _check_zone(moment)
+        head = lane.closed if lane.closed is not None else self.log.head(lane.name)
+        return self._last_before(lane.name, head, int(moment.timestamp() * 1000) - 1)
+
     def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
-        """Log files of all commits that no slice of the snapshot holds for all file groups; in version order."""
-        start = self._log_start(state, at.table, at.lanes)
+        """Log files of all live commits that slices and folds do not hold for all file groups; in version order."""
+        start = state.log_start()
         found = []
         for lane, until in at.lanes.items():
+            spans = state.void.get(lane, ())
             for entry in self.log.read_after(lane, start.get(lane, 0), until):
-                if isinstance(entry, Data):
+                if isinstance(entry, Data) and not cut.is_void(spans, entry.seq):
                     found.extend(self._files(state, entry))
         # Stable: files of one commit keep their place in it.
         return sorted(found, key=lambda live: live.arrival)
@@ -175,23 +288,18 @@ class Timeline:
             for file in entry.files
         ]
 
-    def _log_start(self, state: TableState, table: int, lanes: cut.Seqs | None) -> Mapping[LaneName, int]:
-        if lanes is None:
-            newest = {group: chain[-1].file for group, chain in state.slices.items()}
-            return log_start(newest, state.covered[-1][1] if state.covered else {})
-        return log_start(live_slices(state, table, lanes), covered(state, table, lanes))
-
-    def _last_before(self, lane: LaneName, limit_ms: int) -> int:
+    def _last_before(self, lane: LaneName, head: int, limit_ms: int) -> int:
         """Last entry committed at ``limit_ms`` or before; commit times ascend within a lane."""
-        low, high = 0, self.log.head(lane) + 1
+        return self._last_while(lane, head, lambda entry: entry.committed_at_ms <= limit_ms)
+
+    def _last_while(self, lane: LaneName, head: int, holds: Callable[[Entry], bool]) -> int:
+        """Last of the entries up to ``head`` for which something holds that holds for none after it; by bisection."""
+        low, high = 0, head + 1
         while high - low > 1:
             middle = (low + high) // 2
             entry = self.log.entry(lane, middle)
             assert entry is not None, "a slot below the head is never free"
-            if entry.committed_at_ms <= limit_ms:
-                low = middle
-            else:
-                high = middle
+            low, high = (middle, high) if holds(entry) else (low, middle)
         return low
 
 
@@ -201,6 +309,11 @@ def _committed(tail: list[LaneEntry], rev: int) -> int:
         if entry.table_rev > rev:
             return count
     return len(tail)
+
+
+def _check_zone(moment: dt.datetime) -> None:
+    if moment.tzinfo is None:
+        raise InvalidInput(f"the time {moment} has no time zone", hint="give an aware datetime, for example in UTC")
 
 
 def _moment(milliseconds: int) -> str:

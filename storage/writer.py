@@ -19,13 +19,16 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from storage.barrier import complete_barrier
 from storage.commit_log import CommitLog, lane_entries, new_id
+from storage.core.cut import Span, is_void
 from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd, LogFile
 from storage.core.events import EventBatch, Problem, prepare, prepare_good
+from storage.core.lane_state import LaneState
 from storage.core.model import Stream
 from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.schema import TableSchema
-from storage.core.timeline import Lane, LaneState, TableState
+from storage.core.timeline import Lane, TableState
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.log_file import remove_log_file, write_log_file
 from storage.object_store import ObjectStore, check_capability
@@ -34,6 +37,7 @@ from storage.timeline import Timeline, check_writable
 MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
 STAMP_REFRESH_MS: Final = 60_000  # how far ties may be ordered by skewed clocks instead of by what was seen
 CHUNK_BYTES: Final = 128 * 1024 * 1024  # one log file of a long append: bounds memory, keeps files large
+LOOK_UP_ENTRIES: Final = 1_000  # of a lane in memory while an old batch is looked for
 MAX_LANE_ID: Final = (1 << 20) - 1
 
 Batch = tuple[str, int]
@@ -186,12 +190,28 @@ class Writer:
         table.schema.stream(self._stream)
         check_writable(table, WRITER_FEATURES)
         check_capability(self._timeline.store)
-        self._declare_lane()
-        self._claim()
-        self._table = self._timeline.refresh()
+        self._table = self._enter_lane()
         self._observe_all_lanes()
         self._open = True
         return self
+
+    def _enter_lane(self) -> TableState:
+        """Claim the lane under a table state in which no barrier is open (W1, W2)."""
+        for _ in range(MAX_CLAIM_TRIES):
+            table = complete_barrier(self._timeline)
+            self._declare_lane()
+            lane = self._timeline.refresh().lanes[self._lane]
+            if lane.closed is not None:
+                raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
+            self._claim(table.void.get(self._lane, ()))
+            table = self._timeline.refresh()
+            if table.intent is None and table.void.get(self._lane, ()) == self._state.void:
+                return table
+            # A barrier began while we claimed: what it makes void is not to be counted, and it may close the lane.
+        raise Conflict(
+            f"lane {self._lane!r}: {MAX_CLAIM_TRIES} restores of the table came in between",
+            hint="wait until the table is not being restored",
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -305,11 +325,17 @@ class Writer:
             raise self._failure
         self._state.add(entry)
         self._timeline.log.forget_before(self._lane, entry.seq)
+        self._timeline.checkpoints.save_lane(self._lane, self._state)
         return Commit(self._lane, entry.seq, rows, ignored, replayed=False)
 
     def _lost(self, epoch: int, winner: object) -> TableError:
         if epoch > self._epoch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
+            if isinstance(winner, Claim) and winner.barrier:
+                return Fenced(
+                    f"lane {self._lane!r} was claimed for {owner}",
+                    hint="open a new writer: it learns what is kept, and where its source must go on",
+                )
             return Fenced(
                 f"lane {self._lane!r} was claimed by {owner} (claim {epoch}; this writer holds claim {self._epoch})",
                 hint="this writer must stop; what it committed stays. Give a second writer of the stream its own lane",
@@ -362,15 +388,20 @@ class Writer:
     def _look_up(self, batch: Batch) -> Commit | None:
         """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
         log = CommitLog(self._timeline.store, self._timeline.clock)
-        for entry in log.read_after(self._lane, 0, self._state.head):
-            if isinstance(entry, Data) and (entry.query_id, entry.batch) == batch:
-                return Commit(self._lane, entry.seq, entry.rows, entry.rows_ignored, replayed=True)
+        for after in range(0, self._state.head, LOOK_UP_ENTRIES):
+            until = min(after + LOOK_UP_ENTRIES, self._state.head)
+            for entry in log.read_after(self._lane, after, until):
+                found = isinstance(entry, Data) and (entry.query_id, entry.batch) == batch
+                if found and not is_void(self._state.void, entry.seq):
+                    assert isinstance(entry, Data)
+                    return Commit(self._lane, entry.seq, entry.rows, entry.rows_ignored, replayed=True)
+            log.forget_before(self._lane, until)
         return None
 
     def _declare_lane(self) -> None:
         """Add the lane to the table, unless it is there."""
 
-        def build(state: TableState, seq: int, last: Any) -> LaneAdd | None:
+        def build(state: TableState) -> LaneAdd | None:
             known = state.lanes.get(self._lane)
             if known is not None:
                 self._check_lane(known)
@@ -383,7 +414,7 @@ class Writer:
             lane_id = len(state.lanes) + 1
             if lane_id > MAX_LANE_ID:
                 raise Conflict(f"the table has {MAX_LANE_ID} lanes", hint="reuse a lane")
-            return LaneAdd(**self._timeline.header(seq, last), name=self._lane, lane_id=lane_id, stream=self._stream)
+            return LaneAdd(**self._timeline.header(state), name=self._lane, lane_id=lane_id, stream=self._stream)
 
         self._timeline.publish(build)
 
@@ -394,18 +425,21 @@ class Writer:
                 hint="a lane has one stream for ever: choose another lane name",
             )
 
-    def _claim(self) -> None:
-        """Rule W1: fence every older incarnation, then fold the lane."""
+    def _claim(self, void: tuple[Span, ...]) -> None:
+        """Rule W1: fold the lane, and fence every older incarnation."""
+        log = self._timeline.log
+        self._state = self._timeline.checkpoints.newest_lane(log, self._lane, void) or LaneState(void=void)
         owners: list[str] = []
         for _ in range(MAX_CLAIM_TRIES):
-            for entry in lane_entries(self._timeline.log.read_after(self._lane, self._state.head)):
+            for entry in lane_entries(log.read_after(self._lane, self._state.head)):
                 self._state.add(entry)
+            log.forget_before(self._lane, self._state.head - 1)
             self._timeline.stamps.observe(self._state.stamp)
             if self._query_id is not None:
                 self._check_owner(self._query_id)
             self._epoch = self._state.epoch + 1
-            claim = Claim(**self._header(0), owner=self._owner)
-            winner = self._timeline.log.publish(claim)
+            claim = Claim(**self._header(self._state.table_rev), owner=self._owner, barrier=0)
+            winner = log.publish(claim)
             if winner.commit_id == claim.commit_id:
                 self._state.add(claim)
                 return

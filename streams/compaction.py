@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.compaction import CompactionResult, CompactionTask
+from storage.services.compaction import CompactionResult, CompactionTask
 from storage.core.entries import SliceFile
 
 

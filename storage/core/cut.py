@@ -7,7 +7,7 @@ lane by lane. A *snapshot's* cut adds T, the prefix of the table lane, and has a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,12 @@ from storage.core.names import LaneName, lane_name
 from storage.errors import InvalidInput
 
 Seqs = Mapping[LaneName, int]
+
+Span = tuple[int, int]
+"""Entries of a lane after the first number, up to the second."""
+
+Voids = Mapping[LaneName, Sequence[Span]]
+"""Per lane the spans of entries that mean nothing, ascending."""
 
 PREFIX: Final = "cut:1:"
 _TEXT: Final = re.compile(r"cut:1:(\d{1,18}):((?:[^=,]+=\d{1,18}(?:,|$))*)")
@@ -55,3 +61,13 @@ def within(smaller: Seqs, larger: Seqs) -> bool:
 def lowest(first: Seqs, second: Seqs) -> dict[LaneName, int]:
     """The entries that are in both."""
     return {lane: min(seq, second[lane]) for lane, seq in first.items() if lane in second}
+
+
+def highest(first: Seqs, second: Seqs) -> dict[LaneName, int]:
+    """The entries that are in either."""
+    return {lane: max(first.get(lane, 0), second.get(lane, 0)) for lane in {**first, **second}}
+
+
+def is_void(spans: Sequence[Span], seq: int) -> bool:
+    """Whether an entry lies in one of the spans."""
+    return any(after < seq <= until for after, until in spans)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -27,6 +28,9 @@ _CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
 
 Seqs = dict[LaneName, int]
 """Per lane the last entry of its prefix; a lane that is not named has none."""
+
+Voids = dict[LaneName, list[tuple[int, int]]]
+"""Per lane spans (after, up to) of entries that mean nothing, ascending."""
 
 
 class _Model(BaseModel):
@@ -104,7 +108,8 @@ class LogFile(_Model):
 
     Attributes:
         file: Where it is.
-        form: ``event``: rows are events, with the commit's arrival.
+        form: ``event``: rows are events, with the commit's arrival; ``register``: rows are registers, one a key, with
+            the hidden state columns of slices (a fold of many event files).
         groups: Ids of the groups it carries.
         columns: Names of its columns, in file order.
         deletes: How many of its rows are deletes.
@@ -113,7 +118,7 @@ class LogFile(_Model):
     """
 
     file: FileRef
-    form: Literal["event"]
+    form: Literal["event", "register"]
     groups: list[int]
     columns: list[str]
     deletes: int
@@ -128,6 +133,7 @@ class SliceFile(_Model):
         partition: Folder of the partition, "" for none.
         bits: Bucket bits.
         bucket: Bucket number.
+        rev: Schema revision whose columns and types its files have.
         parent: Cut of the slice this one was made from; empty for the first.
         cut: Per lane the last entry that is in it.
         groups: Ids of the groups it covers.
@@ -140,6 +146,7 @@ class SliceFile(_Model):
     partition: str
     bits: int
     bucket: int
+    rev: int
     parent: Seqs
     cut: Seqs
     groups: list[int]
@@ -158,7 +165,8 @@ class Header(_Model):
         epoch: Number of the claim under which it was written; 0 in the table lane.
         commit_id: Random; tells one's own entry from another's.
         prev_id: ``commit_id`` of entry seq - 1; "" for the first.
-        table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that its writer knew; 0 where that has no meaning.
+        table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that its writer knew; of a CLAIM, that of the entry
+            before; 0 in the table lane.
         stamp: Milliseconds that order versions (never a duration, never compared with a clock).
         committed_at_ms: Wall clock, made monotone within the lane; used only to find a snapshot by time.
     """
@@ -193,17 +201,28 @@ class LaneAdd(Header):
     stream: str
 
 
+class Schema(Header):
+    """The schema from here on; everything that older entries and files say can still be read under it."""
+
+    kind: Literal["SCHEMA"] = "SCHEMA"
+    reader_features: list[str]
+    writer_features: list[str]
+    table_schema: dict[str, Any]
+    change: str
+
+
 class Plan(Header):
-    """A compaction means to make slices with this cut."""
+    """A compaction or fold of the snapshot (``table``, ``cut``) has begun; while open it keeps its files."""
 
     kind: Literal["PLAN"] = "PLAN"
     plan_id: str
+    table: int
     cut: Seqs
     file_groups: int
 
 
 class Abort(Header):
-    """A compaction gave up; its files are garbage."""
+    """A compaction gave up, or was given up; its files are garbage, and it may publish nothing any more."""
 
     kind: Literal["ABORT"] = "ABORT"
     plan_id: str
@@ -224,11 +243,116 @@ class Base(Header):
     slices: list[SliceFile] | Sidecar
 
 
+class FoldedGroup(_Model):
+    """The part of a file group's logs that a fold file holds: entries after ``start`` up to the fold's ``to``.
+
+    Attributes:
+        parent: Cut of the slice on top of which it was folded; empty if there was none.
+        start: Per lane the last entry that is *not* in it: the slice's cut, or the end of the fold before.
+    """
+
+    partition: str
+    bits: int
+    bucket: int
+    parent: Seqs
+    start: Seqs
+
+
+class Fold(Header):
+    """Register-form log files: what commits up to ``to`` say, merged but not yet in any slice. Closes its plan.
+
+    ``covered`` (``to``, or empty): every row of an entry up to it is in a slice or in a fold by now.
+    """
+
+    kind: Literal["FOLD"] = "FOLD"
+    plan_id: str
+    to: Seqs
+    covered: Seqs
+    files: list[LogFile]
+    file_groups: list[FoldedGroup] | Sidecar
+
+
+class Savepoint(Header):
+    """The snapshot (``table``, ``lanes``) keeps its files until it is released."""
+
+    kind: Literal["SAVEPOINT"] = "SAVEPOINT"
+    name: str
+    table: int
+    lanes: Seqs
+    note: str
+
+
+class Release(Header):
+    """A savepoint is no more."""
+
+    kind: Literal["RELEASE"] = "RELEASE"
+    name: str
+
+
+class Restoration(_Model):
+    """What a restore makes of the table; all that is needed to finish it.
+
+    Attributes:
+        label: What was asked for, in words.
+        table: The prefix of the table lane whose slices are taken back (T0).
+        keep: Per fenced lane the last entry that stays.
+        void: Per lane that is cut the spans (after, up to) that mean nothing anyway: in fenced lanes up to ``keep``.
+        covered: As stated at ``table``.
+        slices: The newest slice of every file group at ``table``.
+    """
+
+    label: str
+    table: int
+    keep: Seqs
+    void: Voids
+    covered: Seqs
+    slices: list[SliceFile] | Sidecar
+
+
+class Intent(Header):
+    """A barrier begins: an action that takes effect once every lane in ``lanes`` has a claim of this barrier.
+
+    ``lanes`` says up to where each has none. ``restore`` is None where the lanes are to be closed.
+    """
+
+    kind: Literal["INTENT"] = "INTENT"
+    lanes: Seqs
+    restore: Restoration | None
+
+
+class Done(Header):
+    """The barrier of INTENT ``intent`` is complete; ``heads`` are the slots of its first claim in every lane."""
+
+    kind: Literal["DONE"] = "DONE"
+    intent: int
+    heads: Seqs
+
+
+class CleanIntent(Header):
+    """Snapshots of shorter prefixes of the table lane than ``keep`` are given up, unless they are kept by name."""
+
+    kind: Literal["CLEAN_INTENT"] = "CLEAN_INTENT"
+    keep: int
+
+
+class CleanDone(Header):
+    """The files that CLEAN_INTENT ``intent`` gave up are deleted."""
+
+    kind: Literal["CLEAN_DONE"] = "CLEAN_DONE"
+    intent: int
+    files: int
+    bytes: int
+
+
 class Claim(Header):
-    """A writer's incarnation begins; every older one of this lane is fenced."""
+    """A writer's incarnation begins, or an operator's action; every older incarnation of this lane is fenced.
+
+    ``barrier`` is the slot of the INTENT that it serves; 0 for a writer's, and for a fence.
+    """
 
     kind: Literal["CLAIM"] = "CLAIM"
     owner: str
+    barrier: int
 
 
 class Data(Header):
@@ -251,13 +375,27 @@ class Noop(Header):
     reason: str
 
 
-TableEntry = Create | LaneAdd | Plan | Abort | Base
+TableEntry = (
+    Create
+    | LaneAdd
+    | Schema
+    | Plan
+    | Abort
+    | Base
+    | Fold
+    | Savepoint
+    | Release
+    | Intent
+    | Done
+    | CleanIntent
+    | CleanDone
+)
 LaneEntry = Claim | Data | Noop
 Entry = TableEntry | LaneEntry
 
 _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
-_KINDS: Final = frozenset({"CREATE", "LANE_ADD", "PLAN", "ABORT", "BASE", "CLAIM", "DATA", "NOOP"})
-_TABLE_KINDS: Final = (Create, LaneAdd, Plan, Abort, Base)
+_TABLE_KINDS: Final = get_args(TableEntry)
+_KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -301,7 +439,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry:
     return entry
 
 
-def encode_list(items: list[SliceFile] | LogIndex) -> bytes:
+def encode_list(items: Sequence[SliceFile] | Sequence[FoldedGroup] | LogIndex) -> bytes:
     """Bytes of a part of an entry, as they stand in a sidecar."""
     value = items.model_dump() if isinstance(items, LogIndex) else [item.model_dump() for item in items]
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
@@ -313,3 +451,7 @@ def decode_index(data: bytes) -> LogIndex:
 
 def decode_slices(data: bytes) -> list[SliceFile]:
     return TypeAdapter(list[SliceFile]).validate_json(data)
+
+
+def decode_folded(data: bytes) -> list[FoldedGroup]:
+    return TypeAdapter(list[FoldedGroup]).validate_json(data)

@@ -30,11 +30,17 @@ OP: Final = "__weft_op"
 SUPPLIED: Final = "__weft_supplied"
 """Which NULLs of an event row are values (`latest_non_null`): list of column ids, NULL for none."""
 
+PINS: Final = Path("_weft/pins")
+HEARTBEATS: Final = Path("_weft/heartbeats")
+FOLDS: Final = "_fold"
+"""Folder below ``log`` of register-form files; no lane's name starts like it."""
+
 _MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
-_LOG_FILE: Final = re.compile(r"(\d{10})-(\d{20})-(\d{5})-([0-9a-f]{32})\.arrow")
+_LOG_FILE: Final = re.compile(r"(\d{10})-(\d{20})-(\d{5})-([0-9a-f]{32})\.(?:arrow|json)")
+_BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
 
 
 def lane_name(text: str) -> LaneName:
@@ -60,22 +66,44 @@ def lane_folder(lane: LaneName) -> Path:
     return Path(f"{TIMELINE}/lanes/{lane}" if lane else f"{TIMELINE}/table")
 
 
-def index_path(lane: LaneName, uuid: str) -> Path:
-    """Sidecar of an entry whose lists are too large to stand in it."""
-    return Path(f"_weft/index/{lane or 'table'}/{uuid}.json")
-
-
 def log_path(lane: LaneName, epoch: int, seq: int, task: int, uuid: str) -> Path:
     """A log file names the claim and the slot it was written for, so that an orphan is known without a clock."""
     return Path(f"log/{lane}/{epoch:010d}-{seq:020d}-{task:05d}-{uuid}.arrow")
 
 
-def base_path(file_group: str, uuid: str) -> Path:
-    return Path(f"base/{file_group}/{uuid}.parquet")
+def log_index_path(log_file: Path) -> Path:
+    """Sidecar of a log file whose index is too large to stand in its entry; named like it."""
+    return Path(f"_weft/index/{log_file.removeprefix('log/').removesuffix('.arrow')}.json")
 
 
-def shadow_path(file_group: str, uuid: str) -> Path:
-    return Path(f"shadow/{file_group}/{uuid}.parquet")
+def table_index_path(seq: int, uuid: str) -> Path:
+    """Sidecar of the entry of the table lane that is meant for slot ``seq``."""
+    return Path(f"_weft/index/_table/{seq:020d}-{uuid}.json")
+
+
+def base_path(file_group: str, plan: int, uuid: str) -> Path:
+    """A base file names the slot of the PLAN that made it: whether that is still open says whether it is garbage."""
+    return Path(f"base/{file_group}/{plan:020d}-{uuid}.parquet")
+
+
+def shadow_path(file_group: str, plan: int, uuid: str) -> Path:
+    return Path(f"shadow/{file_group}/{plan:020d}-{uuid}.parquet")
+
+
+def fold_path(plan: int, uuid: str) -> Path:
+    return Path(f"log/{FOLDS}/{plan:020d}-{uuid}.arrow")
+
+
+def pin_path(uuid: str) -> Path:
+    return Path(f"{PINS}/{uuid}.json")
+
+
+def checkpoint_folder(lane: LaneName) -> Path:
+    return Path(f"_weft/checkpoints/lanes/{lane}" if lane else "_weft/checkpoints/table")
+
+
+def checkpoint_path(lane: LaneName, head: int, uuid: str) -> Path:
+    return Path(f"{checkpoint_folder(lane)}/{head:020d}-{uuid}.json")
 
 
 def parse_slot(file_name: str) -> int | None:
@@ -84,9 +112,20 @@ def parse_slot(file_name: str) -> int | None:
 
 
 def parse_log_file(file_name: str) -> tuple[int, int] | None:
-    """(epoch, target seq) of a log file's name, or None for a name that is not one."""
+    """(epoch, target seq) of the name of a log file or of its sidecar, or None for a name that is not one."""
     match = _LOG_FILE.fullmatch(file_name)
     return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def parse_by_slot(file_name: str) -> int | None:
+    """The slot of the table lane that a base, shadow, fold or sidecar file names, or None for another name."""
+    match = _BY_SLOT.fullmatch(file_name)
+    return int(match.group(1)) if match else None
+
+
+def parse_checkpoint(file_name: str) -> int | None:
+    """The head that a checkpoint stands on, or None for a name that is not one."""
+    return parse_by_slot(file_name)
 
 
 def encode_partition(column: str, value: str | None) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage.core import cut
 from storage.core.entries import LogFile, LogIndex, SliceFile
 from storage.core.names import LaneName
 from storage.core.timeline import FileGroup, TableState
@@ -64,45 +63,16 @@ class FileSlice:
         return sum(file.size for file in (self.slice.base, self.slice.shadow) if file)
 
 
-def live_slices(state: TableState, table: int, lanes: cut.Seqs) -> dict[FileGroup, SliceFile]:
-    """Per file group the newest slice that was live at ``table`` and holds nothing beyond ``lanes``."""
-    result = {}
-    for group, chain in state.slices.items():
-        for version in reversed(chain):
-            if version.since <= table and cut.within(version.file.cut, lanes):
-                result[group] = version.file
-                break
-    return result
-
-
-def covered(state: TableState, table: int, lanes: cut.Seqs) -> cut.Seqs:
-    """Up to where file groups without a slice are known to have no rows."""
-    for since, stated in reversed(state.covered):
-        if since <= table and cut.within(stated, lanes):
-            return stated
-    return {}
-
-
-def log_start(slices: Mapping[FileGroup, SliceFile], empty_groups: cut.Seqs) -> dict[LaneName, int]:
-    """Per lane the last entry that no file group needs any more."""
-    start = dict(empty_groups)
-    for file in slices.values():
-        start = cut.lowest(start, file.cut)
-    return start
-
-
-def plan_slices(
-    slices: Mapping[FileGroup, SliceFile], empty_groups: cut.Seqs, files: Sequence[LiveFile]
-) -> list[FileSlice]:
+def plan_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
     """Every file group that has rows, in order of file group.
 
     Args:
-        slices: Per file group its base slice.
-        empty_groups: The cut for groups without one.
-        files: Log files of all commits after `log_start` and within the cut, in version order.
+        state: The snapshot's.
+        files: Log files of all live commits after `TableState.log_start` and within the cut, in version order.
     """
+    slices = state.slices
     groups, pieces = _pieces(slices, files)
-    after = _after_cut(groups, slices, empty_groups, files, pieces)
+    after = _after_cut(groups, state, files, pieces)
     pieces = {name: values[after] for name, values in pieces.items()}
     order = np.lexsort((pieces["start"], pieces["block"], pieces["file"], pieces["group"]))
     pieces = {name: values[order] for name, values in pieces.items()}
@@ -162,17 +132,13 @@ def _pieces(
 
 
 def _after_cut(
-    groups: Sequence[FileGroup],
-    slices: Mapping[FileGroup, SliceFile],
-    empty_groups: cut.Seqs,
-    files: Sequence[LiveFile],
-    pieces: Mapping[str, Ints],
+    groups: Sequence[FileGroup], state: TableState, files: Sequence[LiveFile], pieces: Mapping[str, Ints]
 ) -> npt.NDArray[np.bool_]:
     """Which pieces are newer than the slice of their own file group (S11 ExactlyOnceFold)."""
     lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
     cuts = np.zeros((len(groups), len(lanes)), np.int64)
     for i, group in enumerate(groups):
-        own = slices[group].cut if group in slices else empty_groups
+        own = state.folded_to(group)
         for lane, j in lanes.items():
             cuts[i, j] = own.get(lane, 0)
     file_lane = np.array([lanes[live.lane] for live in files], np.int64)

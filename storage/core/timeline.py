@@ -1,25 +1,33 @@
-"""Fold of the timeline: entries of the table lane to table state, entries of a writer's lane to writer state.
+"""Fold of the table lane: entries to the state of the table.
 
-Both are functions of a contiguous prefix and of nothing else; folding a prefix in two steps gives the same (S2, S19).
+A function of a contiguous prefix and of nothing else; folding a prefix in two steps gives the same (S2, S19). The state
+holds what is *now*: one slice per file group, the folds on top of it, what is kept and what is void. An older state is
+the fold of a shorter prefix. So memory is proportional to what is live, not to what has happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, replace
 
 from storage.core import cut
+from storage.core.cut import Cut, Span
 from storage.core.entries import (
     READER_FEATURES,
     Abort,
     Base,
-    Claim,
+    CleanDone,
+    CleanIntent,
     Create,
-    Data,
+    Done,
+    Fold,
+    Intent,
     LaneAdd,
-    LaneEntry,
+    LogFile,
     Plan,
+    Release,
+    Savepoint,
+    Schema,
     Sidecar,
     SliceFile,
     TableEntry,
@@ -44,19 +52,43 @@ class FileGroup:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A writer's lane as the table lane declares it."""
+    """A writer's lane as the table lane declares it; ``closed`` is its last entry for ever, None while it is open."""
 
     name: LaneName
     lane_id: int
     stream: str
+    closed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SliceVersion:
-    """A slice, and the slot of the table lane from which on it is live."""
+class OpenPlan:
+    """A compaction or fold that has begun and not ended: it keeps the files of its snapshot ``at``.
 
-    since: int
-    file: SliceFile
+    ``slot`` is that of its PLAN, by which its files are named.
+    """
+
+    slot: int
+    at: Cut
+    committed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFold:
+    """A fold, and the file groups whose logs up to ``to`` are still read from it."""
+
+    slot: int
+    to: cut.Seqs
+    files: tuple[LogFile, ...]
+    groups: frozenset[FileGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A savepoint: its snapshot and what its maker said of it."""
+
+    at: Cut
+    note: str
+    committed_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +97,75 @@ class TableState:
 
     Attributes:
         head: Length of the prefix (T).
-        rev: Slot of the newest entry that changed schema or layout.
-        slices: Per file group its slices, oldest first; their cuts ascend (S10 CutChain).
-        covered: Per BASE entry that states one, (slot, cut); oldest first.
-        plans: Open compactions: plan id to the cut they aim at.
+        head_id: ``commit_id`` of its last entry.
+        committed_at_ms: That of its last entry.
+        stamp: Largest stamp.
+        rev: Slot of the newest entry that changed the schema or what is void.
+        schema_rev: Slot of the newest entry that changed the schema.
+        restored: Slot of the newest DONE of a restore; 0 if there is none.
+        lanes: In the order in which they were added.
+        slices: Per file group its newest slice.
+        covered: No entry up to here has rows of a file group that has no slice.
+        folds: Oldest first. Per file group those that hold it cover, one after the other, what follows its slice.
+        folded: Every row of an entry up to here is in a slice or in a fold.
+        plans: By plan id.
+        savepoints: By name.
+        keep: Snapshots of shorter prefixes are given up, unless kept by name (S16 CleanSafe).
+        intent: The barrier that has begun and is not complete.
+        void: Per lane the spans (after, up to) that a restore has made void (S18 VoidNeverVisible).
     """
 
     head: int
+    head_id: str
+    committed_at_ms: int
+    stamp: int
     rev: int
+    schema_rev: int
+    restored: int
     table_id: str
     schema: TableSchema
     writer_features: frozenset[str]
     lanes: Mapping[LaneName, Lane]
-    slices: Mapping[FileGroup, tuple[SliceVersion, ...]]
-    covered: tuple[tuple[int, cut.Seqs], ...]
-    plans: Mapping[str, cut.Seqs]
+    slices: Mapping[FileGroup, SliceFile]
+    covered: cut.Seqs
+    folds: tuple[LiveFold, ...]
+    folded: cut.Seqs
+    plans: Mapping[str, OpenPlan]
+    savepoints: Mapping[str, Kept]
+    keep: int
+    intent: Intent | None
+    void: Mapping[LaneName, tuple[Span, ...]]
+
+    def folded_to(self, group: FileGroup) -> cut.Seqs:
+        """Up to where slice and folds hold everything of a file group."""
+        for fold in reversed(self.folds):
+            if group in fold.groups:
+                return fold.to
+        own = self.slices.get(group)
+        return own.cut if own is not None else {}
+
+    def log_start(self) -> dict[LaneName, int]:
+        """Per lane the last entry of whose log files no file group needs any more."""
+        start: cut.Seqs = self.covered
+        for file in self.slices.values():
+            start = cut.lowest(start, file.cut)
+        return cut.highest(start, self.folded)
+
+    def kept_by_name(self) -> list[Cut]:
+        """Snapshots that savepoints and open compactions keep, however old they are."""
+        return [*(kept.at for kept in self.savepoints.values()), *(plan.at for plan in self.plans.values())]
+
+    def readable_at(self, lanes: cut.Seqs) -> bool:
+        """Whether a snapshot that reaches to ``lanes`` has all that slices and folds hold (rule R3)."""
+        return all(cut.within(file.cut, lanes) for file in self.slices.values()) and all(
+            cut.within(fold.to, lanes) for fold in self.folds
+        )
 
 
 def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
     """State after further entries of the table lane; None while there is none.
 
-    Requires lists of BASE entries in place, not in sidecars.
+    Requires lists of entries in place, not in sidecars.
 
     Raises:
         UnsupportedFormat: The table needs a feature that this version does not know.
@@ -97,117 +177,166 @@ def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> Table
         elif state is None:
             raise CorruptData(f"the table lane starts with {entry.kind}", hint="its first entry was replaced")
         else:
-            state = replace(_applied(state, entry), head=entry.seq)
+            if entry.seq != state.head + 1 or entry.prev_id != state.head_id:
+                raise CorruptData(
+                    f"entry {entry.seq} of the table lane does not follow entry {state.head}",
+                    hint="an object was replaced: restore it from a copy of the store",
+                )
+            state = replace(
+                _applied(state, entry),
+                head=entry.seq,
+                head_id=entry.commit_id,
+                committed_at_ms=entry.committed_at_ms,
+                stamp=max(state.stamp, entry.stamp),
+            )
     return state
 
 
 def _created(entry: Create, before: TableState | None) -> TableState:
-    unknown = sorted(set(entry.reader_features) - READER_FEATURES)
-    if unknown:
-        raise UnsupportedFormat(
-            f"the table uses features that this version cannot read: {', '.join(unknown)}", hint="upgrade weft"
-        )
+    _check_features(entry)
     if before is not None or entry.seq != 1:
         raise CorruptData(f"entry {entry.seq} of the table lane is a second CREATE", hint="restore it from a copy")
     return TableState(
         head=entry.seq,
+        head_id=entry.commit_id,
+        committed_at_ms=entry.committed_at_ms,
+        stamp=entry.stamp,
         rev=entry.seq,
+        schema_rev=entry.seq,
+        restored=0,
         table_id=entry.table_id,
         schema=TableSchema.from_json(entry.table_schema),
         writer_features=frozenset(entry.writer_features),
         lanes={},
         slices={},
-        covered=(),
+        covered={},
+        folds=(),
+        folded={},
         plans={},
+        savepoints={},
+        keep=1,
+        intent=None,
+        void={},
     )
 
 
-def _applied(state: TableState, entry: LaneAdd | Plan | Abort | Base) -> TableState:
-    if isinstance(entry, LaneAdd):
-        if entry.name in state.lanes:
-            raise CorruptData(f"lane {entry.name!r} is added twice (entry {entry.seq})", hint="restore from a copy")
-        return replace(state, lanes={**state.lanes, entry.name: Lane(entry.name, entry.lane_id, entry.stream)})
-    if isinstance(entry, Plan):
-        return replace(state, plans={**state.plans, entry.plan_id: entry.cut})
-    if isinstance(entry, Abort):
-        return replace(state, plans={plan: aim for plan, aim in state.plans.items() if plan != entry.plan_id})
+def _check_features(entry: Create | Schema) -> None:
+    unknown = sorted(set(entry.reader_features) - READER_FEATURES)
+    if unknown:
+        raise UnsupportedFormat(
+            f"the table uses features that this version cannot read: {', '.join(unknown)}", hint="upgrade weft"
+        )
+
+
+def _applied(state: TableState, entry: TableEntry) -> TableState:
+    match entry:
+        case LaneAdd():
+            if entry.name in state.lanes:
+                raise CorruptData(f"lane {entry.name!r} is added twice (entry {entry.seq})", hint="restore from a copy")
+            return replace(state, lanes={**state.lanes, entry.name: Lane(entry.name, entry.lane_id, entry.stream)})
+        case Schema():
+            _check_features(entry)
+            features = state.writer_features | set(entry.writer_features)
+            schema = TableSchema.from_json(entry.table_schema)
+            return replace(state, schema=schema, writer_features=features, rev=entry.seq, schema_rev=entry.seq)
+        case Plan():
+            plan = OpenPlan(entry.seq, Cut(entry.table, entry.cut), entry.committed_at_ms)
+            return replace(state, plans={**state.plans, entry.plan_id: plan})
+        case Abort():
+            return _closed(state, entry.plan_id)
+        case Base():
+            return _with_slices(state, entry)
+        case Fold():
+            return _closed(_with_fold(state, entry), entry.plan_id)
+        case Savepoint():
+            kept = Kept(Cut(entry.table, entry.lanes), entry.note, entry.committed_at_ms)
+            return replace(state, savepoints={**state.savepoints, entry.name: kept})
+        case Release():
+            return replace(state, savepoints={n: kept for n, kept in state.savepoints.items() if n != entry.name})
+        case Intent():
+            if state.intent is not None:
+                raise CorruptData(f"entry {entry.seq} begins a second barrier", hint="report it")
+            # What compactions have read may become void: every open one is given up.
+            return replace(state, intent=entry, plans={} if entry.restore else state.plans)
+        case Done():
+            return _done(state, entry)
+        case CleanIntent():
+            return replace(state, keep=max(state.keep, entry.keep))
+        case CleanDone():
+            return state
+        case _:
+            raise CorruptData(f"entry {entry.seq} of the table lane is {entry.kind}", hint="report it")
+
+
+def _closed(state: TableState, plan_id: str) -> TableState:
+    return replace(state, plans={plan: own for plan, own in state.plans.items() if plan != plan_id})
+
+
+def _with_slices(state: TableState, entry: Base) -> TableState:
     assert not isinstance(entry.slices, Sidecar)
     slices = dict(state.slices)
+    folded: cut.Seqs = state.folded
     for file in entry.slices:
         group = FileGroup(file.partition, file.bits, file.bucket)
-        chain = slices.get(group, ())
-        if file.parent != (chain[-1].file.cut if chain else {}):
+        if file.parent != (slices[group].cut if group in slices else {}):
             raise CorruptData(
                 f"entry {entry.seq}: the new slice of {group} is not made from the newest one (CutChain)",
                 hint="a compactor broke the protocol: report it",
             )
-        slices[group] = (*chain, SliceVersion(entry.seq, file))
-    covered = (*state.covered, (entry.seq, entry.covered)) if entry.covered else state.covered
-    plans = {plan: aim for plan, aim in state.plans.items() if not (entry.last and plan == entry.plan_id)}
-    return replace(state, slices=slices, covered=covered, plans=plans)
+        slices[group] = file
+        # Folds that reach beyond the new slice are given up with the others of this file group.
+        folded = cut.lowest(folded, file.cut)
+    done = {FileGroup(file.partition, file.bits, file.bucket) for file in entry.slices}
+    folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
+    state = replace(
+        state,
+        slices=slices,
+        covered=entry.covered or state.covered,
+        folds=tuple(fold for fold in folds if fold.groups),
+        folded=folded,
+    )
+    return _closed(state, entry.plan_id) if entry.last else state
 
 
-RECENT_COMMITS: Final = 10_000  # a source replays its last batch; whoever asks for an older one waits for a look-up
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What a replayed batch needs to know of the commit that is there."""
-
-    seq: int
-    rows: int
-    rows_ignored: int
-
-
-@dataclass(slots=True)
-class LaneState:
-    """What a prefix of a writer's lane says.
-
-    Attributes:
-        head: Length of the prefix.
-        head_id: ``commit_id`` of its last entry, "" if empty.
-        epoch: Of the newest claim.
-        owner: Who made it.
-        stamp: Largest stamp.
-        committed_at_ms: That of the last entry.
-        query_id: The query that committed last, "" before the first commit with a batch.
-        batches: Per query its last batch.
-        source: Where the last commit left its source, as the sink recorded it.
-        recent: The newest commits with a batch, by batch; `RECENT_COMMITS` at most.
-    """
-
-    head: int = 0
-    head_id: str = ""
-    epoch: int = 0
-    owner: str = ""
-    stamp: int = 0
-    committed_at_ms: int = 0
-    query_id: str = ""
-    batches: dict[str, int] = field(default_factory=dict)
-    source: dict[str, object] = field(default_factory=dict)
-    recent: dict[tuple[str, int], Committed] = field(default_factory=dict)
-
-    def add(self, entry: LaneEntry) -> None:
-        """Fold the next entry in.
-
-        Raises:
-            CorruptData: It does not follow the last one (S2 LaneContiguous, S3 EpochMonotone).
-        """
-        claim = isinstance(entry, Claim)
-        if entry.seq != self.head + 1 or entry.prev_id != self.head_id or entry.epoch != self.epoch + claim:
+def _with_fold(state: TableState, entry: Fold) -> TableState:
+    assert not isinstance(entry.file_groups, Sidecar)
+    folds = state.folds
+    for own in entry.file_groups:
+        group = FileGroup(own.partition, own.bits, own.bucket)
+        base = state.slices[group].cut if group in state.slices else {}
+        if own.parent != base or own.start not in (base, state.folded_to(group)):
             raise CorruptData(
-                f"entry {entry.seq} of lane {entry.lane!r} does not follow entry {self.head} (epoch {self.epoch})",
-                hint="an object was replaced, or a writer broke the protocol: report it",
+                f"entry {entry.seq}: the fold of {group} does not begin where slice and folds end (ExactlyOnceFold)",
+                hint="a compactor broke the protocol: report it",
             )
-        self.head, self.head_id, self.epoch = entry.seq, entry.commit_id, entry.epoch
-        self.stamp = max(self.stamp, entry.stamp)
-        self.committed_at_ms = entry.committed_at_ms
-        if isinstance(entry, Claim):
-            self.owner = entry.owner
-        elif isinstance(entry, Data) and entry.query_id:
-            self.query_id = entry.query_id
-            self.batches[entry.query_id] = entry.batch
-            self.source = entry.source
-            self.recent[entry.query_id, entry.batch] = Committed(entry.seq, entry.rows, entry.rows_ignored)
-            if len(self.recent) > RECENT_COMMITS:
-                del self.recent[next(iter(self.recent))]
+    anew = {FileGroup(own.partition, own.bits, own.bucket) for own in entry.file_groups if own.start == own.parent}
+    folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in folds) if f.groups)
+    groups = frozenset(FileGroup(own.partition, own.bits, own.bucket) for own in entry.file_groups)
+    live = LiveFold(entry.seq, entry.to, tuple(entry.files), groups)
+    return replace(state, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
+
+
+def _done(state: TableState, entry: Done) -> TableState:
+    intent = state.intent
+    if intent is None or intent.seq != entry.intent or set(entry.heads) != set(intent.lanes):
+        raise CorruptData(f"entry {entry.seq} ends a barrier that is not open", hint="report it")
+    if intent.restore is None:
+        lanes = {name: replace(lane, closed=entry.heads.get(name, lane.closed)) for name, lane in state.lanes.items()}
+        return replace(state, lanes=lanes, intent=None)
+    target = intent.restore
+    assert not isinstance(target.slices, Sidecar)
+    void = {**state.void, **{lane: tuple(spans) for lane, spans in target.void.items()}}
+    for lane, head in entry.heads.items():
+        void[lane] = (*target.void.get(lane, ()), (target.keep.get(lane, 0), head))
+    return replace(
+        state,
+        rev=entry.seq,
+        restored=entry.seq,
+        slices={FileGroup(file.partition, file.bits, file.bucket): file for file in target.slices},
+        covered=target.covered,
+        folds=(),
+        folded={},
+        plans={},
+        intent=None,
+        void=void,
+    )

@@ -31,6 +31,7 @@ def group(bucket: int, positions: list[int], *, base: int = 0, log: int = 1) -> 
         partition="",
         bits=1,
         bucket=bucket,
+        rev=1,
         parent={},
         cut={},
         groups=[1],

@@ -97,11 +97,11 @@ def test_a_writer_and_a_compactor_stop_at_a_damaged_entry_too(table: Table, stor
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda e: e.update(kind="FOLD"), "is of kind 'FOLD'"),
+        (lambda e: e.update(kind="TWIST"), "is of kind 'TWIST'"),
         (lambda e: e.pop("kind"), "is of kind None"),
         (lambda e: e.update(surprise=1), "not of a shape that this version knows"),
         (lambda e: e.pop("stamp"), "not of a shape that this version knows"),
-        (lambda e: e["files"][0].update(form="register"), "not of a shape that this version knows"),
+        (lambda e: e["files"][0].update(form="sonnet"), "not of a shape that this version knows"),
     ],
 )
 def test_an_entry_of_a_newer_version_is_refused_and_not_skipped(

@@ -19,7 +19,7 @@ from storage import mergers
 from storage.base_file import SliceFileWriter, read_base, read_shadow
 from storage.commit_log import new_id
 from storage.core import cut, names
-from storage.core.entries import Abort, Base, Entry, Plan, Sidecar, SliceFile, encode_list
+from storage.core.entries import Abort, Base, SliceFile
 from storage.core.modes.aggregate import overflows
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
@@ -30,11 +30,11 @@ from storage.errors import CommitUnknown, TableError
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
 from storage.scan import read_task
+from storage.services.plan import GIVEN_UP, abort_plan, publish_plan
 from storage.snapshot import Snapshot
 from storage.timeline import Timeline
 
 PART_BYTES: Final = 512 * 1024 * 1024  # a crash loses at most about this much work
-INLINE_LIST_BYTES: Final = 64 * 1024  # a longer list would slow every reader of the table lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class CompactionTask:
         slice: What to fold, as planned at a snapshot.
         files: What it points into.
         target: The cut of that snapshot: all its commits up to there are in the new slice.
+        plan: Slot of the compaction's PLAN, by which its files are named.
+        rev: Revision of ``schema``.
         mergers: Modules whose custom mergers may run.
     """
 
@@ -78,6 +80,8 @@ class CompactionTask:
     slice: FileSlice
     files: tuple[LiveFile, ...]
     target: cut.Seqs
+    plan: int
+    rev: int
     mergers: frozenset[str]
 
     def run(self) -> SliceFile:
@@ -87,7 +91,7 @@ class CompactionTask:
             CorruptData: A file is missing or damaged; nothing is left behind.
         """
         mergers.prepare(self.schema, self.mergers)
-        return _fold(self.store, self.schema, self.slice, self.files, self.target)
+        return _fold(self)
 
 
 Execute = Callable[[Sequence[CompactionTask]], Iterable[SliceFile]]
@@ -100,17 +104,16 @@ def one_by_one(tasks: Sequence[CompactionTask]) -> Iterator[SliceFile]:
         yield task.run()
 
 
-def _fold(
-    store: ObjectStore, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], target: cut.Seqs
-) -> SliceFile:
+def _fold(task: CompactionTask) -> SliceFile:
+    store, schema, file_slice, files = task.store, task.schema, task.slice, task.files
     group, before = file_slice.group, file_slice.slice
     columns = tuple(schema.slice.names)
     log_columns = frozenset((*columns, names.OP, names.SUPPLIED))
     state = LogReader(store, schema, files, [file_slice], [log_columns]).collapse(file_slice, schema.groups, columns)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns))
     unique = new_id()
-    base = SliceFileWriter(store, names.base_path(str(group), unique), schema)
-    shadow = SliceFileWriter(store, names.shadow_path(str(group), unique), schema)
+    base = SliceFileWriter(store, names.base_path(str(group), task.plan, unique), schema)
+    shadow = SliceFileWriter(store, names.shadow_path(str(group), task.plan, unique), schema)
     statistics = _Statistics(schema)
     try:
         for stitched in stitch.run(read_base(store, before, columns), read_shadow(store, before, columns), state):
@@ -126,8 +129,9 @@ def _fold(
         partition=group.partition,
         bits=group.bits,
         bucket=group.bucket,
+        rev=task.rev,
         parent=dict(before.cut) if before is not None else {},
-        cut=dict(target),
+        cut=dict(task.target),
         groups=[g.id for g in schema.groups],
         base=base_file,
         shadow=shadow_file,
@@ -189,17 +193,20 @@ def run_compaction(
     chosen = [file_slice for file_slice in todo if only(file_slice)]
     if not chosen:
         return CompactionResult((), {}, 0, 0, 0, {}, time.monotonic() - started)
-    target = snapshot.cut.lanes
-    plan_id = new_id()
-    timeline.publish(
-        lambda _, seq, last: Plan(
-            **timeline.header(seq, last), plan_id=plan_id, cut=dict(target), file_groups=len(chosen)
-        )
-    )
-    run = _Run(timeline, plan_id, target, complete=len(chosen) == len(todo))
+    plan_id, plan = publish_plan(timeline, snapshot.cut, len(chosen))
+    run = _Run(timeline, plan_id, snapshot.cut.lanes, complete=len(chosen) == len(todo))
     try:
         tasks = [
-            CompactionTask(timeline.store, snapshot.table_schema, task.slices[0], task.files, target, mergers.allowed())
+            CompactionTask(
+                store=timeline.store,
+                schema=snapshot.table_schema,
+                slice=task.slices[0],
+                files=task.files,
+                target=snapshot.cut.lanes,
+                plan=plan,
+                rev=snapshot.schema_rev,
+                mergers=mergers.allowed(),
+            )
             for task in (read_task([file_slice], snapshot.files) for file_slice in chosen)
         ]
         for number, (file_slice, made) in enumerate(zip(chosen, execute(tasks), strict=True), start=1):
@@ -246,22 +253,24 @@ class _Run:
         """Say that the plan is dead, and remove what was written for it but not published."""
         for made in self._waiting:
             self._remove(made)
-        self._timeline.publish(
-            lambda _, seq, last: Abort(**self._timeline.header(seq, last), plan_id=self._plan_id, reason=reason)
-        )
+        abort_plan(self._timeline, self._plan_id, reason)
 
     def _publish(self, *, last: bool) -> None:
         kept: list[SliceFile] = []
+        reason = "another compaction published a newer slice first"
 
-        def build(state: TableState, seq: int, previous: Entry) -> Base | Abort | None:
+        def build(state: TableState) -> Base | Abort | None:
             # Rule K3: only slices whose parent is still the newest. Checked anew after every lost race.
-            kept[:] = [made for made in self._waiting if self._is_current(state, made)]
-            header = self._timeline.header(seq, previous)
+            nonlocal reason
+            kept.clear()
+            if self._plan_id not in state.plans:
+                reason = GIVEN_UP
+                return None
+            kept.extend(made for made in self._waiting if self._is_current(state, made))
+            header = self._timeline.header(state)
             if kept:
-                slices = self._in_place_or_sidecar(kept)
-                # Not where a group was skipped: its newer slice is in no snapshot before that slice's own cut.
-                whole = last and self._complete and not self.skipped and len(kept) == len(self._waiting)
-                stated = dict(self._target) if whole else {}
+                slices = self._timeline.log.in_place_or_sidecar(header["seq"], kept)
+                stated = dict(self._target) if last and self._complete else {}
                 return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices)
             if last:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")
@@ -276,21 +285,13 @@ class _Run:
                 for column, count in made.overflows.items():
                     self.overflows[column] = self.overflows.get(column, 0) + count
             else:
-                self.skipped[group] = "another compaction published a newer slice first"
+                self.skipped[group] = reason
                 self._remove(made)
         self._waiting, self._waiting_bytes = [], 0
 
     def _is_current(self, state: TableState, made: SliceFile) -> bool:
-        chain = state.slices.get(FileGroup(made.partition, made.bits, made.bucket))
-        return made.parent == (chain[-1].file.cut if chain else {})
-
-    def _in_place_or_sidecar(self, slices: list[SliceFile]) -> list[SliceFile] | Sidecar:
-        encoded = encode_list(slices)
-        if len(encoded) <= INLINE_LIST_BYTES:
-            return slices
-        path = names.index_path(names.TABLE_LANE, new_id())
-        self._timeline.store.put(path, encoded)
-        return Sidecar.of(path, encoded)
+        newest = state.slices.get(FileGroup(made.partition, made.bits, made.bucket))
+        return made.parent == (newest.cut if newest is not None else {})
 
     def _remove(self, made: SliceFile) -> None:
         for file in (made.base, made.shadow):

@@ -1,0 +1,323 @@
+"""Savepoints, restore, undo of one stream, closing of lanes: what they promise to the caller, with live writers."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from storage import Table
+from storage.barrier import complete_barrier
+from storage.core.entries import Claim, Done, Intent
+from storage.core.names import TABLE_LANE, LaneName
+from storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
+from storage.object_store import open_store
+from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
+from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+
+
+@pytest.fixture
+def uri() -> str:
+    return new_uri()
+
+
+@pytest.fixture
+def table(uri: str) -> Table:
+    return Table.create(uri, SHOP)
+
+
+def test_a_restore_takes_back_what_came_after_a_savepoint(table: Table) -> None:
+    append(table, orders(1, 2))
+    append(table, payments(1), "payments")
+    before = contents(table)
+    table.savepoint("before", note="the good state")
+    append(table, orders(1, status="bad", ts=9))
+    append(table, orders(7, status="bad", ts=9))
+    result = table.restore("before")
+    assert contents(table) == before
+    assert contents(Table.open(table.uri)) == before
+    assert result.void == {LaneName("orders"): 5, LaneName("payments"): 1}  # claims, commits, and the fence itself
+
+
+@pytest.mark.parametrize("compacted", ["never", "before", "after", "both"])
+def test_a_restore_does_not_care_for_compactions(table: Table, compacted: str) -> None:
+    append(table, orders(1, 2))
+    if compacted in {"before", "both"}:
+        table.compact()
+    before = contents(table)
+    table.savepoint("before")
+    append(table, orders(1, op="D", ts=9))
+    append(table, payments(2, paid=3.0, ts=9), "payments")
+    if compacted in {"after", "both"}:
+        table.compact()
+    table.restore("before")
+    assert contents(table) == before
+    append(table, payments(1, paid=5.0, ts=1), "payments")
+    wanted = contents(table)
+    table.compact()
+    assert contents(table) == wanted
+    assert contents(Table.open(table.uri)) == wanted
+    assert wanted != before
+
+
+def test_what_was_void_is_seen_by_older_snapshots_and_by_no_newer_one(table: Table) -> None:
+    append(table, orders(1))
+    table.savepoint("one")
+    append(table, orders(2))
+    with_two = table.snapshot()
+    rows = contents(table)
+    table.restore("one")
+    append(table, orders(3))
+    assert contents(table, as_of=str(with_two.cut)) == rows
+    assert [row[0] for row in contents(table)] == [1, 3]
+
+
+def test_a_restore_can_be_taken_back_by_a_restore(table: Table) -> None:
+    append(table, orders(1))
+    table.savepoint("one")
+    append(table, orders(2))
+    table.savepoint("two")
+    two = contents(table)
+    table.restore("one")
+    append(table, orders(3))
+    table.restore("two")
+    assert contents(table) == two
+    table.restore("one")
+    assert [row[0] for row in contents(table)] == [1]
+
+
+def test_a_live_writer_is_fenced_by_a_restore_and_a_new_one_goes_on(table: Table) -> None:
+    append(table, orders(1))
+    table.savepoint("one")
+    with table.writer("orders") as writer:
+        writer.append(orders(2))
+        table.restore("one")
+        with pytest.raises(Fenced, match="claimed for the restore of entry") as error:
+            writer.append(orders(3))
+    assert "open a new writer" in error.value.hint
+    append(table, orders(4))
+    assert [row[0] for row in contents(table)] == [1, 4]
+
+
+def test_batches_count_over_what_is_live(table: Table) -> None:
+    with table.writer("orders") as writer:
+        writer.append(orders(1), batch=("q", 0), source={"offset": 10})
+        table.savepoint("after-batch-0")
+        writer.append(orders(2), batch=("q", 1), source={"offset": 20})
+        writer.append(orders(3), batch=("q", 2), source={"offset": 30})
+    table.restore("after-batch-0")
+    with table.writer("orders") as writer:
+        assert writer.last_batch("q") == 0
+        assert writer.source == {"offset": 10}
+        with pytest.raises(GapError):
+            writer.append(orders(4), batch=("q", 3))
+        assert not writer.append(orders(2), batch=("q", 1)).replayed  # it was made void: it is written anew
+        assert writer.append(orders(1), batch=("q", 0)).replayed
+    assert [row[0] for row in contents(table)] == [1, 2]
+
+
+def test_undo_takes_one_stream_back_and_leaves_the_others_alone(uri: str) -> None:
+    clock = FakeClock()
+    table = Table.create(uri, SHOP, clock=clock)
+    append(table, orders(1, status="good", ts=1))
+    clock.time_ms += 60_000
+    since = dt.datetime.fromtimestamp(clock.time_ms / 1000, dt.UTC)
+    with table.writer("payments") as payer:
+        payer.append(payments(1, paid=1.0, ts=1))
+        append(table, orders(1, status="bad", ts=5))
+        append(table, orders(2, status="bad", ts=5))
+        table.undo("orders", since)
+        payer.append(payments(3, paid=3.0, ts=1))  # the other writer never noticed
+    assert [(row[0], row[1]) for row in contents(table)] == [(1, "good"), (3, None)]
+    append(table, orders(2, status="again", ts=2))
+    assert [(row[0], row[1]) for row in contents(table)] == [(1, "good"), (2, "again"), (3, None)]
+    wanted = contents(table)
+    table.compact()
+    assert contents(table) == wanted
+
+
+def test_undo_goes_back_behind_slices_that_hold_what_is_undone(uri: str) -> None:
+    clock = FakeClock()
+    table = Table.create(uri, SHOP, clock=clock)
+    append(table, orders(1, status="good", ts=1))
+    table.compact()
+    clock.time_ms += 60_000
+    since = dt.datetime.fromtimestamp(clock.time_ms / 1000, dt.UTC)
+    append(table, orders(1, status="bad", ts=5))
+    append(table, payments(1, paid=2.0, ts=1), "payments")
+    table.compact()
+    append(table, payments(2, paid=2.5, ts=1), "payments")
+    table.undo("orders", since)
+    assert [(row[0], row[1], row[3]) for row in contents(table)] == [(1, "good", 2.0), (2, None, 2.5)]
+
+
+def test_what_cannot_be_undone_is_refused(table: Table) -> None:
+    with pytest.raises(NotFound, match="no stream 'nobody'"):
+        table.undo("nobody", dt.datetime.now(dt.UTC))
+    with pytest.raises(NotFound, match="no lane of stream 'orders'"):
+        table.undo("orders", dt.datetime.now(dt.UTC))
+    append(table, orders(1))
+    with pytest.raises(InvalidInput, match="no time zone"):
+        table.undo("orders", dt.datetime(2026, 1, 1))  # noqa: DTZ001
+    assert [row[0] for row in contents(table)] == [1]
+
+
+def test_savepoints_are_listed_read_and_released(table: Table) -> None:
+    append(table, orders(1))
+    made = table.savepoint("release-1.0", note="checked")
+    append(table, orders(2))
+    assert [row[0] for row in contents(table, as_of="release-1.0")] == [1]
+    assert table.savepoints() == [made]
+    assert (made.name, made.note) == ("release-1.0", "checked")
+    with pytest.raises(Conflict, match="a savepoint"):
+        table.savepoint("release-1.0")
+    table.release_savepoint("release-1.0")
+    assert table.savepoints() == []
+    with pytest.raises(NotFound, match="no savepoint"):
+        table.snapshot("release-1.0")
+    with pytest.raises(NotFound, match="no savepoint"):
+        table.release_savepoint("release-1.0")
+
+
+@pytest.mark.parametrize("name", ["", "cut:1:2:", "a b", "../x", "x" * 101, "-x"])
+def test_a_savepoint_needs_a_name(table: Table, name: str) -> None:
+    with pytest.raises(InvalidInput, match="not a savepoint name"):
+        table.savepoint(name)
+    assert table.savepoints() == []
+
+
+def test_a_closed_lane_keeps_its_rows_and_takes_no_more(table: Table) -> None:
+    append(table, orders(1))
+    with table.writer("orders", lane="fix") as writer:
+        writer.append(orders(2))
+        table.close_lane("fix")
+        with pytest.raises(Fenced, match="claimed for the closing"):
+            writer.append(orders(3))
+    with pytest.raises(Conflict, match="lane 'fix' is closed"), table.writer("orders", lane="fix"):
+        pass
+    with pytest.raises(Conflict, match="closed already"):
+        table.close_lane("fix")
+    with pytest.raises(Conflict, match="closed already"):
+        table.fence("fix")
+    with pytest.raises(NotFound, match="no lane 'nobody'"):
+        table.close_lane("nobody")
+    append(table, orders(4))
+    assert [row[0] for row in contents(table)] == [1, 2, 4]
+    table.compact()
+    assert [row[0] for row in contents(table)] == [1, 2, 4]
+
+
+def test_a_closed_lane_is_not_asked_for_its_end(table: Table) -> None:
+    with table.writer("orders", lane="fix") as writer:
+        writer.append(orders(2))
+    closed = table.close_lane("fix")
+    store = FaultyStore(open_store(table.uri))
+    reader = other_process(table.uri, FakeClock(), store)
+    assert len(contents(reader)) == 1
+    assert not [path for _, path in store.calls if path.endswith(f"lanes/fix/{closed + 1:020d}.json")]
+
+
+def test_a_restore_takes_back_what_a_closed_lane_brought(table: Table) -> None:
+    append(table, orders(1))
+    table.savepoint("one")
+    with table.writer("orders", lane="fix") as writer:
+        writer.append(orders(2))
+    table.close_lane("fix")
+    table.restore("one")
+    assert [row[0] for row in contents(table)] == [1]
+
+
+def test_a_fenced_writer_loses_nothing(table: Table) -> None:
+    with table.writer("orders") as writer:
+        writer.append(orders(1))
+        table.fence("orders")
+        with pytest.raises(Fenced, match="an operator"):
+            writer.append(orders(2))
+    assert [row[0] for row in contents(table)] == [1]
+
+
+@pytest.mark.parametrize("died", ["timeline/lanes/orders", "timeline/lanes/payments", "DONE"])
+@pytest.mark.parametrize("helper", ["writer", "service", "reader"])
+def test_whoever_comes_next_completes_a_restore_that_died(table: Table, uri: str, died: str, helper: str) -> None:
+    append(table, orders(1))
+    append(table, payments(1), "payments")
+    table.savepoint("one")
+    before = contents(table)
+    append(table, orders(2))
+    after = contents(table)
+    store = FaultyStore(open_store(uri))
+    path = f"{table.snapshot().cut.table + 2:020d}.json" if died == "DONE" else died
+    store.faults.append(Fault("put_if_absent", path, times=FOREVER, error=PermissionError("killed")))
+    dying = other_process(uri, FakeClock(), store)
+    with pytest.raises(StoreUnavailable):
+        dying.restore("one")
+    assert contents(table) == after  # nothing has happened yet
+    if helper == "writer":
+        with table.writer("orders"):
+            pass
+    elif helper == "service":
+        table.compact()
+    else:
+        return
+    assert contents(table) == before
+    kinds = [entry for entry in _table_lane(table) if isinstance(entry, Intent | Done)]
+    assert [entry.kind for entry in kinds] == ["INTENT", "DONE"]
+
+
+def test_two_who_complete_one_barrier_agree_on_its_first_claims(table: Table, uri: str) -> None:
+    append(table, orders(1))
+    table.savepoint("one")
+    store = FaultyStore(open_store(uri))
+    other = other_process(uri, FakeClock(), store)
+    # Just before the first one publishes DONE, a second one has done all of it.
+    done = f"{table.snapshot().cut.table + 2:020d}.json"
+    store.faults.append(Fault("put_if_absent", done, action=lambda: complete_barrier(table._timeline) and None))
+    other.restore("one")
+    claims = [e for e in table._timeline.log.read_after(LaneName("orders"), 0) if isinstance(e, Claim) and e.barrier]
+    assert len(claims) == 1
+    assert [entry.kind for entry in _table_lane(table)].count("DONE") == 1
+
+
+def test_a_compaction_that_a_restore_overtook_publishes_nothing(table: Table, uri: str) -> None:
+    append(table, orders(1))
+    table.savepoint("one")
+    append(table, orders(2))
+    store = FaultyStore(open_store(uri))
+    slow = other_process(uri, FakeClock(), store)
+    store.faults.append(Fault("open_output", "base/", action=lambda: table.restore("one") and None))
+    result = slow.compact()
+    assert not result.done
+    assert "given up meanwhile" in next(iter(result.skipped.values()))
+    assert [row[0] for row in contents(table)] == [1]
+    assert not open_store(uri).list("base")
+
+
+def test_a_writer_that_starts_during_a_restore_writes_after_it(table: Table, uri: str) -> None:
+    append(table, orders(1))
+    table.savepoint("one")
+    append(table, orders(2))
+    store = FaultyStore(open_store(uri))
+    late = other_process(uri, FakeClock(), store)
+    # Between its claim and its look at the table, a restore begins and dies after its INTENT.
+    dying_store = FaultyStore(open_store(uri))
+    dying_store.faults.append(Fault("put_if_absent", "lanes/", times=FOREVER, error=PermissionError("killed")))
+    dying = other_process(uri, FakeClock(), dying_store)
+
+    def begin() -> None:
+        with pytest.raises(StoreUnavailable):
+            dying.restore("one")
+
+    store.faults.append(Fault("put_if_absent", "lanes/orders", when="after", action=begin))
+    with late.writer("orders") as writer:
+        writer.append(orders(3))
+    assert [row[0] for row in contents(table)] == [1, 3]
+
+
+def test_a_restore_to_what_cleaning_gave_up_is_refused(table: Table) -> None:
+    with pytest.raises(NotFound, match="no savepoint 'never'"):
+        table.restore("never")
+    assert SnapshotExpired.code == "SNAPSHOT_EXPIRED"
+
+
+def _table_lane(table: Table) -> list[object]:
+    return table._timeline.log.read_after(TABLE_LANE, 0)
