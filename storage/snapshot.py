@@ -19,7 +19,7 @@ from storage.core.slices import FileSlice, LiveFile, plan_slices
 from storage.core.timeline import TableState
 from storage.pins import DEFAULT_PIN, pin, unpin
 from storage.scan import Scan, make_projection, make_tasks
-from storage.timeline import Timeline
+from storage.timeline import Timeline, check_promised
 
 
 class Snapshot:
@@ -62,7 +62,7 @@ class Snapshot:
         own = pin(self._timeline.store, self._timeline.clock, self._cut, int(duration.total_seconds() * 1000))
         try:
             # Strictly after the pin is there (rule R4): a cleaner that this does not show will see the pin.
-            self._timeline.check_named(self._timeline.refresh(), self._cut)
+            check_promised(self._timeline.refresh(), self._cut)
             yield self
         finally:
             unpin(self._timeline.store, own)

@@ -215,23 +215,10 @@ class Timeline:
             SnapshotExpired: It is older than what is retained, and no savepoint, pin or open compaction keeps it.
         """
         state = self.refresh()
-        if at.table < state.keep and not any(pin.at == at for pin in unexpired(self.store, self.clock)):
-            self.check_named(state, at)
-
-    @staticmethod
-    def check_named(state: TableState, at: Cut) -> None:
-        """`check_kept` by what the table lane says alone, which no clock and no expiry can change.
-
-        Raises:
-            SnapshotExpired: See there.
-        """
-        if at.table >= state.keep or at in state.kept_by_name():
-            return
-        raise SnapshotExpired(
-            f"snapshot {at} is no longer kept: cleaning has given up what is older than entry {state.keep} "
-            "of the table lane",
-            hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
-        )
+        # Pins and open compactions may end at any moment: they allow a try, and no more than that.
+        lent = (plan.at for plan in state.plans.values())
+        if not state.keeps(at) and at not in lent and not any(p.at == at for p in unexpired(self.store, self.clock)):
+            check_promised(state, at)
 
     def newest_within(self, state: TableState, keep: cut.Seqs) -> TableState | None:
         """The newest state whose slices hold nothing beyond ``keep`` in the lanes that it names.
@@ -309,6 +296,20 @@ def _committed(tail: list[LaneEntry], rev: int) -> int:
         if entry.table_rev > rev:
             return count
     return len(tail)
+
+
+def check_promised(state: TableState, at: Cut) -> None:
+    """Refuse to rest anything on a snapshot that the table lane does not promise to keep (rule R4, S16 CleanSafe).
+
+    Raises:
+        SnapshotExpired: Cleaning may take its files, or has done so.
+    """
+    if not state.keeps(at):
+        raise SnapshotExpired(
+            f"snapshot {at} is no longer kept: cleaning has given up what is older than entry {state.keep} "
+            "of the table lane",
+            hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
+        )
 
 
 def _check_zone(moment: dt.datetime) -> None:

@@ -151,9 +151,9 @@ class TableState:
             start = cut.lowest(start, file.cut)
         return cut.highest(start, self.folded)
 
-    def kept_by_name(self) -> list[Cut]:
-        """Snapshots that savepoints and open compactions keep, however old they are."""
-        return [*(kept.at for kept in self.savepoints.values()), *(plan.at for plan in self.plans.values())]
+    def keeps(self, at: Cut) -> bool:
+        """Whether what the table lane says keeps a snapshot's files: it is new enough, or a savepoint."""
+        return at.table >= self.keep or any(kept.at == at for kept in self.savepoints.values())
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
         """Whether a snapshot that reaches to ``lanes`` has all that slices and folds hold (rule R3)."""

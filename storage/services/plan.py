@@ -11,7 +11,7 @@ from storage.commit_log import new_id
 from storage.core.cut import Cut
 from storage.core.entries import Abort, Plan
 from storage.core.timeline import TableState
-from storage.errors import SnapshotExpired
+from storage.errors import Conflict, SnapshotExpired
 from storage.timeline import Timeline
 
 GIVEN_UP = "it was given up meanwhile: by a restore, or by cleaning as abandoned"
@@ -22,12 +22,16 @@ def publish_plan(timeline: Timeline, at: Cut, file_groups: int) -> tuple[str, in
 
     Raises:
         SnapshotExpired: Cleaning has given up the snapshot since it was taken.
+        Conflict: The table was restored since then: the snapshot shows what is void now.
     """
     plan_id = new_id()
 
     def build(state: TableState) -> Plan:
         if at.table < state.keep:
             raise SnapshotExpired(f"cleaning has given up snapshot {at}", hint="start the compaction again")
+        if at.table < state.restored:
+            # The old slices are the newest ones again, so that parents alone would not show it.
+            raise Conflict(f"the table was restored since snapshot {at}", hint="start the compaction again")
         return Plan(
             **timeline.header(state), plan_id=plan_id, table=at.table, cut=dict(at.lanes), file_groups=file_groups
         )

@@ -20,7 +20,7 @@ from storage.core.entries import Done, Intent, Restoration
 from storage.core.names import LaneName
 from storage.core.timeline import Lane, TableState
 from storage.errors import Conflict, NotFound, SnapshotExpired
-from storage.timeline import Timeline
+from storage.timeline import Timeline, check_promised
 
 MAX_TRIES: Final = 20  # each lost try completed somebody else's barrier
 
@@ -54,7 +54,7 @@ def restore(timeline: Timeline, target: TableState, at: Cut, label: str) -> Rest
     """
 
     def build(state: TableState) -> Intent:
-        timeline.check_named(state, at)
+        check_promised(state, at)
         lanes = list(state.lanes.values())
         keep = {lane.name: at.lanes.get(lane.name, 0) for lane in lanes}
         return _intent(timeline, state, lanes, target, keep, target.void, label)

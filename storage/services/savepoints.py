@@ -10,7 +10,7 @@ from storage.core.cut import Cut
 from storage.core.entries import Release, Savepoint
 from storage.core.timeline import TableState
 from storage.errors import Conflict, InvalidInput, NotFound
-from storage.timeline import Timeline
+from storage.timeline import Timeline, check_promised
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -43,7 +43,7 @@ def make_savepoint(timeline: Timeline, name: str, at: Cut, note: str) -> Savepoi
         if name in state.savepoints:
             raise Conflict(f"there is a savepoint {name!r} already", hint="choose another name, or release it first")
         # The table lane orders this against every CLEAN_INTENT: what is kept when it is published stays.
-        timeline.check_named(state, at)
+        check_promised(state, at)
         return Savepoint(**timeline.header(state), name=name, table=at.table, lanes=dict(at.lanes), note=note)
 
     made = timeline.publish(build)

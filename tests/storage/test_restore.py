@@ -292,6 +292,22 @@ def test_a_compaction_that_a_restore_overtook_publishes_nothing(table: Table, ur
     assert not open_store(uri).list("base")
 
 
+def test_a_compaction_of_a_snapshot_from_before_a_restore_does_not_even_begin(table: Table, uri: str) -> None:
+    """Its parents would be the newest slices again, and its slice would hold what is void."""
+    append(table, orders(1))
+    table.savepoint("one")
+    append(table, orders(2))
+    store = FaultyStore(open_store(uri))
+    slow = other_process(uri, FakeClock(), store)
+    plan = f"timeline/table/{table.snapshot().cut.table + 1:020d}"
+    store.faults.append(Fault("put_if_absent", plan, action=lambda: table.restore("one") and None))
+    with pytest.raises(Conflict, match="restored since"):
+        slow.compact()
+    assert [row[0] for row in contents(table)] == [1]
+    table.compact()
+    assert [row[0] for row in contents(table)] == [1]
+
+
 def test_a_writer_that_starts_during_a_restore_writes_after_it(table: Table, uri: str) -> None:
     append(table, orders(1))
     table.savepoint("one")
