@@ -7,7 +7,6 @@ import datetime as dt
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +26,9 @@ class Snapshot:
 
     def __init__(self, timeline: Timeline, state: TableState, cut: Cut) -> None:
         self._timeline, self._state, self._cut = timeline, state, cut
+        # Not cached properties: before Python 3.12 those hold a lock of the whole class while they read the store.
+        self._files: list[LiveFile] | None = None
+        self._slices: list[FileSlice] | None = None
 
     @property
     def cut(self) -> Cut:
@@ -67,15 +69,19 @@ class Snapshot:
         finally:
             unpin(self._timeline.store, own)
 
-    @cached_property
+    @property
     def files(self) -> list[LiveFile]:
         """Log files that some file group still needs, in version order."""
-        return self._timeline.live_files(self._state, self._cut)
+        if self._files is None:
+            self._files = self._timeline.live_files(self._state, self._cut)
+        return self._files
 
-    @cached_property
+    @property
     def slices(self) -> list[FileSlice]:
         """Every file group that has rows: its base and shadow, and where its logs are."""
-        return plan_slices(self._state, self.files)
+        if self._slices is None:
+            self._slices = plan_slices(self._state, self.files)
+        return self._slices
 
     def scan(
         self,
