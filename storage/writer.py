@@ -361,6 +361,13 @@ class Writer:
         self._check_owner(query_id)
         last = self._state.batches.get(query_id)
         if last is None:
+            first = self._state.void_from.get(query_id)
+            if first is not None and number > first:
+                raise GapError(
+                    f"lane {self._lane!r}: batch {number} of query {query_id!r} follows nothing: a restore of the "
+                    f"table made its batches void, from batch {first} on",
+                    hint="replay them first, or start a new query with takeover=True where the lane's source ends",
+                )
             return None
         if number > last + 1:
             raise GapError(

@@ -91,6 +91,7 @@ class _LaneState(_Model):
     table_rev: int
     query_id: str
     batches: dict[str, int]
+    void_from: dict[str, int]
     source: dict[str, Any]
     recent: list[tuple[str, int, int, int, int]]
 
@@ -199,6 +200,7 @@ def encode_lane(state: LaneState) -> bytes:
             table_rev=state.table_rev,
             query_id=state.query_id,
             batches=state.batches,
+            void_from=state.void_from,
             source=state.source,
             recent=[
                 (query, batch, known.seq, known.rows, known.rows_ignored)
@@ -225,6 +227,7 @@ def decode_lane(data: bytes) -> LaneState | None:
         table_rev=own.table_rev,
         query_id=own.query_id,
         batches=dict(own.batches),
+        void_from=dict(own.void_from),
         source=dict(own.source),
         recent={(query, batch): Committed(seq, rows, ignored) for query, batch, seq, rows, ignored in own.recent},
     )

@@ -40,6 +40,8 @@ class LaneState:
         table_rev: Largest schema revision (S19).
         query_id: The query that committed last, "" before the first commit with a batch.
         batches: Per query its last batch.
+        void_from: Per query that has a void batch the first of those that came before any live one: its source must go
+            back that far, and no further on.
         source: Where the last commit left its source, as the sink recorded it.
         recent: The newest commits with a batch, by batch; `RECENT_COMMITS` at most.
     """
@@ -55,6 +57,7 @@ class LaneState:
     table_rev: int = 0
     query_id: str = ""
     batches: dict[str, int] = field(default_factory=dict)
+    void_from: dict[str, int] = field(default_factory=dict)
     source: dict[str, object] = field(default_factory=dict)
     recent: dict[tuple[str, int], Committed] = field(default_factory=dict)
 
@@ -80,7 +83,10 @@ class LaneState:
         self.committed_at_ms, self.table_rev = entry.committed_at_ms, entry.table_rev
         if isinstance(entry, Claim):
             self.owner, self.barrier = entry.owner, entry.barrier
-        elif isinstance(entry, Data) and entry.query_id and not is_void(self.void, entry.seq):
+        elif isinstance(entry, Data) and entry.query_id and is_void(self.void, entry.seq):
+            if entry.query_id not in self.batches:
+                self.void_from.setdefault(entry.query_id, entry.batch)
+        elif isinstance(entry, Data) and entry.query_id:
             self.query_id = entry.query_id
             self.batches[entry.query_id] = entry.batch
             self.source = entry.source

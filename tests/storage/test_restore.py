@@ -116,6 +116,22 @@ def test_batches_count_over_what_is_live(table: Table) -> None:
     assert [row[0] for row in contents(table)] == [1, 2]
 
 
+def test_a_query_of_which_nothing_is_live_may_not_go_on_in_the_middle(table: Table) -> None:
+    # A query's first batch may have any number. One whose batches are void is no new query: the rest would be lost.
+    table.savepoint("empty")
+    with table.writer("orders") as writer:
+        for number in range(3):
+            writer.append(orders(number), batch=("q", number))
+    table.restore("empty")
+    with table.writer("orders") as writer:
+        assert writer.last_batch("q") is None
+        with pytest.raises(GapError, match=r"batch 3 of query 'q' follows nothing: .* void, from batch 0 on"):
+            writer.append(orders(9), batch=("q", 3))
+        for number in range(3):
+            assert not writer.append(orders(number), batch=("q", number)).replayed
+    assert [row[0] for row in contents(table)] == [0, 1, 2]
+
+
 def test_undo_takes_one_stream_back_and_leaves_the_others_alone(uri: str) -> None:
     clock = FakeClock()
     table = Table.create(uri, SHOP, clock=clock)
