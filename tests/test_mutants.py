@@ -38,7 +38,7 @@ PROTOCOL_MUTANTS = {
         (f"{LAWS}::test_batching_changes_nothing",),
     ),
     "L3 compaction forgets hidden rows": Mutant(
-        "compaction.py",
+        "services/compaction.py",
         "(shadow, stitched.hidden))",
         "(shadow, {}))",
         ("tests/storage/test_traps.py", "-k", "hidden_row_keeps"),
@@ -62,7 +62,7 @@ PROTOCOL_MUTANTS = {
         (f"{LAWS}::test_replays_change_nothing",),
     ),
     "S1 a slot is overwritten": Mutant(
-        "object_store.py",
+        "local_store.py",
         "os.link(temporary, target)",
         "os.replace(temporary, target)",
         ("tests/storage/test_object_store.py", "-k", "first_create_wins"),
@@ -89,7 +89,7 @@ PROTOCOL_MUTANTS = {
         "writer.py", "if number > last + 1:", "if number > last + 100:", (WRITER, "-k", "missing_batch_is_a_gap")
     ),
     "S7 a truncated file is read": Mutant(
-        "object_store.py",
+        "local_store.py",
         "if found != size:",
         "if found > size:",
         ("tests/storage/test_object_store.py", "-k", "truncated"),
@@ -101,8 +101,8 @@ PROTOCOL_MUTANTS = {
         ("tests/storage/test_snapshot.py", "-k", "cut_names_the_snapshot"),
     ),
     "S10 a slice is published on top of another one's parent": Mutant(
-        "compaction.py",
-        "return made.parent == (chain[-1].file.cut if chain else {})",
+        "services/compaction.py",
+        "return made.parent == (newest.cut if newest is not None else {})",
         "return True",
         (COMPACTION, "-k", "two_compactors"),
     ),
@@ -112,11 +112,23 @@ PROTOCOL_MUTANTS = {
         "return file_seq[position] > 1 + cuts[",
         (f"{LAWS}::test_every_read_equals_the_oracle",),
     ),
-    "S12 a skipped group is stated as covered": Mutant(
-        "compaction.py",
-        "whole = last and self._complete and not self.skipped and len(kept) == len(self._waiting)",
-        "whole = last and self._complete",
-        (COMPACTION, "-k", "keeps_its_rows_in_the_past"),
+    "S12 a partial compaction says that the rest has no rows": Mutant(
+        "services/compaction.py",
+        "dict(self._target) if last and self._complete else {}",
+        "dict(self._target) if last else {}",
+        (COMPACTION, "-k", "does_not_claim_the_groups"),
+    ),
+    "S18 a compaction begins from before a restore": Mutant(
+        "services/plan.py",
+        "if at.table < state.restored:",
+        "if at.table < 0:",
+        ("tests/storage/test_restore.py", "-k", "does_not_even_begin"),
+    ),
+    "S18 what is void is read": Mutant(
+        "timeline.py",
+        "if isinstance(entry, Data) and not cut.is_void(spans, entry.seq):",
+        "if isinstance(entry, Data):",
+        ("tests/storage/test_restore.py", "-k", "takes_back_what_came_after"),
     ),
     "S14 a floor orders nothing": Mutant(
         "core/modes/latest.py",
@@ -134,7 +146,7 @@ PROTOCOL_MUTANTS = {
         ("tests/storage/test_clock.py",),
     ),
     "an unknown BASE loses its files": Mutant(
-        "compaction.py",
+        "services/compaction.py",
         "except CommitUnknown:",
         "except ZeroDivisionError:",
         (COMPACTION, "-k", "publication_is_unknown"),
