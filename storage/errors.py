@@ -123,6 +123,13 @@ class CorruptData(TableError):
     code = "CORRUPT_DATA"
 
 
+class MissingFile(CorruptData):
+    """A file that the log refers to is not there; to callers plain `CorruptData`, of the same code.
+
+    Whoever reads a snapshot asks first whether cleaning has given it up: see `storage.expiry`.
+    """
+
+
 class SnapshotExpired(TableError):
     """The snapshot asked for is older than what is retained."""
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from storage.core.entries import FileRef
 from storage.core.names import Path
-from storage.errors import CorruptData, InvalidInput, StoreUnavailable
+from storage.errors import CorruptData, InvalidInput, MissingFile, StoreUnavailable
 
 MAX_CREATE_BYTES: Final = 32 * 1024 * 1024
 """Of a conditional put: beyond 50 MiB and more, SDKs use several requests, whose condition is checked by the last."""
@@ -211,9 +211,9 @@ def damaged(path: Path, part: str) -> CorruptData:
     return CorruptData(f"file {path} is damaged: {part} does not have its checksum", hint="restore it from a copy")
 
 
-def missing(path: Path) -> CorruptData:
+def missing(path: Path) -> MissingFile:
     """The error for an object that must be there."""
-    return CorruptData(
+    return MissingFile(
         f"file {path} is missing, but the log refers to it",
         hint="restore it from a copy of the store; nothing was skipped, and no answer was given without it",
     )
