@@ -16,7 +16,7 @@ from storage.clock import Clock, Stamps, arrival
 from storage.commit_log import CommitLog, lane_entries, new_id, read_table_lane
 from storage.core import cut
 from storage.core.cut import Cut
-from storage.core.entries import Data, Entry, LaneEntry, TableEntry
+from storage.core.entries import Data, Entry, LaneEntry, LogFile, TableEntry
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.slices import LiveFile
 from storage.core.timeline import Lane, TableState, fold_table
@@ -128,12 +128,14 @@ class Timeline:
         for _ in range(MAX_READ_TRIES):
             state = self.refresh()
             start = state.log_start()
+            tails = self.log.read_tails(
+                {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()}
+            )
             lanes = {}
-            for lane in state.lanes.values():
-                known = start.get(lane.name, 0)
-                tail = lane_entries(self.log.read_after(lane.name, known, lane.closed))
-                lanes[lane.name] = known + _committed(tail, state.rev)
-                self.log.forget_before(lane.name, known)
+            for lane, tail in tails.items():
+                known = start.get(lane, 0)
+                lanes[lane] = known + _committed(lane_entries(tail), state.rev)
+                self.log.forget_before(lane, known)
             if state.readable_at(lanes):
                 return state, Cut(state.head, lanes)
         raise CorruptData(
@@ -150,7 +152,7 @@ class Timeline:
         _check_zone(moment)
         limit = int(moment.timestamp() * 1000)
         newest = self.refresh()
-        table = self._last_before(TABLE_LANE, newest.head, limit)
+        table = self._last_before({TABLE_LANE: newest.head}, limit)[TABLE_LANE]
         if table == 0:
             created = self.log.entry(TABLE_LANE, 1)
             assert created is not None, "a table has a first entry"
@@ -158,14 +160,10 @@ class Timeline:
                 f"as_of {moment}: the table did not exist yet",
                 hint=f"it was created at {_moment(created.committed_at_ms)}",
             )
-        lanes = {
-            lane.name: self._last_before(
-                lane.name, lane.closed if lane.closed is not None else self.log.head(lane.name), limit
-            )
-            for lane in self.at(table).lanes.values()
-        }
+        heads = self.heads(newest)
+        lanes = self._last_before({lane: heads[lane] for lane in self.at(table).lanes}, limit)
         past = self._readable(table, lanes)
-        at = Cut(past.head, {lane: self._known_to(past, lane, lanes[lane]) for lane in past.lanes})
+        at = Cut(past.head, self._known_to(past, {lane: lanes[lane] for lane in past.lanes}))
         self.check_kept(at)
         return past, at
 
@@ -183,9 +181,16 @@ class Timeline:
             table = first - 1
         raise CorruptData("the table's first entry holds slices", hint="it was replaced: restore it from a copy")
 
-    def _known_to(self, state: TableState, lane: LaneName, until: int) -> int:
-        """The last entry up to ``until`` whose schema and restores ``state`` knows (R2); revisions ascend (S19)."""
-        return self._last_while(lane, until, lambda entry: entry.table_rev <= state.rev)
+    def _known_to(self, state: TableState, until: cut.Seqs) -> dict[LaneName, int]:
+        """The last entries up to ``until`` whose schema and restores ``state`` knows (R2); revisions ascend (S19)."""
+        return self._last_while(until, lambda entry: entry.table_rev <= state.rev)
+
+    def heads(self, state: TableState) -> dict[LaneName, int]:
+        """Last entry of every lane, sought from where slices and folds show that there are some."""
+        known: cut.Seqs = {}
+        for reached in (*(file.cut for file in state.slices.values()), *(fold.to for fold in state.folds)):
+            known = cut.highest(known, reached)
+        return self.log.last_where({lane.name: (known.get(lane.name, 0), lane.closed) for lane in state.lanes.values()})
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
@@ -254,40 +259,33 @@ class Timeline:
         """
         _check_zone(moment)
         head = lane.closed if lane.closed is not None else self.log.head(lane.name)
-        return self._last_before(lane.name, head, int(moment.timestamp() * 1000) - 1)
+        return self._last_before({lane.name: head}, int(moment.timestamp() * 1000) - 1)[lane.name]
 
     def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
         """Log files of all live commits that slices and folds do not hold for all file groups; in version order."""
         start = state.log_start()
-        found = []
-        for lane, until in at.lanes.items():
+        tails = self.log.read_tails({lane: (start.get(lane, 0), until) for lane, until in at.lanes.items()})
+        live: list[tuple[Data, LogFile]] = []
+        for lane, tail in tails.items():
             spans = state.void.get(lane, ())
-            for entry in self.log.read_after(lane, start.get(lane, 0), until):
+            for entry in tail:
                 if isinstance(entry, Data) and not cut.is_void(spans, entry.seq):
-                    found.extend(self._files(state, entry))
+                    live.extend((entry, file) for file in entry.files)
+        indexes = self.log.indexes([file for _, file in live])
+        found = [
+            LiveFile(entry.lane, entry.seq, arrival(entry.stamp, state.lanes[entry.lane].lane_id), file, index)
+            for (entry, file), index in zip(live, indexes, strict=True)
+        ]
         # Stable: files of one commit keep their place in it.
         return sorted(found, key=lambda live: live.arrival)
 
-    def _files(self, state: TableState, entry: Data) -> list[LiveFile]:
-        lane_id = state.lanes[entry.lane].lane_id
-        return [
-            LiveFile(entry.lane, entry.seq, arrival(entry.stamp, lane_id), file, self.log.index(file))
-            for file in entry.files
-        ]
+    def _last_before(self, heads: cut.Seqs, limit_ms: int) -> dict[LaneName, int]:
+        """Per lane the last entry committed at ``limit_ms`` or before; commit times ascend within a lane."""
+        return self._last_while(heads, lambda entry: entry.committed_at_ms <= limit_ms)
 
-    def _last_before(self, lane: LaneName, head: int, limit_ms: int) -> int:
-        """Last entry committed at ``limit_ms`` or before; commit times ascend within a lane."""
-        return self._last_while(lane, head, lambda entry: entry.committed_at_ms <= limit_ms)
-
-    def _last_while(self, lane: LaneName, head: int, holds: Callable[[Entry], bool]) -> int:
-        """Last of the entries up to ``head`` for which something holds that holds for none after it; by bisection."""
-        low, high = 0, head + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            entry = self.log.entry(lane, middle)
-            assert entry is not None, "a slot below the head is never free"
-            low, high = (middle, high) if holds(entry) else (low, middle)
-        return low
+    def _last_while(self, heads: cut.Seqs, holds: Callable[[Entry], bool]) -> dict[LaneName, int]:
+        """Per lane the last of the entries up to a head for which something holds that holds for none after it."""
+        return self.log.last_where({lane: (0, head) for lane, head in heads.items()}, holds)
 
 
 def _committed(tail: list[LaneEntry], rev: int) -> int:

@@ -96,8 +96,8 @@ PROTOCOL_MUTANTS = {
     ),
     "S8 a snapshot sees what comes after it": Mutant(
         "timeline.py",
-        "self.log.read_after(lane, start.get(lane, 0), until)",
-        "self.log.read_after(lane, start.get(lane, 0))",
+        "(start.get(lane, 0), until) for lane, until in",
+        "(start.get(lane, 0), None) for lane, until in",
         ("tests/storage/test_snapshot.py", "-k", "cut_names_the_snapshot"),
     ),
     "S10 a slice is published on top of another one's parent": Mutant(
