@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from storage.core import names
 from storage.core.entries import FileRef, SliceFile
+from storage.core.evolution import Adaptation
 from storage.core.keys import one_array
 from storage.core.names import Path
 from storage.core.schema import TableSchema
@@ -131,10 +132,19 @@ class _ChecksumFile:
         self.closed = True
 
 
-def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+def read_row_groups(
+    store: ObjectStore, schema: TableSchema, rev: int, file: FileRef, columns: Sequence[str]
+) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
 
     Everything that is read is verified: the footer against the entry, pages against their own checksums.
+
+    Args:
+        store: The table's store.
+        schema: What the rows are wanted for; the file may be of an older revision.
+        rev: The revision that the file was written with.
+        file: The file as its entry describes it.
+        columns: Of the slice schema.
 
     Raises:
         CorruptData: The file is missing, truncated, damaged or does not decode.
@@ -146,8 +156,13 @@ def read_row_groups(store: ObjectStore, file: FileRef, columns: Sequence[str]) -
             pre_buffer = not isinstance(source, pa.OSFile)
             with pq.ParquetFile(source, pre_buffer=pre_buffer, page_checksum_verification=True) as parquet:
                 leaves = _hidden_leaves(parquet)
+                older = Adaptation.of(schema, rev, columns, parquet.schema_arrow.names)
                 for number in range(parquet.num_row_groups):
-                    yield _row_group(parquet, number, columns, leaves)
+                    if older is None:
+                        yield _row_group(parquet, number, columns, leaves)
+                    else:
+                        rows = _row_group(parquet, number, older.reads, leaves)
+                        yield older.apply(rows, parquet.metadata.row_group(number).num_rows)
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
@@ -179,15 +194,19 @@ def _hidden_leaves(parquet: pq.ParquetFile) -> dict[str, int]:
     return {path: i for i, path in enumerate(paths) if path.startswith(names.HIDDEN_PREFIX) and "." not in path}
 
 
-def read_base(store: ObjectStore, file: SliceFile | None, columns: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+def read_base(
+    store: ObjectStore, schema: TableSchema, file: SliceFile | None, columns: Sequence[str]
+) -> Iterator[dict[str, pa.Array]]:
     """Row groups of a slice's base file; none where it has none."""
     if file is not None and file.base is not None:
-        yield from read_row_groups(store, file.base, columns)
+        yield from read_row_groups(store, schema, file.rev, file.base, columns)
 
 
-def read_shadow(store: ObjectStore, file: SliceFile | None, columns: Sequence[str]) -> dict[str, pa.Array] | None:
+def read_shadow(
+    store: ObjectStore, schema: TableSchema, file: SliceFile | None, columns: Sequence[str]
+) -> dict[str, pa.Array] | None:
     """A slice's whole shadow file; None where it has none."""
     if file is None or file.shadow is None:
         return None
-    parts = list(read_row_groups(store, file.shadow, columns))
+    parts = list(read_row_groups(store, schema, file.rev, file.shadow, columns))
     return {name: pa.concat_arrays([part[name] for part in parts]) for name in columns}

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
+from storage.core.evolution import adapt_events
 from storage.core.keys import key_vector
 from storage.core.model import Group
 from storage.core.schema import TableSchema
@@ -85,7 +86,7 @@ class LogReader:
     def _block(self, place: _Place) -> pa.RecordBatch:
         while place not in self._blocks:
             number, batch = next(self._readers[place[0]])
-            self._blocks[place[0], number] = batch
+            self._blocks[place[0], number] = adapt_events(self._schema, batch)
         self._uses[place] -= 1
         return self._blocks[place] if self._uses[place] else self._blocks.pop(place)
 

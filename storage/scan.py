@@ -20,6 +20,7 @@ from storage import mergers
 from storage.base_file import read_base, read_shadow
 from storage.core import names
 from storage.core.entries import FileRef
+from storage.core.evolution import reads_as_it_is
 from storage.core.model import Group
 from storage.core.modes import MODES, mode_of
 from storage.core.schema import TableSchema
@@ -178,11 +179,15 @@ class Scan:
 
     @property
     def clean_files(self) -> list[FileRef] | None:
-        """Base files that are the whole answer as they are; None where anything has to be merged or required."""
+        """Base files that are the whole answer as they are; None where anything has to be merged, required, adapted."""
         slices = [file_slice for task in self.tasks for file_slice in task.slices]
         if self.projection.require or any(len(file_slice.rows) for file_slice in slices):
             return None
-        return [s.slice.base for s in slices if s.slice is not None and s.slice.base is not None]
+        files = [s.slice for s in slices if s.slice is not None and s.slice.base is not None]
+        values = self.projection.values(self.schema)
+        if not all(reads_as_it_is(self.schema, file.rev, values) for file in files):
+            return None
+        return [file.base for file in files if file.base is not None]
 
     def read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """Rows of one task; about one batch per base row group.
@@ -196,8 +201,8 @@ class Scan:
         for file_slice, need in zip(task.slices, needs, strict=True):
             state = logs.collapse(file_slice, need.groups, need.values)
             stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False, result=need.result)
-            base = read_base(self.store, file_slice.slice, need.columns)
-            shadow = read_shadow(self.store, file_slice.slice, need.columns) if state is not None else None
+            base = read_base(self.store, self.schema, file_slice.slice, need.columns)
+            shadow = read_shadow(self.store, self.schema, file_slice.slice, need.columns) if state is not None else None
             for stitched in stitch.run(base, shadow, state):
                 if stitched.visible:
                     yield from self._finish(stitched.visible)
@@ -270,6 +275,7 @@ def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -
     if groups:
         log_columns.update((names.OP, names.SUPPLIED))
     columns = needed_columns(schema, values, groups, exact=exact)
+    log_columns.update(columns)  # of folds, whose rows are registers
     state = {names.arrival(schema.group_by_name[name].id) for name in projection.require}
     if exact:
         state.update(name for group in groups for name in (names.arrival(group.id), names.floor_kind(group.id)))

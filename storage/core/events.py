@@ -137,10 +137,13 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
         missing = [name for name in group.columns if name not in given]
         if len(missing) == len(group.columns):
             continue
-        needed = group.ordering if group.merge == "latest_non_null" else group.columns
+        whole = group.ordering if group.merge == "latest_non_null" else group.columns
+        # Writers of before a column was added do not know it, and go on.
+        needed = [name for name in whole if name not in schema.added]
         if any(name in missing for name in needed):
+            lost = ", ".join(repr(name) for name in missing if name not in schema.added)
             raise InvalidInput(
-                f"group {group.name!r} is incomplete: column {', '.join(repr(name) for name in missing)} is missing",
+                f"group {group.name!r} is incomplete: column {lost} is missing",
                 hint=f"give all of {', '.join(needed)}, or no column of the group",
             )
         groups.append(group)

@@ -27,12 +27,23 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One user column. ``default`` is shown where the column's group is absent (None: NULL)."""
+    """One user column.
+
+    Attributes:
+        id: Never changes, never used again.
+        name: As the user gave it.
+        type: Arrow type.
+        default: Shown where the column's group is absent (None: NULL).
+        since: Slot of the entry that added it; 1 is the CREATE.
+        changed: Slot of the newest entry that added it, or changed its type or default.
+    """
 
     id: int
     name: str
     type: pa.DataType
     default: Any = None
+    since: int = 1
+    changed: int = 1
 
     @property
     def field(self) -> pa.Field:

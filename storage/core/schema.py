@@ -32,6 +32,8 @@ _HIDDEN_EVENT_FIELDS: Final = {
 }
 _GROUP_FIELD_IDS: Final = 2_000_000
 _IDS_PER_GROUP: Final = 10_000
+_COLUMN_FIELD_IDS: Final = 1_000_000_000
+_IDS_PER_COLUMN: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,22 @@ class TableSchema:
     def has_sort_key(self) -> bool:
         """Whether files carry the hidden binary key: composite and decimal keys do not sort natively."""
         return len(self.key) > 1 or pa.types.is_decimal(self.column_by_name[self.key[0]].type)
+
+    @cached_property
+    def changed(self) -> int:
+        """Slot of the newest entry that changed what files hold: slices of that revision or newer are read as are."""
+        return max(column.changed for column in self.columns)
+
+    @cached_property
+    def added(self) -> frozenset[str]:
+        """Columns that were added to a group that was there already: batches may omit them for ever."""
+        by_name = self.column_by_name
+        return frozenset(
+            name
+            for group in self.groups
+            for name in group.columns
+            if by_name[name].since > min(by_name[other].since for other in group.columns)
+        )
 
     @property
     def sort_column(self) -> str:
@@ -119,10 +137,18 @@ class TableSchema:
         return pa.schema(fields)
 
     def state_fields(self, group: Group) -> tuple[pa.Field, ...]:
-        """Hidden columns of one group in a slice; its merge mode says which."""
-        first = _GROUP_FIELD_IDS + group.id * _IDS_PER_GROUP
+        """Hidden columns of one group in a slice; its merge mode says which.
+
+        State of one column is numbered by that column, so that no other column's coming or widening renumbers it.
+        """
         state = mode_of(group).state(group, self.column_by_name)
-        return tuple(make_field(name, arrow_type, first + i) for i, (name, arrow_type) in enumerate(state.items()))
+        ids: dict[str, int] = {}
+        for column in (self.column_by_name[name] for name in group.values):
+            own = (name for name in state if name.startswith(names.column_state(column.id, "")))
+            ids |= {name: _COLUMN_FIELD_IDS + column.id * _IDS_PER_COLUMN + i for i, name in enumerate(own)}
+        rest = (name for name in state if name not in ids)
+        ids |= {name: _GROUP_FIELD_IDS + group.id * _IDS_PER_GROUP + i for i, name in enumerate(rest)}
+        return tuple(make_field(name, arrow_type, ids[name]) for name, arrow_type in state.items())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -130,7 +156,14 @@ class TableSchema:
             "partition_by": list(self.partition_by),
             "bucket_bits": self.bucket_bits,
             "columns": [
-                {"id": c.id, "name": c.name, "type": format_type(c.type), "default": encode_scalar(c.default)}
+                {
+                    "id": c.id,
+                    "name": c.name,
+                    "type": format_type(c.type),
+                    "default": encode_scalar(c.default),
+                    "since": c.since,
+                    "changed": c.changed,
+                }
                 for c in self.columns
             ],
             "groups": [_listed(dataclasses.asdict(group)) for group in self.groups],
@@ -142,7 +175,8 @@ class TableSchema:
         columns = []
         for c in data["columns"]:
             arrow_type = parse_type(c["type"])
-            columns.append(Column(c["id"], c["name"], arrow_type, decode_scalar(c["default"], arrow_type)))
+            default = decode_scalar(c["default"], arrow_type)
+            columns.append(Column(c["id"], c["name"], arrow_type, default, c["since"], c["changed"]))
         return cls(
             key=tuple(data["key"]),
             partition_by=tuple(data["partition_by"]),

@@ -116,7 +116,9 @@ def _fold(task: CompactionTask) -> SliceFile:
     shadow = SliceFileWriter(store, names.shadow_path(str(group), task.plan, unique), schema)
     statistics = _Statistics(schema)
     try:
-        for stitched in stitch.run(read_base(store, before, columns), read_shadow(store, before, columns), state):
+        for stitched in stitch.run(
+            read_base(store, schema, before, columns), read_shadow(store, schema, before, columns), state
+        ):
             for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
                 statistics.add(rows)
                 writer.write(rows)

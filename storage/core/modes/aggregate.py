@@ -72,6 +72,24 @@ class Aggregate:
         # Every event counts, so every row that got one is taken as changed.
         return np.ones(len(later), np.bool_), _shown(group, columns, merged)
 
+    def renewal_reads(
+        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+    ) -> tuple[str, ...]:
+        found: list[str] = []
+        for function, context in _functions(group, columns, changed):
+            own = (context.column.name, *function.state(context))
+            if any(name in wanted for name in own):
+                found += own
+        return (names.arrival(group.id), *found) if found else ()
+
+    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
+        """Nobody has contributed to added columns; a wider one may show a result that did not fit before."""
+        merged = dict(rows)
+        for function, context in _functions(group, columns, added):
+            if context.column.name in merged:
+                merged |= function.of_nothing(context, rows[names.arrival(group.id)].is_valid())
+        return _shown(group, columns, merged)
+
 
 def overflows(group: Group, columns: Mapping[str, Column], rows: Columns) -> dict[int, int]:
     """Per column id in how many rows of a slice a sum or count is known, but does not fit the column."""

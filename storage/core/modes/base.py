@@ -83,6 +83,30 @@ class MergeMode(Protocol):
         """
         ...
 
+    def renewal_reads(
+        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+    ) -> tuple[str, ...]:
+        """Slice columns that `renewed` looks at, if it has to make any of ``wanted``; else none.
+
+        Args:
+            group: The group.
+            columns: The table's columns by name.
+            changed: Columns of the group that were added or changed since the registers were made.
+            wanted: Slice columns, of any groups.
+        """
+        ...
+
+    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
+        """What older registers must hold now, where that is not just NULL in a column that is missing.
+
+        Args:
+            group: The group as it is now.
+            columns: The table's columns by name.
+            added: Value columns of the group that the registers do not have.
+            rows: The columns of `renewal_reads`, with the types of now but for fixed-size binaries; NULL where missing.
+        """
+        ...
+
 
 def take_rows(columns: Columns, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
     """The same rows of every column: by position, or by mask."""

@@ -107,6 +107,14 @@ class Custom:
         arrival = pc.if_else(later, versions[1][1], versions[0][1])
         return some, _register(group, merged, version, arrival)
 
+    def renewal_reads(
+        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+    ) -> tuple[str, ...]:
+        return ()
+
+    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
+        return {}
+
 
 def _version(group: Group, side: Columns) -> tuple[list[pa.Array], pa.Array]:
     ordering = [side[names.top_ordering(group.id, i)] for i in range(len(group.ordering))]

@@ -109,6 +109,10 @@ class AggregateFunction(Protocol):
         """The value that a reader sees."""
         ...
 
+    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+        """State of keys whose events all came before the column, where that is not NULL; ``present`` is a mask."""
+        ...
+
 
 class Sum:
     """Integers and decimals, exact: what is shown may not fit its column, what is kept always fits.
@@ -146,6 +150,9 @@ class Sum:
 
     def show(self, context: Context, state: Columns) -> pa.Array:
         return _fitting(self._total(context, state), context.column.type)
+
+    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+        return {}
 
     def _total(self, context: Context, state: Columns) -> pa.Array:
         """The sum as a decimal256; Arrow gives results of arithmetic more digits than decimal128 has to spare."""
@@ -218,6 +225,10 @@ class Count:
     def show(self, context: Context, state: Columns) -> pa.Array:
         return _fitting(_as_decimal(state[context.hidden("count")]), context.column.type)
 
+    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+        zero = pa.scalar(0, pa.int64())
+        return {context.hidden("count"): pc.if_else(present, zero, pa.scalar(None, pa.int64()))}
+
 
 class _Shown:
     """Functions whose state holds what is shown as it is, and by default nothing else."""
@@ -229,6 +240,9 @@ class _Shown:
 
     def show(self, context: Context, state: Columns) -> pa.Array:
         return state[context.column.name]
+
+    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +411,9 @@ class Collect:
         plain = pa.list_(pa.field("element", values.type))
         lists = _lists(list_rows(items), values, len(items), plain)
         return pc.binary_join(lists, context.function.delimiter) if self.joined else lists.cast(context.column.type)
+
+    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+        return {}
 
 
 FUNCTIONS: Final[Mapping[str, AggregateFunction]] = {

@@ -65,6 +65,14 @@ class Latest:
         wins = newer(_version(group, old), _version(group, new))
         return wins, new if wins.all() else take_rows(new, wins)
 
+    def renewal_reads(
+        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+    ) -> tuple[str, ...]:
+        return ()
+
+    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
+        return {}
+
 
 def _winners(events: GroupEvents) -> tuple[Indices, Any]:
     """Position of the largest version of every key, in key order; and the distinct keys, sorted."""

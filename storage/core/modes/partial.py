@@ -17,7 +17,7 @@ A row whose columns all come from one event, the usual case, thus costs two NULL
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +107,29 @@ class LatestNonNull:
         merged = {**values, **_encode(group, columns, versions, supply, top, floor, kind)}
         return changed, take_rows(merged, changed)
 
+    def renewal_reads(
+        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+    ) -> tuple[str, ...]:
+        suppliers = names.suppliers(group.id)
+        return (names.arrival(group.id), suppliers) if changed and suppliers in wanted else ()
+
+    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
+        """Added columns, the last of the group, are supplied by nobody; that "all bytes are 0" no longer says."""
+        if not added:
+            return {}
+        stored = rows[names.suppliers(group.id)]
+        width = len(group.values)
+        known = width - len(added)
+        places = np.full((len(stored), width), _NOBODY, np.uint8)
+        places[:, :known] = 0
+        explicit = np.asarray(stored.is_valid())
+        if known and explicit.any():
+            old_width = stored.type.byte_width
+            data = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * old_width :][: len(stored) * old_width]
+            places[explicit, :known] = data.reshape(-1, old_width)[explicit, :known]
+        present = np.asarray(rows[names.arrival(group.id)].is_valid())
+        return {names.suppliers(group.id): _bytes(places, present)}
+
 
 def _above(numbers: Indices, floor: Indices) -> Indices:
     """Versions that survive the delete; -1 for those that do not."""
@@ -171,7 +194,7 @@ def _suppliers(
 ) -> tuple[pa.Array, pa.Array]:
     """The bytes and the lists of `supply`."""
     state = LatestNonNull().state(group, columns)
-    byte_type, list_type = state[names.suppliers(group.id)], state[names.versions(group.id)]
+    list_type = state[names.versions(group.id)]
     rows, width = supply.shape
     is_top = supply == top[:, None]
     other = ~is_top & (supply >= 0)
@@ -190,6 +213,13 @@ def _suppliers(
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
     listed = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
     plain = (places == 0).all(axis=1) if width else np.ones(rows, np.bool_)
-    stored: npt.NDArray[Any] = places.astype(np.uint8) if width else np.zeros((rows, 1), np.uint8)
-    validity = pa.py_buffer(np.packbits(~plain, bitorder="little"))
-    return pa.Array.from_buffers(byte_type, rows, [validity, pa.py_buffer(np.ascontiguousarray(stored))]), listed
+    stored = places.astype(np.uint8) if width else np.zeros((rows, 1), np.uint8)
+    return _bytes(stored, ~plain), listed
+
+
+def _bytes(places: npt.NDArray[np.uint8], valid: Mask) -> pa.Array:
+    """The suppliers column: one row of bytes a register, NULL where not ``valid``."""
+    rows, width = places.shape
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    data = pa.py_buffer(np.ascontiguousarray(places))
+    return pa.Array.from_buffers(pa.binary(width), rows, [validity, data])
