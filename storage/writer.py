@@ -476,13 +476,12 @@ class Writer:
         """Learn the stamps of all lanes' heads: everything committed before now loses ties to what is appended next."""
         assert self._table is not None
         self._stamps_read_ms = self._timeline.clock.now_ms()
-        for lane in self._table.lanes:
-            head = self._timeline.log.head(lane, self._heads.get(lane, 0))
-            entry = self._timeline.log.entry(lane, head) if head else None
-            if entry is not None:
-                self._heads[lane] = head
+        self._heads = self._timeline.heads(self._table, self._heads)
+        newest = self._timeline.log.read_tails({lane: (max(0, head - 1), head) for lane, head in self._heads.items()})
+        for lane, tail in newest.items():
+            for entry in tail:
                 self._timeline.stamps.observe(entry.stamp)
-                self._timeline.log.forget_before(lane, head - 1)
+            self._timeline.log.forget_before(lane, self._heads[lane] - 1)
 
     def _refresh_stamps(self) -> None:
         elapsed = self._timeline.clock.now_ms() - self._stamps_read_ms
