@@ -308,7 +308,7 @@ class _Tail:
                 hint="an object was replaced: restore it from a copy of the store",
             )
         self.found.append(entry)
-        self._ended = self._seq == self._until
+        self._ended |= self._seq == self._until
 
     def window(self) -> range:
         """The slots to be read next."""

@@ -185,12 +185,12 @@ class Timeline:
         """The last entries up to ``until`` whose schema and restores ``state`` knows (R2); revisions ascend (S19)."""
         return self._last_while(until, lambda entry: entry.table_rev <= state.rev)
 
-    def heads(self, state: TableState) -> dict[LaneName, int]:
-        """Last entry of every lane, sought from where slices and folds show that there are some."""
-        known: cut.Seqs = {}
+    def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
+        """Last entry of every lane, sought from where slices, folds or ``known`` show that there are some."""
+        there: cut.Seqs = known or {}
         for reached in (*(file.cut for file in state.slices.values()), *(fold.to for fold in state.folds)):
-            known = cut.highest(known, reached)
-        return self.log.last_where({lane.name: (known.get(lane.name, 0), lane.closed) for lane in state.lanes.values()})
+            there = cut.highest(there, reached)
+        return self.log.last_where({lane.name: (there.get(lane.name, 0), lane.closed) for lane in state.lanes.values()})
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
@@ -262,7 +262,10 @@ class Timeline:
         return self._last_before({lane.name: head}, int(moment.timestamp() * 1000) - 1)[lane.name]
 
     def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
-        """Log files of all live commits that slices and folds do not hold for all file groups; in version order."""
+        """Files of folds, and of all live commits that slices and folds do not hold for all file groups.
+
+        In version order: what a fold holds knows its versions itself.
+        """
         start = state.log_start()
         tails = self.log.read_tails({lane: (start.get(lane, 0), until) for lane, until in at.lanes.items()})
         live: list[tuple[Data, LogFile]] = []
@@ -277,7 +280,14 @@ class Timeline:
             for (entry, file), index in zip(live, indexes, strict=True)
         ]
         # Stable: files of one commit keep their place in it.
-        return sorted(found, key=lambda live: live.arrival)
+        return [*self._fold_files(state), *sorted(found, key=lambda live: live.arrival)]
+
+    def _fold_files(self, state: TableState) -> list[LiveFile]:
+        live = [(fold, file) for fold in state.folds for file in fold.files]
+        indexes = self.log.indexes([file for _, file in live])
+        return [
+            LiveFile(TABLE_LANE, fold.slot, 0, file, index) for (fold, file), index in zip(live, indexes, strict=True)
+        ]
 
     def _last_before(self, heads: cut.Seqs, limit_ms: int) -> dict[LaneName, int]:
         """Per lane the last entry committed at ``limit_ms`` or before; commit times ascend within a lane."""
