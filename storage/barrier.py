@@ -65,6 +65,8 @@ def fence_lane(timeline: Timeline, lane: LaneName, owner: str, *, after: int = 0
                     return entry.seq
         after = log.head(lane, after)
         last = log.entry(lane, after) if after else None
+        # Stamps ascend within a lane: whoever reads its last entry has seen the largest (W2).
+        timeline.stamps.observe(last.stamp if last else 0)
         claim = Claim(
             lane=lane,
             seq=after + 1,

@@ -205,9 +205,11 @@ class Writer:
                 raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
             self._claim(table.void.get(self._lane, ()))
             table = self._timeline.refresh()
-            if table.intent is None and table.void.get(self._lane, ()) == self._state.void:
+            same = table.void.get(self._lane, ()) == self._state.void and table.lanes[self._lane].closed is None
+            if table.intent is None and same:
                 return table
-            # A barrier began while we claimed: what it makes void is not to be counted, and it may close the lane.
+            # A barrier began, or came and went, while we claimed: what it made void is not to be counted, and it may
+            # have closed the lane just before our claim.
         raise Conflict(
             f"lane {self._lane!r}: {MAX_CLAIM_TRIES} restores of the table came in between",
             hint="wait until the table is not being restored",
@@ -334,7 +336,7 @@ class Writer:
             if isinstance(winner, Claim) and winner.barrier:
                 return Fenced(
                     f"lane {self._lane!r} was claimed for {owner}",
-                    hint="open a new writer: it learns what is kept, and where its source must go on",
+                    hint="open a new writer: it learns what is kept, and where its source must go on (on Spark: resume)",
                 )
             return Fenced(
                 f"lane {self._lane!r} was claimed by {owner} (claim {epoch}; this writer holds claim {self._epoch})",
