@@ -10,8 +10,9 @@ import contextlib
 import itertools
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar, encode_list
 from storage.core.events import EventBatch
-from storage.core.keys import Indices
+from storage.core.keys import Indices, Mask
 from storage.core.model import Group, Op
 from storage.core.names import LaneName, Path
 from storage.core.schema import TableSchema
@@ -52,9 +53,47 @@ def write_log_file(
     if len(batch.rows) == 0:
         return None
     rows, partitions, partition, bucket = _sorted(schema, batch.rows)
-    data, index = _encode(schema, batch.groups, rows, partitions, partition, bucket)
+    sorted_rows = SortedRows(
+        form="event",
+        groups=batch.groups,
+        rows=rows.cast(schema.event_schema(rows.schema.names)),
+        partitions=partitions,
+        partition=partition,
+        bucket=bucket,
+        deletes=np.asarray(rows.column(names.OP)) != Op.UPSERT,
+        versions={group.id: group.ordering[:1] for group in batch.groups if group.ordering},
+    )
+    return put_log_file(store, schema, names.log_path(lane, epoch, seq, task, uuid.uuid4().hex), sorted_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The rows of one log file (at least one), by (partition, bucket, key).
+
+    Attributes:
+        form: See `LogFile`.
+        groups: That it carries.
+        rows: With the schema of the file.
+        partitions: Distinct partition folders in order.
+        partition, bucket: Per row the number of its partition folder, and its bucket.
+        deletes: Which rows a reader counts as deletes.
+        versions: Per group id the columns that hold first ordering values.
+    """
+
+    form: Literal["event", "register"]
+    groups: Sequence[Group]
+    rows: pa.Table
+    partitions: list[str]
+    partition: Indices
+    bucket: Indices
+    deletes: Mask
+    versions: Mapping[int, Sequence[str]]
+
+
+def put_log_file(store: ObjectStore, schema: TableSchema, path: Path, content: SortedRows) -> LogFile:
+    """Write one log file, durably, and its index where that is large; what an entry says of it."""
+    data, index = _encode(schema, content)
     footer = index.blocks.offset[-1] + index.blocks.length[-1]
-    path = names.log_path(lane, epoch, seq, task, uuid.uuid4().hex)
     store.put(path, data)
     return LogFile(
         file=FileRef(
@@ -63,11 +102,11 @@ def write_log_file(
             crc32=zlib.crc32(data),
             tail_size=data.size - footer,
             tail_crc32=zlib.crc32(memoryview(data)[footer:]),
-            rows=len(rows),
+            rows=len(content.rows),
         ),
-        form="event",
-        groups=[group.id for group in batch.groups],
-        columns=rows.schema.names,
+        form=content.form,
+        groups=[group.id for group in content.groups],
+        columns=content.rows.schema.names,
         deletes=sum(index.pieces.deletes),
         bits=schema.bucket_bits,
         index=_inline_or_sidecar(store, path, index),
@@ -126,31 +165,23 @@ def partition_text(value: pa.Scalar) -> str:
     return plain.hex() if isinstance(plain, bytes) else str(plain)
 
 
-def _encode(
-    schema: TableSchema,
-    groups: Sequence[Group],
-    rows: pa.Table,
-    partitions: list[str],
-    partition: Indices,
-    bucket: Indices,
-) -> tuple[pa.Buffer, LogIndex]:
-    (batch,) = rows.combine_chunks().to_batches()
-    file_group = (partition << schema.bucket_bits) | bucket
-    group_starts = np.append(keys.run_starts(file_group), len(rows))
-    bounds = _block_bounds(group_starts, max(batch.nbytes // len(rows), 1))
-    file_schema = schema.event_schema(rows.schema.names)
+def _encode(schema: TableSchema, content: SortedRows) -> tuple[pa.Buffer, LogIndex]:
+    (batch,) = content.rows.combine_chunks().to_batches()
+    file_group = (content.partition << schema.bucket_bits) | content.bucket
+    group_starts = np.append(keys.run_starts(file_group), len(batch))
+    bounds = _block_bounds(group_starts, max(batch.nbytes // len(batch), 1))
     sink = pa.BufferOutputStream()
     offsets = []
-    with pa.ipc.new_file(sink, file_schema, options=_WRITE_OPTIONS) as writer:
+    with pa.ipc.new_file(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
         for start, stop in itertools.pairwise(bounds):
             offsets.append(sink.tell())
-            writer.write_batch(batch.slice(start, stop - start).cast(file_schema))
+            writer.write_batch(batch.slice(start, stop - start))
         offsets.append(sink.tell())
     data = sink.getvalue()
     index = LogIndex(
-        partitions=partitions,
-        pieces=_pieces(group_starts, np.array(bounds), partition, bucket, batch.column(names.OP)),
-        blocks=_blocks(schema, groups, batch, bounds, data, offsets),
+        partitions=content.partitions,
+        pieces=_pieces(group_starts, np.array(bounds), content),
+        blocks=_blocks(schema, content.versions, batch, bounds, data, offsets),
     )
     return data, index
 
@@ -167,25 +198,24 @@ def _block_bounds(group_starts: Indices, row_bytes: int) -> list[int]:
     return bounds if bounds[-1] == end else [*bounds, end]
 
 
-def _pieces(group_starts: Indices, bounds: Indices, partition: Indices, bucket: Indices, op: pa.Array) -> Pieces:
+def _pieces(group_starts: Indices, bounds: Indices, content: SortedRows) -> Pieces:
     """One piece for every file group and block that share rows."""
     edges = np.union1d(group_starts, bounds)
     first, rows = edges[:-1], np.diff(edges)
     block = np.searchsorted(bounds, first, side="right") - 1
-    deletes = np.add.reduceat((np.asarray(op) != Op.UPSERT).astype(np.int64), first)
     return Pieces(
-        partition=partition[first].tolist(),
-        bucket=bucket[first].tolist(),
+        partition=content.partition[first].tolist(),
+        bucket=content.bucket[first].tolist(),
         block=block.tolist(),
         start=(first - bounds[block]).tolist(),
         rows=rows.tolist(),
-        deletes=deletes.tolist(),
+        deletes=np.add.reduceat(content.deletes.astype(np.int64), first).tolist(),
     )
 
 
 def _blocks(
     schema: TableSchema,
-    groups: Sequence[Group],
+    versions: Mapping[int, Sequence[str]],
     batch: pa.RecordBatch,
     bounds: Sequence[int],
     data: pa.Buffer,
@@ -193,10 +223,8 @@ def _blocks(
 ) -> Blocks:
     spans = list(itertools.pairwise(bounds))
     parts = [batch.slice(start, stop - start) for start, stop in spans]
-    key_ranges = [_min_max(part.column(schema.sort_column)) for part in parts]
-    ordering = {
-        group.id: [_min_max(part.column(group.ordering[0])) for part in parts] for group in groups if group.ordering
-    }
+    key_ranges = [_min_max(part, [schema.sort_column]) for part in parts]
+    ordering = {group: [_min_max(part, columns) for part in parts] for group, columns in versions.items()}
     view = memoryview(data)
     return Blocks(
         offset=list(offsets[:-1]),
@@ -210,9 +238,9 @@ def _blocks(
     )
 
 
-def _min_max(column: pa.Array) -> tuple[Any, Any]:
-    """Least and largest value in JSON form; None where all are null."""
-    found = pc.min_max(column)
+def _min_max(part: pa.RecordBatch, columns: Sequence[str]) -> tuple[Any, Any]:
+    """Least and largest value of columns of one type, in JSON form; None where all are null."""
+    found = pc.min_max(pa.chunked_array([part.column(name) for name in columns]))
     return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
 
 

@@ -1,5 +1,8 @@
 """Log pieces of a run of file groups: fetched once, collapsed file group by file group.
 
+Pieces of folds hold registers already: those of the events are merged with them. Which pieces there are is decided in
+`storage.core.slices`, each event once.
+
 A block may hold several small file groups. File groups are read in order, and blocks hold them in order, so each block
 is read once and dropped with the last file group that needs it: memory is about the logs of one file group.
 """
@@ -12,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
-from storage.core.evolution import adapt_events
+from storage.core.evolution import adapt_events, adapt_registers
 from storage.core.keys import key_vector
 from storage.core.model import Group
+from storage.core.registers import RegisterPiece, group_registers, merge_registers
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import LogState
@@ -43,9 +47,11 @@ class LogReader:
             schema: The snapshot's schema.
             files: What ``slices`` point into.
             slices: File groups in order.
-            columns: Per slice the columns it needs, where a file has them; key columns and sort column among them.
+            columns: Per slice the columns it needs, of events and of registers, where a file has them; key columns
+                and sort column among them.
         """
         self._schema, self._files = schema, files
+        self._columns = {file_slice.group: names for file_slice, names in zip(slices, columns, strict=True)}
         self._blocks: dict[_Place, pa.RecordBatch] = {}
         self._uses: dict[_Place, int] = {}
         wanted: dict[int, set[str]] = {}
@@ -63,30 +69,49 @@ class LogReader:
 
     def collapse(self, file_slice: FileSlice, groups: Sequence[Group], values: Collection[str]) -> LogState | None:
         """Keys and registers of one file group; None where it has no logs."""
-        pieces = list(self._pieces(file_slice))
+        events: list[LogPiece] = []
+        folded: dict[int, list[RegisterPiece]] = {}
+        for number, piece in self._pieces(file_slice):
+            if isinstance(piece, LogPiece):
+                events.append(piece)
+            else:
+                folded.setdefault(number, []).append(piece)
+        pieces: list[LogPiece | RegisterPiece] = [*(piece for own in folded.values() for piece in own), *events]
         if not pieces:
             return None
+        wanted = self._columns[file_slice.group]
         registers = {}
         for group in groups:
-            collapsed = collapse_group(pieces, self._schema, group, [name for name in group.columns if name in values])
-            if collapsed is not None:
-                registers[group.id] = collapsed
+            parts = [group_registers(own, self._schema, group, wanted) for own in folded.values()]
+            names = [name for name in group.columns if name in values]
+            parts.append(collapse_group(events, self._schema, group, names))
+            found = [part for part in parts if part is not None]
+            if found:
+                registers[group.id] = merge_registers(self._schema, group, found)
         return LogState(KeyDirectory.of(pieces, self._schema), registers)
 
-    def _pieces(self, file_slice: FileSlice) -> Iterator[LogPiece]:
-        """In version order: files are in (arrival, place in the commit) order."""
+    def _pieces(self, file_slice: FileSlice) -> Iterator[tuple[int, LogPiece | RegisterPiece]]:
+        """With the position of their file; in version order: files are in (arrival, place in the commit) order."""
         rows = zip(file_slice.start.tolist(), file_slice.rows.tolist(), strict=True)
         for place, (start, count) in zip(_places(file_slice), rows, strict=True):
             live = self._files[place[0]]
             batch = self._block(place).slice(start, count)
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             vector = key_vector(columns[self._schema.sort_column])
-            yield LogPiece(vector, live.arrival, live.file.groups, columns)
+            if live.file.form == "register":
+                yield place[0], RegisterPiece(vector, live.file.groups, columns)
+            else:
+                yield place[0], LogPiece(vector, live.arrival, live.file.groups, columns)
 
     def _block(self, place: _Place) -> pa.RecordBatch:
         while place not in self._blocks:
             number, batch = next(self._readers[place[0]])
-            self._blocks[place[0], number] = adapt_events(self._schema, batch)
+            live = self._files[place[0]]
+            if live.file.form == "register":
+                batch = adapt_registers(self._schema, live.file.columns, batch)
+            else:
+                batch = adapt_events(self._schema, batch)
+            self._blocks[place[0], number] = batch
         self._uses[place] -= 1
         return self._blocks[place] if self._uses[place] else self._blocks.pop(place)
 

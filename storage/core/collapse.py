@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -109,15 +110,25 @@ def _supplied(pieces: Sequence[LogPiece], schema: TableSchema, columns: Sequence
     }
 
 
+class Keyed(Protocol):
+    """Rows of a log file, events or registers: their keys, and columns among which the key columns are."""
+
+    @property
+    def keys(self) -> KeyVector: ...
+
+    @property
+    def columns(self) -> Mapping[str, pa.Array]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class KeyDirectory:
-    """Every key among the log events, once: sorted vector, and the key columns in the same order."""
+    """Every key among the logs, once: sorted vector, and the key columns in the same order."""
 
     keys: KeyVector
     columns: Mapping[str, pa.Array]
 
     @classmethod
-    def of(cls, pieces: Sequence[LogPiece], schema: TableSchema) -> KeyDirectory:
+    def of(cls, pieces: Sequence[Keyed], schema: TableSchema) -> KeyDirectory:
         """Requires the key columns (and the sort key, where the schema has one) in every piece."""
         key_names = (*schema.key, names.KEY) if schema.has_sort_key else schema.key
         vector = keys.concat([piece.keys for piece in pieces])

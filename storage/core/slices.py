@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.core.entries import LogFile, LogIndex, SliceFile
-from storage.core.names import LaneName
+from storage.core.names import TABLE_LANE, LaneName
 from storage.core.timeline import FileGroup, TableState
 
 Ints = npt.NDArray[np.int64]
@@ -21,9 +21,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A log file of a commit within the snapshot's cut, with its index at hand.
+    """A log file of a commit within the snapshot's cut, or of a fold, with its index at hand.
 
-    Order of a list of these: (arrival, place in the entry); versions resolve ties by it.
+    Order of a list of these: (arrival, place in the entry); versions resolve ties by it. A fold's file is in the table
+    lane and has arrival 0, so that it comes first: its registers know their versions.
     """
 
     lane: LaneName
@@ -32,17 +33,21 @@ class LiveFile:
     file: LogFile
     index: LogIndex
 
+    @property
+    def is_fold(self) -> bool:
+        return self.lane == TABLE_LANE
+
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """One file group at a snapshot: the newest slice within the cut, and the log pieces after it.
+    """One file group at a snapshot: the newest slice within the cut, and the log pieces after it, folds among them.
 
     Attributes:
         group: The file group.
         slice: None where it was never compacted.
         file: Per log piece, the position of its file in the list that was planned from; ascending.
         block, start, rows: Per log piece, its block, first row within it and number of rows.
-        deletes: Delete events among the pieces.
+        deletes: Delete events, and registers that are deletes, among the pieces.
         log_bytes: Stored bytes of the pieces, all columns, in proportion to their rows.
     """
 
@@ -63,17 +68,19 @@ class FileSlice:
         return sum(file.size for file in (self.slice.base, self.slice.shadow) if file)
 
 
-def plan_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
+def plan_slices(state: TableState, files: Sequence[LiveFile], *, folds: bool = True) -> list[FileSlice]:
     """Every file group that has rows, in order of file group.
 
     Args:
         state: The snapshot's.
-        files: Log files of all live commits after `TableState.log_start` and within the cut, in version order.
+        files: Those of all folds, then of all live commits after `TableState.log_start` and within the cut, in
+            version order.
+        folds: Give the pieces of folds; else only those that are not folded yet.
     """
     slices = state.slices
     groups, pieces = _pieces(slices, files)
-    after = _after_cut(groups, state, files, pieces)
-    pieces = {name: values[after] for name, values in pieces.items()}
+    live = _live(groups, state, files, pieces, folds=folds)
+    pieces = {name: values[live] for name, values in pieces.items()}
     order = np.lexsort((pieces["start"], pieces["block"], pieces["file"], pieces["group"]))
     pieces = {name: values[order] for name, values in pieces.items()}
     bounds = np.searchsorted(pieces["group"], np.arange(len(groups) + 1))
@@ -131,19 +138,35 @@ def _pieces(
     return groups, {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in columns.items()}
 
 
-def _after_cut(
-    groups: Sequence[FileGroup], state: TableState, files: Sequence[LiveFile], pieces: Mapping[str, Ints]
+def _live(
+    groups: Sequence[FileGroup],
+    state: TableState,
+    files: Sequence[LiveFile],
+    pieces: Mapping[str, Ints],
+    *,
+    folds: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Which pieces are newer than the slice of their own file group (S11 ExactlyOnceFold)."""
-    lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
-    cuts = np.zeros((len(groups), len(lanes)), np.int64)
-    for i, group in enumerate(groups):
-        own = state.folded_to(group)
-        for lane, j in lanes.items():
-            cuts[i, j] = own.get(lane, 0)
-    file_lane = np.array([lanes[live.lane] for live in files], np.int64)
-    file_seq = np.array([live.seq for live in files], np.int64)
-    position = pieces["file"]
+    """Which pieces the slice of their own file group does not hold, each event once (S11 ExactlyOnceFold).
+
+    Those of a fold for the file groups that read it; those of a commit for the file groups that slice and folds hold
+    less of.
+    """
+    position, group = pieces["file"], pieces["group"]
     if len(position) == 0:
         return np.empty(0, np.bool_)
-    return file_seq[position] > cuts[pieces["group"], file_lane[position]]
+    lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
+    held = np.zeros((len(groups), len(lanes)), np.int64)
+    for i, own in enumerate(groups):
+        folded = state.folded_to(own)
+        for lane, j in lanes.items():
+            held[i, j] = folded.get(lane, 0)
+    number = {fold.slot: i for i, fold in enumerate(state.folds)}
+    reads = np.array([[folds and own in fold.groups for own in groups] for fold in state.folds], np.bool_)
+    file_fold = np.array([number[live.seq] if live.is_fold else -1 for live in files], np.int64)
+    file_lane = np.array([lanes[live.lane] for live in files], np.int64)
+    file_seq = np.array([live.seq for live in files], np.int64)
+    after = file_seq[position] > held[group, file_lane[position]]
+    of_fold = file_fold[position]
+    if (of_fold < 0).all():
+        return after
+    return np.where(of_fold >= 0, reads[of_fold, group], after)
