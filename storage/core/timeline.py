@@ -304,9 +304,10 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
     for own in entry.file_groups:
         group = FileGroup(own.partition, own.bits, own.bucket)
         base = state.slices[group].cut if group in state.slices else {}
-        if own.parent != base or own.start not in (base, state.folded_to(group)):
+        reached = state.folded_to(group)
+        if own.parent != base or own.start not in (base, reached) or not cut.within(reached, entry.to):
             raise CorruptData(
-                f"entry {entry.seq}: the fold of {group} does not begin where slice and folds end (ExactlyOnceFold)",
+                f"entry {entry.seq}: the fold of {group} does not go on where slice and folds end (ExactlyOnceFold)",
                 hint="a compactor broke the protocol: report it",
             )
     anew = {FileGroup(own.partition, own.bits, own.bucket) for own in entry.file_groups if own.start == own.parent}
