@@ -6,6 +6,7 @@ Knowledge only grows: every refresh reads forward from what is known. Safe for u
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from storage.core.entries import Data, Entry, LaneEntry, LogFile, TableEntry
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.slices import LiveFile
 from storage.core.timeline import Lane, TableState, fold_table
-from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, SnapshotExpired, UnsupportedFormat
+from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, SnapshotExpired, TableError, UnsupportedFormat
 from storage.object_store import ObjectStore
 from storage.pins import unexpired
 
@@ -104,11 +105,17 @@ class Timeline:
                 return None
             winner = self.log.publish(entry)
             if winner.commit_id == entry.commit_id:
-                self.checkpoints.save_table(self.refresh())
+                self._save_checkpoint(entry.seq)
                 return entry
         raise Conflict(
             f"lost {MAX_PUBLISH_TRIES} races for the table lane", hint="fewer processes should compact this table"
         )
+
+    def _save_checkpoint(self, head: int) -> None:
+        """Now and then. The entry is published: what fails now must not look like a failure of that."""
+        if self.checkpoints.is_due(TABLE_LANE, head):
+            with contextlib.suppress(TableError):
+                self.checkpoints.save_table(self.refresh())
 
     def header(self, state: TableState) -> dict[str, Any]:
         """Header fields of the entry of the table lane that follows a state."""
@@ -286,7 +293,8 @@ class Timeline:
         live = [(fold, file) for fold in state.folds for file in fold.files]
         indexes = self.log.indexes([file for _, file in live])
         return [
-            LiveFile(TABLE_LANE, fold.slot, 0, file, index) for (fold, file), index in zip(live, indexes, strict=True)
+            LiveFile(TABLE_LANE, fold.slot, 0, file, index, fold.to)
+            for (fold, file), index in zip(live, indexes, strict=True)
         ]
 
     def _last_before(self, heads: cut.Seqs, limit_ms: int) -> dict[LaneName, int]:

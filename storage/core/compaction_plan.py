@@ -1,12 +1,13 @@
 """When a file group is due for compaction: pure planning, from the sizes that a snapshot knows.
 
 Two reasons of its own, and one of the table's:
-- **commits**: so many commits wait for it, each a piece that every read has to fetch and merge;
+- **commits**: so many commits (or folds of them) wait for it, each a piece that every read has to fetch and merge;
 - **bytes**: its logs are large against its base, so merging is a large part of reading it. As a base grows by what is
   folded into it, each row is rewritten a bounded number of times per doubling;
-- **cold**: a commit waits that lies far behind its lane's head. A file group that hardly ever gets rows would keep
-  shared log files, and the entries that name them, in every reader's way for ever. All file groups with logs are done
-  then, because only a complete compaction lets the log's beginning move for file groups that have no slice at all.
+- **cold**: a commit waits, be it in a fold, that lies far behind its lane's head. A file group that hardly ever gets
+  rows would keep shared log files, and the entries that name them, for ever: in every reader's way, if they are not
+  folded, and in the store. All file groups with logs are done then, because only a complete compaction lets the log's
+  beginning move for file groups that have no slice at all.
 
 Age is counted in commits, not in time: no clock decides anything here (S22 ClockFree).
 """
@@ -62,7 +63,8 @@ def plan_due(
     """
     cold_after = COLD_FACTOR * min_commits
     waiting = {s.group: _waiting(s, files) for s in slices if len(s.rows)}
-    cold = any(heads[lane] - seq >= cold_after for commits in waiting.values() for lane, seq in commits)
+    used = [files[i] for i in {i for file_slice in slices for i in file_slice.file.tolist()}]
+    cold = any(heads[lane] - seq >= cold_after for file in used for lane, seq in file.reach.items())
     due = {}
     for file_slice in slices:
         if file_slice.group not in waiting:
@@ -81,5 +83,5 @@ def plan_due(
 
 
 def _waiting(file_slice: FileSlice, files: Sequence[LiveFile]) -> set[tuple[LaneName, int]]:
-    """(lane, seq) of the commits that have rows for a file group."""
+    """(lane, seq) of the commits and folds that have rows for a file group."""
     return {(files[i].lane, files[i].seq) for i in set(file_slice.file.tolist())}

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from storage.core import cut
 from storage.core.entries import LogFile, LogIndex, SliceFile
-from storage.core.names import TABLE_LANE, LaneName
+from storage.core.names import LaneName
 from storage.core.timeline import FileGroup, TableState
 
 Ints = npt.NDArray[np.int64]
@@ -24,7 +25,7 @@ class LiveFile:
     """A log file of a commit within the snapshot's cut, or of a fold, with its index at hand.
 
     Order of a list of these: (arrival, place in the entry); versions resolve ties by it. A fold's file is in the table
-    lane and has arrival 0, so that it comes first: its registers know their versions.
+    lane and has arrival 0, so that it comes first: its registers know their versions. ``to`` is how far it reaches.
     """
 
     lane: LaneName
@@ -32,10 +33,16 @@ class LiveFile:
     arrival: int
     file: LogFile
     index: LogIndex
+    to: cut.Seqs | None = None
 
     @property
     def is_fold(self) -> bool:
-        return self.lane == TABLE_LANE
+        return self.to is not None
+
+    @property
+    def reach(self) -> cut.Seqs:
+        """Per lane the last entry that may have rows in it."""
+        return {self.lane: self.seq} if self.to is None else self.to
 
 
 @dataclass(frozen=True, slots=True)

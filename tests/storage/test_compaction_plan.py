@@ -7,7 +7,7 @@ import pytest
 
 from storage.core.compaction_plan import COLD_FACTOR, Due, plan_due
 from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, SliceFile
-from storage.core.names import LaneName, Path
+from storage.core.names import TABLE_LANE, LaneName, Path
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.timeline import FileGroup
 
@@ -96,3 +96,11 @@ def test_one_cold_commit_makes_everything_with_logs_due(behind: int, cold: bool)
     found = due([group(0, [0], base=1000), group(1, [1], base=1000)], files, head=100)
     assert {why.reason for why in found.values()} == ({"cold"} if cold else set())
     assert set(found) == ({0, 1} if cold else set())
+
+
+@pytest.mark.parametrize(("behind", "cold"), [(COLD_FACTOR * 3 - 1, False), (COLD_FACTOR * 3, True)])
+def test_a_fold_counts_as_one_commit_and_is_as_cold_as_what_is_in_it(behind: int, cold: bool) -> None:  # noqa: FBT001
+    file = log_file(TABLE_LANE, 7)
+    fold = LiveFile(TABLE_LANE, 7, 0, file.file, EMPTY, {A: 100, B: 100 - behind})
+    found = due([group(0, [0], base=1000)], [fold], head=100)
+    assert found == ({0: Due(1, 1, 1000, "cold")} if cold else {})
