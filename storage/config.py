@@ -155,6 +155,33 @@ def build_schema(config: TableConfig) -> TableSchema:
     )
 
 
+def configuration(schema: TableSchema) -> dict[str, Any]:
+    """The configuration from which `load_config` and `build_schema` make this very schema, ids included.
+
+    Plain values, so that one can be changed and checked as a whole again.
+    """
+    return {
+        "key": list(schema.key),
+        "partition_by": list(schema.partition_by),
+        "buckets": 1 << schema.bucket_bits,
+        "columns": {c.name: {"type": format_type(c.type), "default": c.default} for c in schema.columns},
+        "groups": {
+            group.name: {
+                "columns": list(group.columns),
+                "ordering": list(group.ordering),
+                "merge": group.merge,
+                "functions": {
+                    f.column: {f.name: {"delimiter": f.delimiter}} if f.name == "listagg" else f.name
+                    for f in group.functions
+                },
+                "state": dict(group.state),
+            }
+            for group in schema.groups
+        },
+        "streams": {s.name: {"groups": list(s.groups), "on_delete": s.on_delete} for s in schema.streams},
+    }
+
+
 def _check_names(config: TableConfig) -> None:
     for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
         folded = Counter(name.lower() for name in given)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from storage.core import names
 from storage.core.model import Column, Function, Group, Stream, make_field
-from storage.core.modes import mode_of
+from storage.core.modes import mode_name, mode_of
 from storage.core.modes.functions import input_type
 from storage.core.names import StreamName
 from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
@@ -84,6 +84,11 @@ class TableSchema:
             for name in group.columns
             if by_name[name].since > min(by_name[other].since for other in group.columns)
         )
+
+    @property
+    def reader_features(self) -> list[str]:
+        """What a version must know to read the table."""
+        return sorted({f"merge-{mode_name(group)}" for group in self.groups})
 
     @property
     def sort_column(self) -> str:
