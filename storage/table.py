@@ -30,8 +30,8 @@ from storage.core.timeline import TableState
 from storage.errors import Conflict
 from storage.object_store import check_capability, open_store
 from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
-from storage.services.fold import FoldResult, run_fold
 from storage.services.evolution import SchemaChange, add_column, add_group, add_stream, set_default, widen_column
+from storage.services.fold import FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.savepoints import (
     SavepointInfo,
