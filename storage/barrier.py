@@ -60,10 +60,14 @@ def fence_lane(timeline: Timeline, lane: LaneName, owner: str, *, after: int = 0
     log, clock = timeline.log, timeline.clock
     for _ in range(MAX_FENCE_TRIES):
         if barrier:
-            for entry in lane_entries(log.read_after(lane, after)):
+            fresh = lane_entries(log.read_after(lane, after))
+            for entry in fresh:
                 if isinstance(entry, Claim) and entry.barrier == barrier:
                     return entry.seq
-        after = log.head(lane, after)
+            # Not the lane's head as it is by now: a claim of this barrier may have come meanwhile, and it is the first.
+            after += len(fresh)
+        else:
+            after = log.head(lane, after)
         last = log.entry(lane, after) if after else None
         # Stamps ascend within a lane: whoever reads its last entry has seen the largest (W2).
         timeline.stamps.observe(last.stamp if last else 0)
