@@ -159,7 +159,7 @@ def fitting(value: Any, type_name: str) -> Any:
     """NULL where a result does not fit its column."""
     if type_name.startswith("decimal"):
         precision, scale = (int(part) for part in type_name[len("decimal(") : -1].split(","))
-        return value if abs(value) < decimal.Decimal(10) ** (precision - scale) else None
+        return value if value.copy_abs() < decimal.Decimal(10) ** (precision - scale) else None
     bits = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}[type_name]
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
 
