@@ -1,0 +1,15 @@
+"""Deterministic simulation of a table under concurrency and faults, over the real `storage` code.
+
+    plan.py       what one seed means: table, jobs, faults, limits
+    scheduler.py  processes as threads of which one runs; time; what a crash is
+    disk.py       the objects, and answers and requests that are still under way
+    faults.py     what goes wrong, drawn from the seed
+    store.py      a process's view of the disk: every call is a point where others may run
+    history.py    the timeline read again by code of its own; invariants of every entry
+    judge.py      what was promised to callers, and what a reader must see
+    actors.py     writers, compactors, readers
+    run.py        one schedule from beginning to end
+    mutants.py    broken versions of the real code that must be found
+
+Replay: the same seed gives the same trace, byte for byte. Nothing here draws from anything but the seed.
+"""

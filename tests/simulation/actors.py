@@ -1,0 +1,224 @@
+"""Who takes part: writers, compactors and readers. Each is what a program would be that uses `storage`.
+
+An actor's process may crash, freeze and fail at any call; whoever started it then starts another, as a cluster would.
+What a process may end with is listed (`FAILURES`, and what else its actor says); anything else is a finding.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storage.core.cut import Cut
+from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
+from storage.table import Table
+from storage.writer import Commit, Writer, write_rows
+from tests.simulation.history import TABLE, Batch
+from tests.simulation.scheduler import Crash, Process
+from tests.storage.world import to_arrow
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+FAILURES = (StoreUnavailable, CommitUnknown, OSError)
+"""What the store's misbehaviour may look like to a caller."""
+MAX_INCARNATIONS = 20  # after the last fault; a job that needs more will never be done
+
+
+@dataclass(eq=False)
+class Worker:
+    """Work in pieces; a new process takes over after a failure."""
+
+    simulation: Simulation
+    name: str
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything left to do."""
+        raise NotImplementedError
+
+    def work(self, process: Process, table: Table) -> None:
+        """Do one piece; it counts as done (or given up) from its beginning on."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        self.simulation.start(self.name, self._live)
+
+    def _live(self, process: Process) -> None:
+        try:
+            table = self.simulation.table(process)
+            while self.busy:
+                self.work(process, table)
+        except CorruptData as error:
+            self.simulation.judge.excuse(error)
+        except (Crash, *FAILURES) as error:
+            if self.simulation.scheduler.failure is not None:
+                raise
+            self.simulation.note(process, error)
+            if self.busy:
+                self.start()
+
+
+@dataclass(eq=False)
+class Job:
+    """A streaming query: its batches, how far it has noted them as done, and the incarnations of its writer.
+
+    ``noted`` is what Spark's checkpoint would hold. Two incarnations at once are what an impatient cluster makes of a
+    frozen one: the older is a zombie. After a restore the job goes on where the table says that its lane is.
+    """
+
+    simulation: Simulation
+    lane: str
+    batches: list[Batch]
+    noted: int = -1
+    started: int = 0
+    started_late: int = 0
+    running: int = 0
+    ended: bool = field(default=False)
+
+    @property
+    def done(self) -> bool:
+        return self.ended or self.noted == len(self.batches) - 1
+
+    def start(self) -> None:
+        """Start an incarnation."""
+        self.started += 1
+        self.running += 1
+        self.simulation.start(f"{self.lane}.{self.started}", self._live, self._impatient)
+
+    def resume(self) -> None:
+        """The table was restored, perhaps: see whether batches must be sent again."""
+        if not self.ended and self.running == 0:
+            self.start()
+
+    def _impatient(self) -> None:
+        if not self.done and self.simulation.chance.random() < 2 / 3:
+            self.start()
+
+    def _live(self, process: Process) -> None:
+        simulation = self.simulation
+        try:
+            self._write(process)
+        except CorruptData as error:
+            simulation.judge.excuse(error)
+            self.ended = True
+        except (*FAILURES, Fenced) as error:
+            simulation.note(process, error)
+        except Conflict as error:
+            simulation.note(process, error)
+            if self.lane not in simulation.history.table.closed:
+                raise
+            self.ended = True
+        except Crash:
+            if simulation.scheduler.failure is not None:
+                raise
+        self.running -= 1
+        if not self.done and self.running == 0:
+            self.started_late += not simulation.faults.active(simulation.scheduler.step)
+            assert self.started_late < MAX_INCARNATIONS, f"job {self.lane} does not get done"
+            self.start()
+
+    def _write(self, process: Process) -> None:
+        simulation = self.simulation
+        judge = simulation.judge
+        older_than = judge.newest_stamp()
+        stream, query = self.batches[0].stream, self.batches[0].query
+        with simulation.table(process).writer(stream, lane=self.lane, owner=process.name, query_id=query) as writer:
+            last = writer.last_batch(query)
+            judge.check_resumed(self.lane, writer.epoch, last)
+            self.noted = min(self.noted, -1 if last is None else last)
+            # Spark replays its last batch, done or not.
+            number = max(self.noted + simulation.chance.choice([0, 1]), 0)
+            while number < len(self.batches):
+                batch = self.batches[number]
+                commit = self._append(writer, batch)
+                judge.acknowledge(batch, commit, older_than)
+                simulation.scheduler.log(process, f"acknowledged {number} as {commit.seq}")
+                simulation.scheduler.pause(process)
+                self.noted = max(self.noted, number)
+                number += 1
+
+    def _append(self, writer: Writer, batch: Batch) -> Commit:
+        """Append a batch, or have it replayed; half of those who meet a failure try again with the same writer."""
+        name, source = (batch.query, batch.number), {"id": batch.id}
+        rows = to_arrow(self.simulation.plan.config, batch.rows, batch.stream)
+        chance = self.simulation.chance
+        try:
+            if chance.random() < 2 / 3:
+                return writer.append(rows, batch=name, source=source)
+            begun = writer.begin(name)
+            if isinstance(begun, Commit):
+                return begun
+            half = len(rows) // 2
+            parts = [write_rows(begun, part, task=task) for task, part in enumerate((rows[:half], rows[half:]))]
+            return writer.commit(begun, parts, source=source)
+        except StoreUnavailable:
+            if chance.random() < 1 / 2:
+                raise
+        return writer.append(rows, batch=name, source=source)
+
+
+@dataclass(eq=False)
+class Compactor(Worker):
+    """Compacts some file groups, some times."""
+
+    runs: int
+
+    @property
+    def busy(self) -> bool:
+        return self.runs > 0
+
+    def work(self, process: Process, table: Table) -> None:
+        self.runs -= 1
+        chance = self.simulation.chance
+        share = chance.choice([1.0, 1.0, 0.5])
+        try:
+            result = table.compact(only=lambda _: chance.random() < share)
+        except (Conflict, SnapshotExpired) as error:
+            if not self.simulation.history.table.disturbed:
+                raise
+            self.simulation.note(process, error)
+        else:
+            self.simulation.scheduler.log(process, f"compacted {len(result.done)}, skipped {len(result.skipped)}")
+
+
+@dataclass(eq=False)
+class Reader(Worker):
+    """Reads the head, times, and cuts that were read before; compares every answer."""
+
+    runs: int
+
+    @property
+    def busy(self) -> bool:
+        return self.runs > 0
+
+    def work(self, process: Process, table: Table) -> None:
+        self.runs -= 1
+        simulation = self.simulation
+        chance, judge = simulation.chance, simulation.judge
+        kind = chance.choice(["head", "head", "kept", "time"])
+        if kind == "kept" and simulation.kept:
+            simulation.check_kept(table, chance.choice(simulation.kept))
+        elif kind == "time":
+            moment = judge.draw_moment(chance)
+            try:
+                cut = self._compare(table, dt.datetime.fromtimestamp(moment / 1000, dt.UTC))
+            except InvalidInput:
+                created = judge.history.lanes[TABLE][0]["committed_at_ms"]
+                assert moment < created, f"the table was created at {created}, so it was there at {moment}"
+            else:
+                simulation.kept.append(str(cut))
+        else:
+            acked = dict(judge.acked)
+            cut = self._compare(table, None)
+            judge.check_complete(acked, cut)
+            simulation.kept.append(str(cut))
+
+    def _compare(self, table: Table, as_of: dt.datetime | str | None) -> Cut:
+        chance, judge = self.simulation.chance, self.simulation.judge
+        snapshot = table.snapshot(as_of)
+        groups = list(judge.config["groups"])
+        require = [] if chance.random() < 3 / 4 else chance.sample(groups, chance.randint(1, len(groups)))
+        judge.check_answer(snapshot.cut, snapshot.to_arrow(require=require), require)
+        return snapshot.cut

@@ -1,0 +1,41 @@
+"""The environment damages one file: removes it, cuts it short, or flips a byte.
+
+Only what a reader can know to be wrong: an entry that is removed looks like one that was never written, so entries are
+torn, not removed (`verify` tells a hole in a lane).
+"""
+
+from __future__ import annotations
+
+import random
+
+from tests.simulation.disk import Disk
+from tests.simulation.history import History
+
+
+def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ...]:
+    """Damage an object, unseen by those who watch the disk.
+
+    Returns:
+        How an error may name it.
+    """
+    path = chance.choice(sorted(path for path in disk.objects if not path.startswith("_weft/probe/")))
+    data = disk.objects[path]
+    is_slot = "/timeline/" in path
+    match chance.choice(["cut", "flip"] if is_slot else ["remove", "cut", "flip"]):
+        case "remove":
+            del disk.objects[path]
+        case "cut":
+            disk.objects[path] = data[: chance.randrange(len(data))]
+        case _:
+            place = chance.randrange(len(data))
+            disk.objects[path] = data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :]
+    return (path, *_words(path, history))
+
+
+def _words(path: str, history: History) -> list[str]:
+    """How errors call an entry: by lane and number."""
+    for lane, entries in history.lanes.items():
+        for entry in entries:
+            if path.endswith(f"timeline/{f'lanes/{lane}' if lane else 'table'}/{entry['seq']:020d}.json"):
+                return [f"entry {entry['seq']} of {f'lane {lane!r}' if lane else 'the table lane'}"]
+    return []

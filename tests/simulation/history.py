@@ -1,0 +1,194 @@
+"""The timeline as it stands on the disk, read by code of its own: no decoder, fold or state of `storage` is used here.
+
+Every change of the disk passes through `History.watch`; what an entry must be is checked when it appears:
+S1 SlotWriteOnce, S2 LaneContiguous, S3 EpochMonotone, S5 NoPhantom, S6 BatchExactlyOnce, S7 NoDangling, S10 CutChain
+(with `table_lane`), S18 VoidNeverVisible and S19 RevMonotone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.scheduler import Violation
+from tests.simulation.table_lane import Entry, TableLane
+
+_SLOT = re.compile(r"_weft/timeline/(?:table|lanes/(?P<lane>[^/]+))/(?P<seq>\d{20})\.json")
+_CHECKSUM = re.compile(rb',"sha256":"([0-9a-f]{64})"\}')
+_CHECKSUM_BYTES = len(b',"sha256":"') + 64 + len(b'"}')
+TABLE = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a writer may commit: rows fixed before the schedule began. ``number`` counts within the lane's query."""
+
+    id: int
+    lane: str
+    stream: str
+    query: str
+    number: int
+    rows: list[dict[str, Any]]
+
+
+class History:
+    """All entries so far, and the rules that each new one must keep.
+
+    Attributes:
+        lanes: Per lane its entries in order; "" is the table lane.
+        table: What the table lane says.
+    """
+
+    def __init__(self, objects: Mapping[str, bytes], batches: Mapping[int, Batch]) -> None:
+        self.lanes: dict[str, list[Entry]] = {TABLE: []}
+        self.table = TableLane()
+        self._objects = objects
+        self._batches = batches
+
+    def watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
+        """A change of the disk.
+
+        Raises:
+            Violation: It must not be.
+        """
+        match = _SLOT.fullmatch(path)
+        if match is None:
+            return
+        if before is not None or now is None:
+            raise Violation(f"S1 SlotWriteOnce: {path} was {'removed' if now is None else 'overwritten'}")
+        entry = _decoded(path, now)
+        lane, seq = match["lane"] or TABLE, int(match["seq"])
+        self._check_place(entry, lane, seq)
+        if lane == TABLE:
+            self._check_table_entry(entry)
+        else:
+            self._check_lane_entry(entry)
+        self.lanes.setdefault(lane, []).append(entry)
+
+    def live_data(self, lane: str, until: int, table: int) -> Iterator[Entry]:
+        """Commits of a lane up to a slot that count in a snapshot of that prefix of the table lane."""
+        for entry in self.lanes.get(lane, [])[:until]:
+            if entry["kind"] == "DATA" and self.table.is_live(lane, entry["seq"], table):
+                yield entry
+
+    def _check_place(self, entry: Entry, lane: str, seq: int) -> None:
+        known = self.lanes.get(lane, [])
+        if (entry["lane"], entry["seq"]) != (lane, seq):
+            raise Violation(f"S2 LaneContiguous: slot {seq} of {lane!r} says it is {entry['seq']} of {entry['lane']!r}")
+        if seq != len(known) + 1:
+            raise Violation(f"S2 LaneContiguous: slot {seq} of {lane!r} is written, and slot {len(known) + 1} is free")
+        if entry["prev_id"] != (known[-1]["commit_id"] if known else ""):
+            raise Violation(f"S2 LaneContiguous: entry {seq} of {lane!r} does not chain to the one before")
+        if known and entry["committed_at_ms"] < known[-1]["committed_at_ms"]:
+            raise Violation(f"entry {seq} of {lane!r} goes back in time, so that as_of would be wrong")
+
+    def _check_lane_entry(self, entry: Entry) -> None:
+        lane, seq = entry["lane"], entry["seq"]
+        known = self.lanes.get(lane, [])
+        if lane not in self.table.lane_ids:
+            raise Violation(f"lane {lane!r} is written before it is declared")
+        epoch = known[-1]["epoch"] if known else 0
+        if entry["epoch"] != epoch + (entry["kind"] == "CLAIM"):
+            raise Violation(
+                f"S3 EpochMonotone: {entry['kind']} {seq} of {lane!r} has epoch {entry['epoch']} after epoch {epoch}"
+            )
+        if known and entry["table_rev"] < known[-1]["table_rev"]:
+            raise Violation(f"S19 RevMonotone: entry {seq} of {lane!r} goes back in revision")
+        if known and entry["stamp"] <= known[-1]["stamp"]:
+            raise Violation(f"S22 ClockFree: entry {seq} of {lane!r} has a smaller stamp than the one before")
+        if entry["kind"] != "DATA":
+            return
+        if entry["table_rev"] not in self.table.revisions:
+            raise Violation(
+                f"S19 RevMonotone: entry {seq} of {lane!r} has revision {entry['table_rev']}, which is none"
+            )
+        self._check_barriers(entry, known)
+        self._check_batch(entry)
+        self._check_files(entry, log_files(entry, self._objects))
+
+    def _check_barriers(self, entry: Entry, known: list[Entry]) -> None:
+        """Nobody writes after the claim of a barrier without knowing what the barrier was for."""
+        for claim in known:
+            slot = claim.get("barrier", 0)
+            if not slot:
+                continue
+            if self.table.intent is not None and self.table.intent["seq"] == slot:
+                raise Violation(f"S18 VoidNeverVisible: entry {entry['seq']} of {entry['lane']!r} crosses a barrier")
+            done = next((r.done for r in self.table.restorations if r.intent == slot), 0)
+            if entry["table_rev"] < done:
+                raise Violation(
+                    f"S18 VoidNeverVisible: entry {entry['seq']} of {entry['lane']!r} ignores the restore of {slot}"
+                )
+        if entry["seq"] > self.table.closed.get(entry["lane"], entry["seq"]):
+            raise Violation(f"entry {entry['seq']} of {entry['lane']!r} is in a closed lane")
+
+    def _check_batch(self, entry: Entry) -> None:
+        batch = self._batches.get(entry["source"].get("id", -1))
+        asked = batch and (batch.lane, batch.stream, batch.query, batch.number)
+        if asked is None or asked != (entry["lane"], entry["stream"], entry["query_id"], entry["batch"]):
+            raise Violation(f"S5 NoPhantom: nobody asked for entry {entry['seq']} of {entry['lane']!r}")
+        for other in self.live_data(entry["lane"], entry["seq"], len(self.lanes[TABLE])):
+            if (other["query_id"], other["batch"]) == (entry["query_id"], entry["batch"]):
+                raise Violation(f"S6 BatchExactlyOnce: batch {asked} is in entries {other['seq']} and {entry['seq']}")
+
+    def _check_files(self, entry: Entry, references: Iterator[Mapping[str, Any]]) -> None:
+        for file in references:
+            data = self._objects.get(file["path"])
+            if data is None or len(data) != file["size"] or zlib.crc32(data) != file["crc32"]:
+                raise Violation(
+                    f"S7 NoDangling: entry {entry['seq']} of {entry['lane']!r} refers to {file['path']}, "
+                    f"which {'is not there' if data is None else 'has other bytes'}"
+                )
+
+    def _check_table_entry(self, entry: Entry) -> None:
+        slices = self._slices(entry)
+        if entry["kind"] in {"BASE", "DONE"}:
+            self._check_files(entry, slice_files(slices))
+            for made in slices:
+                if any(seq > len(self.lanes.get(lane, ())) for lane, seq in made["cut"].items()):
+                    raise Violation(f"S8 SnapshotAtomic: entry {entry['seq']} holds what no lane has: {made['cut']}")
+        claims = {lane: [e for e in own if e["kind"] == "CLAIM"] for lane, own in self.lanes.items()}
+        self.table.add(entry, slices, claims)
+
+    def _slices(self, entry: Entry) -> list[Mapping[str, Any]]:
+        """Slices that an entry publishes or takes back."""
+        if entry["kind"] == "BASE":
+            return _sidecar(entry["slices"], self._objects)
+        if entry["kind"] == "DONE" and self.table.intent is not None and self.table.intent["restore"] is not None:
+            return _sidecar(self.table.intent["restore"]["slices"], self._objects)
+        return []
+
+
+def _decoded(path: str, data: bytes) -> Entry:
+    body, end = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    match = _CHECKSUM.fullmatch(end)
+    if match is None or match[1].decode() != hashlib.sha256(body).hexdigest():
+        raise Violation(f"{path} is written without its checksum")
+    return json.loads(data)
+
+
+def _sidecar(reference: Any, objects: Mapping[str, bytes]) -> Any:
+    """What a part of an entry says, in place or beside it."""
+    if not isinstance(reference, dict) or "sha256" not in reference:
+        return reference
+    data = objects.get(reference["path"])
+    if data is None or hashlib.sha256(data).hexdigest() != reference["sha256"]:
+        raise Violation(f"S7 NoDangling: {reference['path']} is not there, but an entry refers to it")
+    return json.loads(data)
+
+
+def log_files(entry: Entry, objects: Mapping[str, bytes]) -> Iterator[Mapping[str, Any]]:
+    """Files of a DATA or FOLD entry; their index sidecars must be there too."""
+    for file in entry["files"]:
+        _sidecar(file["index"], objects)
+        yield file["file"]
+
+
+def slice_files(slices: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for made in slices:
+        yield from (file for file in (made["base"], made["shadow"]) if file is not None)

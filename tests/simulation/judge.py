@@ -1,0 +1,177 @@
+"""What was promised, and what a reader must therefore see.
+
+The expected answer of a cut is the oracle's, over the commits that the history holds up to there: S4 AckedDurable, S5
+NoPhantom, S8 SnapshotAtomic, S9 SnapshotStable, S11 ExactlyOnceFold, S12 ConsistentRead, S14 NoResurrection, S18
+VoidNeverVisible and S22 ClockFree are all this one comparison, made at cuts that differ.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from storage.core.cut import PREFIX, Cut, parse_cut
+from storage.errors import CorruptData
+from storage.writer import Commit
+from tests.oracle import Oracle
+from tests.simulation.history import TABLE, Batch, History
+from tests.simulation.scheduler import Violation
+from tests.storage.world import canonical
+from tests.strategies import Config
+
+Answer = dict[Any, dict[str, Any]]
+LANE_BITS = 20
+
+
+@dataclass
+class Judge:
+    """Keeps what callers were told, and compares.
+
+    Attributes:
+        distinct: No two events tie, so the order in which commits arrived must not matter at all.
+        acked: Per lane the last entry that was acknowledged.
+        damaged: What the environment has damaged: path, and how errors may name it.
+        reads: Answers that were compared.
+    """
+
+    config: Config
+    batches: Mapping[int, Batch]
+    history: History
+    distinct: bool
+    acked: dict[str, int] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
+    reads: int = 0
+
+    def heads(self) -> dict[str, int]:
+        """Where the table lane and every writer's lane end now; one that was closed ends there for ever."""
+        own = self.history.lanes
+        return {TABLE: len(own[TABLE])} | {
+            lane: self.history.table.closed.get(lane, len(own.get(lane, ()))) for lane in self.history.table.lane_ids
+        }
+
+    def newest_stamp(self) -> int:
+        """What a writer that enters later must order itself after (W2)."""
+        return max(entry["stamp"] for entries in self.history.lanes.values() for entry in entries)
+
+    def draw_moment(self, chance: random.Random) -> int:
+        """A time at which something was committed, or one close by."""
+        moments = [entry["committed_at_ms"] for own in self.history.lanes.values() for entry in own]
+        return chance.choice(moments) + chance.choice([-1, 0, 0, 1])
+
+    def acknowledge(self, batch: Batch, commit: Commit, older_than: int) -> None:
+        """A writer was told that its batch is committed.
+
+        Args:
+            batch: What it wrote.
+            commit: What it was told.
+            older_than: Newest stamp when the writer entered.
+        """
+        entries = self.history.lanes.get(batch.lane, [])
+        entry = entries[commit.seq - 1] if 0 < commit.seq <= len(entries) else None
+        if entry is None or entry["kind"] != "DATA" or entry["source"] != {"id": batch.id}:
+            raise Violation(f"S4 AckedDurable: {batch.lane}/{batch.number} was acknowledged as entry {commit.seq}")
+        if not commit.replayed and entry["stamp"] <= older_than:
+            raise Violation(f"W2: {batch.lane}/{batch.number} is ordered before what its writer knew")
+        self.acked[batch.lane] = max(self.acked.get(batch.lane, 0), commit.seq)
+
+    def check_resumed(self, lane: str, epoch: int, last: int | None) -> None:
+        """A writer that has claimed a lane knows its last batch that counts (S6)."""
+        entries = self.history.lanes[lane]
+        claim = next(entry["seq"] for entry in entries if entry["epoch"] == epoch)
+        # What was restored after the claim fences the writer; it cannot know of it yet.
+        fencing = [r.done for r in self.history.table.restorations if r.heads.get(lane, 0) > claim]
+        live = list(self.history.live_data(lane, claim, min(fencing, default=len(self.history.lanes[TABLE]) + 1) - 1))
+        expected = live[-1]["batch"] if live else None
+        if last != expected:
+            raise Violation(f"S6 BatchExactlyOnce: claim {epoch} of {lane} goes on after batch {last}, not {expected}")
+
+    def check_complete(self, before: Mapping[str, int], cut: Cut) -> None:
+        """S4: a head snapshot holds all that was acknowledged before it was asked for, and nothing that is not."""
+        for lane, seq in before.items():
+            if cut.lanes.get(lane, 0) < seq:
+                raise Violation(f"S4 AckedDurable: {cut} lacks entry {seq} of {lane}, which was acknowledged")
+        for lane, seq in {TABLE: cut.table, **cut.lanes}.items():
+            if seq > len(self.history.lanes.get(lane, ())):
+                raise Violation(f"S2 LaneContiguous: {cut} reaches beyond lane {lane!r}")
+
+    def check_answer(self, cut: Cut, table: pa.Table, require: Iterable[str] = ()) -> None:
+        """The answer of a snapshot, all columns, is the oracle's."""
+        self.reads += 1
+        self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), self.expected(cut, require))
+
+    def check_restored(self, done: int, to: str | None) -> None:
+        """S18: right after a restore the table is what it was at its target; None where that was a time."""
+        restored = next(r for r in self.history.table.restorations if r.done == done)
+        closed = {lane: seq for lane, seq in self.history.table.closed.items() if lane in restored.void}
+        after = Cut(done, {**closed, **restored.heads})
+        if to is None:
+            target = Cut(restored.table, restored.keep)
+            if closed:
+                return  # the INTENT does not say how far a closed lane went then
+        elif to.startswith(PREFIX):
+            target = parse_cut(to)
+        else:
+            entry = next(e for e in self.history.lanes[TABLE] if e["kind"] == "SAVEPOINT" and e["name"] == to)
+            target = Cut(entry["table"], entry["lanes"])
+        self._compare(f"S18 VoidNeverVisible: restored to {target}", self.expected(after), self.expected(target))
+
+    def check_undone(self, done: int, stream: str, since: dt.datetime, before: Mapping[str, int]) -> None:
+        """S18: right after an undo the stream's commits since then are void, and nothing else is.
+
+        Except what came while the undo began, after ``before``: a clock that is behind may have dated it back.
+        """
+        undone = next(r for r in self.history.table.restorations if r.done == done)
+        limit = int(since.timestamp() * 1000)
+        for lane, own in self.history.table.streams.items():
+            for entry in self.history.lanes.get(lane, [])[: before.get(lane, 0)]:
+                was = self.history.table.is_live(lane, entry["seq"], undone.intent - 1)
+                gone = lane in undone.void and own == stream and entry["committed_at_ms"] >= limit
+                if self.history.table.is_live(lane, entry["seq"], done) != (was and not gone):
+                    raise Violation(
+                        f"S18 VoidNeverVisible: undo of {stream} since {limit}: entry {entry['seq']} of {lane}"
+                    )
+
+    def expected(self, cut: Cut, require: Iterable[str] = ()) -> Answer:
+        """The oracle's answer over exactly the live commits up to a cut."""
+        ids = self.history.table.lane_ids
+        commits = [
+            (entry["stamp"] << LANE_BITS | ids[lane], self.batches[entry["source"]["id"]])
+            for lane, until in cut.lanes.items()
+            for entry in self.history.live_data(lane, until, cut.table)
+        ]
+        if self.distinct:
+            # S22: any order of arrival will do; the one least like that of the stamps is the best test.
+            commits = [(-arrival, batch) for arrival, batch in commits]
+        oracle = Oracle(self.config)
+        for arrival, batch in sorted(commits, key=lambda commit: commit[0]):
+            oracle.append(batch.stream, batch.rows, arrival)
+        return {
+            canonical(key): {name: canonical(value) for name, value in row.items()}
+            for key, row in oracle.read(require).items()
+        }
+
+    def excuse(self, error: CorruptData) -> None:
+        """Data may be called corrupt only where it is, and by its name."""
+        if not any(name in error.message for name in self.damaged):
+            raise Violation(f"{error.code} without damage, or without its name: {error.message}") from error
+
+    def _answer(self, table: pa.Table) -> Answer:
+        result: Answer = {}
+        for row in table.to_pylist():
+            key = canonical(tuple(row[name] for name in self.config["key"]))
+            if key in result:
+                raise Violation(f"S15 KeySingleHome: key {key} comes twice")
+            result[key] = {name: canonical(value) for name, value in row.items()}
+        return result
+
+    def _compare(self, what: str, got: Answer, expected: Answer) -> None:
+        if got == expected:
+            return
+        keys = sorted((key for key in {*got, *expected} if got.get(key) != expected.get(key)), key=repr)
+        lines = [f"  {key}: got {got.get(key)}\n  {' ' * len(repr(key))}  not {expected.get(key)}" for key in keys]
+        raise Violation("\n".join([what, *lines]))

@@ -1,0 +1,121 @@
+"""Operators: savepoints, restores, undo, closing and fencing of lanes, each now and then, while everybody else goes on.
+
+An action is one method: what it does, what it may be refused with, and what must hold once it has been acknowledged.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
+from storage.table import Table
+from tests.simulation.actors import Worker
+from tests.simulation.scheduler import Process
+
+MAX_TRIES = 3  # of one action
+
+
+@dataclass(eq=False)
+class Operator(Worker):
+    """Does one action after the other; after a failure half of them are tried again."""
+
+    todo: list[str]
+    tries: int = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.todo)
+
+    def work(self, process: Process, table: Table) -> None:
+        action = self.todo[0]
+        self.tries += 1
+        self.simulation.scheduler.log(process, f"begins {action}")
+        if self.tries == MAX_TRIES or self.simulation.chance.random() < 1 / 2:
+            self._next()  # whatever becomes of it
+        try:
+            ACTIONS[action](self, table)
+        except (Conflict, NotFound, SnapshotExpired, InvalidInput) as error:
+            if not isinstance(error, REFUSALS[action]):
+                raise
+            self.simulation.note(process, error)
+        if self.tries:
+            self._next()
+
+    def _next(self) -> None:
+        self.todo.pop(0)
+        self.tries = 0
+
+    def _savepoint(self, table: Table) -> None:
+        simulation = self.simulation
+        name = f"sp{simulation.chance.randrange(1_000_000)}"
+        as_of = simulation.chance.choice([None, *simulation.kept])
+        made = table.savepoint(name, as_of)
+        simulation.kept.append(name)
+        at = (made.cut.table, dict(made.cut.lanes))
+        assert simulation.history.table.savepoints.get(name, at) == at, f"{name} is not at {at}"
+
+    def _release(self, table: Table) -> None:
+        known = table.savepoints()
+        if known:
+            table.release_savepoint(self.simulation.chance.choice(known).name)
+
+    def _restore(self, table: Table) -> None:
+        simulation = self.simulation
+        if not simulation.kept or simulation.chance.random() < 1 / 4:
+            result = table.restore(_time(simulation.judge.draw_moment(simulation.chance)))
+            simulation.judge.check_restored(result.entry, None)
+        else:
+            to = simulation.chance.choice(simulation.kept)
+            result = table.restore(to)
+            simulation.judge.check_restored(result.entry, to)
+        simulation.resume_jobs()
+
+    def _undo(self, table: Table) -> None:
+        simulation = self.simulation
+        stream = simulation.chance.choice(list(simulation.judge.config["streams"]))
+        since = _time(simulation.judge.draw_moment(simulation.chance))
+        before = simulation.judge.heads()
+        result = table.undo(stream, since)
+        simulation.judge.check_undone(result.entry, stream, since, before)
+        simulation.resume_jobs()
+
+    def _close(self, table: Table) -> None:
+        lane = self._lane()
+        head = table.close_lane(lane)
+        assert self.simulation.history.table.closed.get(lane) == head, f"lane {lane} is not closed at {head}"
+
+    def _fence(self, table: Table) -> None:
+        lane = self._lane()
+        seq = table.fence(lane)
+        entry = self.simulation.history.lanes[lane][seq - 1]
+        assert entry["kind"] == "CLAIM", f"lane {lane} was fenced by {entry['kind']}"
+
+    def _lane(self) -> str:
+        return self.simulation.chance.choice(list(self.simulation.plan.lanes))
+
+
+def _time(milliseconds: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)
+
+
+ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
+    "savepoint": Operator._savepoint,
+    "release": Operator._release,
+    "restore": Operator._restore,
+    "undo": Operator._undo,
+    "close": Operator._close,
+    "fence": Operator._fence,
+}
+
+REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
+    "savepoint": (NotFound, SnapshotExpired),
+    "release": (NotFound,),
+    "restore": (NotFound, SnapshotExpired, InvalidInput),
+    "undo": (NotFound, SnapshotExpired),
+    "close": (NotFound, Conflict),
+    "fence": (NotFound, Conflict),
+}
+"""NotFound: it is not there yet, or not any more. InvalidInput: a time before the table was made."""

@@ -1,0 +1,117 @@
+"""What one seed means: the table, the batches, who takes part, what goes wrong, and the limits of the code under test.
+
+Everything about a schedule that is not an interleaving is decided here, before it begins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+from tests.simulation.faults import MOODS
+from tests.simulation.history import Batch
+from tests.simulation.operators import ACTIONS
+from tests.simulation.tables import draw_batch, draw_config, draw_keys
+from tests.strategies import Config
+
+FAULT_STEPS = 600  # faults end here, about where a schedule without faults would
+
+LIMITS: Mapping[str, list[int]] = {
+    "storage.log_file:BLOCK_MIN_BYTES": [40, 256 * 1024],
+    "storage.log_file:BLOCK_MAX_BYTES": [160, 16 * 1024 * 1024],
+    "storage.log_file:INLINE_INDEX_BYTES": [1, 64 * 1024, 64 * 1024],
+    "storage.base_file:ROW_GROUP_ROWS": [2, 128 * 1024, 128 * 1024],
+    "storage.services.compaction:PART_BYTES": [1, 512 * 1024 * 1024],
+    "storage.commit_log:INLINE_LIST_BYTES": [1, 64 * 1024, 64 * 1024],
+    "storage.core.lane_state:RECENT_COMMITS": [1, 1_000, 1_000],
+    "storage.checkpoint:TABLE_EVERY": [2, 5, 64],
+    "storage.checkpoint:LANE_EVERY": [2, 5, 1_000],
+    "storage.commit_log:MAX_WINDOW": [1, 2, 64],
+    "storage.commit_log:MAX_ROUND_BYTES": [1, 16 * 1024 * 1024],
+    "storage.commit_log:PROBES": [3, 7],
+    "storage.writer:LOOK_UP_ENTRIES": [1, 1_000],
+}
+"""Sizes at which the code under test does something else; each schedule chooses. The small ones make it do it here."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One schedule, but for its interleaving.
+
+    Attributes:
+        distinct: No two events tie.
+        lanes: Per lane the batches of its job, in order.
+        compactions: Per compactor how many it makes.
+        reads: Per reader how many it makes.
+        operators: Per operator what it does.
+        damage_step: Step at which the environment damages a file; None for never.
+    """
+
+    seed: int
+    config: Config
+    distinct: bool
+    lanes: Mapping[str, list[Batch]]
+    compactions: list[int]
+    reads: list[int]
+    operators: list[list[str]]
+    mood: str
+    stickiness: float
+    damage_step: int | None
+    limits: Mapping[str, int]
+
+    @property
+    def batches(self) -> dict[int, Batch]:
+        return {batch.id: batch for own in self.lanes.values() for batch in own}
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    chance = random.Random(f"plan {seed}")
+    distinct = chance.random() < 1 / 3
+    config = draw_config(chance, distinct=distinct)
+    keys = draw_keys(chance, config)
+    versions = iter(chance.sample(range(10_000), 2_000)) if distinct else None
+    ids = itertools.count(1)
+    lanes: dict[str, list[Batch]] = {}
+    for stream in config["streams"]:
+        for lane in [stream, f"{stream}-fix"][: chance.choice([1, 1, 2])]:
+            lanes[lane] = [
+                Batch(next(ids), lane, stream, f"q-{lane}", number, draw_batch(chance, config, keys, stream, versions))
+                for number in range(chance.randint(1, 4))
+            ]
+    return Plan(
+        seed=seed,
+        config=config,
+        distinct=distinct,
+        lanes=lanes,
+        compactions=[chance.randint(1, 3) for _ in range(chance.choice([0, 1, 1, 2]))],
+        reads=[chance.randint(1, 3) for _ in range(chance.choice([1, 1, 2]))],
+        operators=_operators(chance),
+        mood=chance.choice(list(MOODS)),
+        stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
+        damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
+        limits={name: chance.choice(values) for name, values in LIMITS.items()},
+    )
+
+
+def _operators(chance: random.Random) -> list[list[str]]:
+    """Half of all schedules have somebody who changes the table as a whole."""
+    if chance.random() < 1 / 2:
+        return []
+    kinds = list(ACTIONS)
+    return [chance.choices(kinds, k=chance.randint(1, 3)) for _ in range(chance.choice([1, 1, 2]))]
+
+
+@contextmanager
+def limits(values: Mapping[str, int]) -> Iterator[None]:
+    """Set constants of the code under test."""
+    with ExitStack() as stack:
+        for name, value in values.items():
+            module, _, constant = name.partition(":")
+            stack.enter_context(mock.patch.object(importlib.import_module(module), constant, value))
+        yield

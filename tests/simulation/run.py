@@ -1,0 +1,199 @@
+"""One schedule from beginning to end: set up from the plan, run, let everything late arrive, check what is left."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+from storage import mergers
+from storage.clock import Stamps
+from storage.core.cut import PREFIX, parse_cut
+from storage.core.names import TABLE_LANE, slot_path
+from storage.errors import CorruptData, NotFound, SnapshotExpired
+from storage.object_store import open_store
+from storage.table import Table
+from storage.timeline import Timeline
+from tests.simulation.actors import Compactor, Job, Reader
+from tests.simulation.damage import damage
+from tests.simulation.disk import Disk
+from tests.simulation.faults import Fault, Faults
+from tests.simulation.history import TABLE, History
+from tests.simulation.judge import Judge
+from tests.simulation.operators import Operator
+from tests.simulation.plan import FAULT_STEPS, Plan, draw_plan, limits
+from tests.simulation.scheduler import Process, Scheduler, Violation
+from tests.simulation.store import SimClock, SimStore
+
+_NURSERY = "memory://simulation/table"  # where a table is created before its objects move to the disk
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a schedule. ``failure`` is None where every check held."""
+
+    seed: int
+    failure: str | None
+    trace: list[str]
+    steps: int
+    commits: int
+    reads: int
+    faults: Counter[Fault]
+    seconds: float
+
+    @property
+    def trace_hash(self) -> str:
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+
+class Simulation:
+    """The world of one schedule.
+
+    Attributes:
+        chance: What actors choose by.
+        kept: Cuts that were read, as text, and names of savepoints.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.chance = random.Random(f"actors {plan.seed}")
+        self.scheduler = Scheduler(random.Random(f"scheduler {plan.seed}"), plan.stickiness)
+        self.faults = Faults(random.Random(f"faults {plan.seed}"), plan.mood, FAULT_STEPS)
+        self.disk = Disk(self._watch)
+        self.history = History(self.disk.objects, plan.batches)
+        self.judge = Judge(plan.config, plan.batches, self.history, plan.distinct)
+        self.kept: list[str] = []
+        self.jobs: list[Job] = []
+        self._damage_step = plan.damage_step
+
+    def run(self) -> None:
+        """Run to the end; `scheduler.failure` tells."""
+        self.scheduler.on_step = self._on_step
+        self._create()
+        self.jobs = [Job(self, lane, batches) for lane, batches in self.plan.lanes.items()]
+        for job in self.jobs:
+            job.start()
+        for number, runs in enumerate(self.plan.compactions):
+            Compactor(self, f"compactor{number}", runs).start()
+        for number, runs in enumerate(self.plan.reads):
+            Reader(self, f"reader{number}", runs).start()
+        for number, actions in enumerate(self.plan.operators):
+            Operator(self, f"operator{number}", list(actions)).start()
+        self.scheduler.run()
+        if self.scheduler.failure is None:
+            self.disk.arrive_all()
+            self.start("last", self._check_all)
+            self.scheduler.run()
+
+    def start(
+        self, name: str, body: Callable[[Process], None], on_freeze: Callable[[], None] = lambda: None
+    ) -> Process:
+        """Start a process, with a clock of its own."""
+        process = Process(name, body, on_freeze=on_freeze)
+        if Fault.CLOCK in self.faults.rates:
+            process.skew_ms = self.faults.skew_ms()
+        self.scheduler.spawn(process)
+        return process
+
+    def table(self, process: Process) -> Table:
+        """The table as a process has it that has just started: its own caches, stamps and clock."""
+        clock = SimClock(self.scheduler, process)
+        store = SimStore(self.scheduler, self.disk, self.faults, process)
+        return Table(Timeline(store, clock, Stamps()), {}, clock)
+
+    def resume_jobs(self) -> None:
+        """After a restore sources may send again what it made void."""
+        for job in self.jobs:
+            if self.chance.random() < 1 / 2:
+                job.resume()
+
+    def check_kept(self, table: Table, text: str) -> None:
+        """S9: what was read once is read again, unless it was given up since."""
+        try:
+            kept = table.snapshot(text)
+            self.judge.check_answer(kept.cut, kept.to_arrow())
+        except NotFound:
+            if text.startswith(PREFIX) or text in self.history.table.savepoints:
+                raise
+        except SnapshotExpired:
+            if parse_cut(text).table >= self.history.table.keep:
+                raise
+
+    def note(self, process: Process, error: BaseException) -> None:
+        """A failure that the process may end with."""
+        self.scheduler.log(process, f"ends: {type(error).__name__}: {str(error).splitlines()[0]}")
+
+    def _create(self) -> None:
+        creator = Process("creator", lambda _: None)
+        Table.create(_NURSERY, self.plan.config, clock=SimClock(self.scheduler, creator))
+        nursery = open_store(_NURSERY)
+        first = slot_path(TABLE_LANE, 1)
+        created = nursery.get(first)
+        assert created is not None, "a table was created"
+        nursery.delete(first)
+        self.disk.put(first, created)
+
+    def _watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
+        self.history.watch(path, before, now)
+
+    def _on_step(self) -> None:
+        self.disk.arrive(self.scheduler.step)
+        if self._damage_step is not None and self.scheduler.step >= self._damage_step:
+            self._damage_step = None
+            self.judge.damaged = damage(self.chance, self.disk, self.history)
+            self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")
+
+    def _check_all(self, process: Process) -> None:
+        """What a process sees that starts when all is over, without faults."""
+        self.faults.last_step = 0
+        table = self.table(process)
+        snapshot = None
+        try:
+            snapshot = table.snapshot()
+            self.judge.check_answer(snapshot.cut, snapshot.to_arrow())
+            for text in dict.fromkeys(self.kept):
+                self.check_kept(table, text)
+        except CorruptData as error:
+            self.judge.excuse(error)
+        if snapshot is not None:
+            self.judge.check_complete(self.judge.acked, snapshot.cut)
+            if {TABLE: snapshot.cut.table, **snapshot.cut.lanes} != self.judge.heads():
+                raise Violation(f"S4 AckedDurable: {snapshot.cut} is not all there is: {self.judge.heads()}")
+
+
+@contextmanager
+def _seeded_ids(seed: int) -> Iterator[None]:
+    chance = random.Random(f"ids {seed}")
+
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(int=chance.getrandbits(128), version=4)
+
+    with mock.patch.object(uuid, "uuid4", uuid4):
+        yield
+
+
+def run_seed(seed: int) -> Outcome:
+    """Run the schedule of a seed."""
+    started = time.perf_counter()
+    mergers.allow("tests.mergers")
+    plan = draw_plan(seed)
+    with limits(plan.limits), _seeded_ids(seed):
+        simulation = Simulation(plan)
+        simulation.run()
+    commits = sum(1 for own in simulation.history.lanes.values() for entry in own if entry["kind"] == "DATA")
+    return Outcome(
+        seed=seed,
+        failure=simulation.scheduler.failure,
+        trace=simulation.scheduler.trace,
+        steps=simulation.scheduler.step,
+        commits=commits,
+        reads=simulation.judge.reads,
+        faults=simulation.faults.counts,
+        seconds=time.perf_counter() - started,
+    )

@@ -1,0 +1,169 @@
+"""A process's view of the disk, and its clock: every call is a yield point, and may meet a fault.
+
+`SimStore` implements `storage.object_store.ObjectStore` with the errors that the real backends raise: an OSError from
+`put_if_absent`, `get`, `get_many` and `delete`, and `StoreUnavailable` from all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from storage.core.names import Path
+from storage.errors import CorruptData
+from storage.object_store import Ranges, answering
+from tests.simulation.disk import Disk
+from tests.simulation.faults import Fault, Faults
+from tests.simulation.scheduler import Process, Scheduler, Violation
+
+_LEAP_MS = 61_000
+
+
+class SimClock:
+    """One process's clock."""
+
+    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+        self._scheduler, self._process = scheduler, process
+
+    def now_ms(self) -> int:
+        return self._scheduler.now_ms + self._process.skew_ms
+
+    def sleep(self, seconds: float) -> None:
+        self._scheduler.sleep(self._process, seconds)
+
+
+class SimStore:
+    """The table's folder as one process sees it."""
+
+    def __init__(self, scheduler: Scheduler, disk: Disk, faults: Faults, process: Process) -> None:
+        self._scheduler, self._disk, self._faults, self._process = scheduler, disk, faults, process
+
+    @property
+    def uri(self) -> str:
+        return "sim://table"
+
+    def url(self, path: Path) -> str:
+        return f"sim://table/{path}"
+
+    def put_if_absent(self, path: Path, data: bytes) -> bool:
+        return self._call("put_if_absent", path, lambda: self._disk.put_if_absent(path, data))
+
+    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
+        content = bytes(data)
+        with answering(path):
+            self._call("put", path, lambda: self._disk.put(path, content))
+
+    @contextlib.contextmanager
+    def open_output(self, path: Path) -> Iterator[BinaryIO]:
+        with answering(path):
+            self._call("open_output", path, lambda: None)
+            file = io.BytesIO()
+            yield file
+            content = file.getvalue()
+            self._call("put", path, lambda: self._disk.put(path, content))
+
+    def get(self, path: Path) -> bytes | None:
+        return self._call("get", path, lambda: self._disk.objects.get(path))
+
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        # They are under way at the same time, so they may arrive in any order.
+        order = self._faults.order(len(paths))
+        answers = {i: self.get(paths[i]) for i in order}
+        return [answers[i] for i in range(len(paths))]
+
+    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
+        with answering(path):
+            data = self._call("open_input", path, lambda: self._disk.objects.get(path))
+        if data is None:
+            raise CorruptData(f"file {path} is missing", hint="restore it from a copy")
+        if len(data) != size:
+            raise CorruptData(f"file {path} has {len(data)} bytes, not {size}", hint="restore it from a copy")
+        return pa.BufferReader(data)
+
+    def list(self, folder: Path) -> list[tuple[str, int]]:
+        with answering(folder):
+            return self._call("list", folder, lambda: self._disk.list(folder))
+
+    def delete(self, path: Path) -> None:
+        self._call("delete", path, lambda: self._disk.delete(path))
+
+    def delete_many(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            with answering(path):
+                self.delete(path)
+
+    def leftovers(self) -> list[tuple[Path, Path]]:
+        """This store makes no temporary files."""
+        return []
+
+    def _call(self, call: str, path: str, effect: Callable[[], Any]) -> Any:
+        """One request. Raises OSError where the network fails, and Crash where the process dies."""
+        process, scheduler = self._process, self._scheduler
+        try:
+            scheduler.pause(process)
+            fault = self._faults.draw(call, scheduler.step)
+            if process.offline_until > scheduler.now_ms and fault is not Fault.DELAYED:
+                fault = Fault.LOST_REQUEST
+            if fault is not None:
+                scheduler.log(process, f"{call} {path}: {fault}")
+                return self._faulty(fault, call, path, effect)
+            return self._effect(call, path, effect)
+        except Violation as violation:
+            scheduler.fail(str(violation))  # at once: what unwinds now may replace the exception
+            raise
+
+    def _effect(self, call: str, path: str, effect: Callable[[], Any]) -> Any:
+        result = effect()
+        shown = f"{len(result)} bytes" if isinstance(result, bytes) else result
+        self._scheduler.log(self._process, f"{call} {path} -> {shown}")
+        return result
+
+    def _faulty(self, fault: Fault, call: str, path: str, effect: Callable[[], Any]) -> Any:
+        process, scheduler, faults = self._process, self._scheduler, self._faults
+        match fault:
+            case Fault.LOST_REQUEST:
+                raise TimeoutError(f"{call} {path}: the network is down")
+            case Fault.REFUSED:
+                raise PermissionError(f"{call} {path}: 403")
+            case Fault.LOST_ANSWER:
+                self._effect(call, path, effect)
+                raise ConnectionError(f"{call} {path}: the answer is lost")
+            case Fault.DELAYED:
+                self._defer(path, effect)
+                raise TimeoutError(f"{call} {path}: no answer")
+            case Fault.DOUBLED:
+                self._defer(path, effect)
+            case Fault.CRASH:
+                raise process.kill()
+            case Fault.CRASH_AFTER:
+                self._effect(call, path, effect)
+                raise process.kill()
+            case Fault.CRASH_DELAYED:
+                self._defer(path, effect)
+                raise process.kill()
+            case Fault.FREEZE | Fault.FREEZE_AFTER:
+                result = self._effect(call, path, effect) if fault is Fault.FREEZE_AFTER else None
+                process.frozen_until = scheduler.step + faults.freeze_steps()
+                process.on_freeze()
+                scheduler.pause(process)
+                return result if fault is Fault.FREEZE_AFTER else self._effect(call, path, effect)
+            case Fault.OUTAGE:
+                process.offline_until = scheduler.now_ms + faults.outage_ms()
+                raise TimeoutError(f"{call} {path}: the network is down")
+            case Fault.CLOCK:
+                process.skew_ms = faults.skew_ms()
+            case Fault.LEAP:
+                scheduler.now_ms += _LEAP_MS
+        return self._effect(call, path, effect)
+
+    def _defer(self, path: str, effect: Callable[[], Any]) -> None:
+        process, scheduler = self._process, self._scheduler
+
+        def late() -> None:
+            scheduler.log(process, f"late request for {path} -> {effect()}")
+
+        self._disk.defer(scheduler.step + self._faults.late_steps(), late)

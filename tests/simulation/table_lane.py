@@ -1,0 +1,181 @@
+"""The table lane, read again by code of its own: what is open, kept, closed and void; and what each entry must be.
+
+Liveness is the definition, not the spans that `storage` computes from it: an entry is live under a restore if it came
+after the restore's boundary, or was kept by it and was live in what was restored (S18 VoidNeverVisible).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.scheduler import Violation
+
+Entry = Mapping[str, Any]
+Group = tuple[str, int, int]
+REVISIONS = {"CREATE", "SCHEMA", "DONE"}
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """A restore that is complete.
+
+    Attributes:
+        done: Slot of its DONE.
+        intent: Slot of its INTENT.
+        table: The prefix whose state it took back.
+        full: Whether the whole table was restored; else some lanes were undone, and the others are what they were.
+        keep: Per fenced lane the last entry that stays.
+        heads: Per fenced lane the boundary: later entries are new.
+        void: Spans, as the INTENT gives them; needed for lanes that were closed, and so are not fenced.
+    """
+
+    done: int
+    intent: int
+    table: int
+    full: bool
+    keep: Mapping[str, int]
+    heads: Mapping[str, int]
+    void: Mapping[str, list[tuple[int, int]]]
+
+
+@dataclass
+class TableLane:
+    """What the table lane says now, and the restores of all time.
+
+    Attributes:
+        disturbed: Somebody has restored, or cleaned: what others had begun may be refused.
+    """
+
+    lane_ids: dict[str, int] = field(default_factory=dict)
+    streams: dict[str, str] = field(default_factory=dict)
+    closed: dict[str, int] = field(default_factory=dict)
+    cuts: dict[Group, Mapping[str, int]] = field(default_factory=dict)
+    plans: dict[str, int] = field(default_factory=dict)
+    savepoints: dict[str, tuple[int, Mapping[str, int]]] = field(default_factory=dict)
+    restorations: list[Restoration] = field(default_factory=list)
+    revisions: list[int] = field(default_factory=list)
+    intent: Entry | None = None
+    keep: int = 1
+    disturbed: bool = False
+
+    def is_live(self, lane: str, seq: int, table: int) -> bool:
+        """Whether an entry counts in a snapshot of that prefix of the table lane."""
+        for restored in reversed(self.restorations):
+            if restored.done > table:
+                continue
+            if lane in restored.heads:
+                if seq > restored.heads[lane]:
+                    return True
+                if seq > restored.keep.get(lane, 0):
+                    return False
+            elif lane in restored.void:
+                if any(after < seq <= until for after, until in restored.void[lane]):
+                    return False
+            elif restored.full:
+                return True  # the lane is younger than the restore
+            table = restored.table if restored.full else restored.intent - 1
+        return True
+
+    def add(self, entry: Entry, slices: list[Mapping[str, Any]], claims: Mapping[str, list[Entry]]) -> None:
+        """Take the next entry in.
+
+        Args:
+            entry: The entry.
+            slices: Those that it publishes or takes back, in place.
+            claims: Per lane its claims.
+
+        Raises:
+            Violation: It must not be there now.
+        """
+        if entry["kind"] in REVISIONS and not (entry["kind"] == "DONE" and self._intent(entry)["restore"] is None):
+            self.revisions.append(entry["seq"])
+        match entry["kind"]:
+            case "LANE_ADD":
+                if entry["name"] in self.lane_ids or entry["lane_id"] in self.lane_ids.values():
+                    raise Violation(f"lane {entry['name']!r} ({entry['lane_id']}) is declared twice")
+                self.lane_ids[entry["name"]] = entry["lane_id"]
+                self.streams[entry["name"]] = entry["stream"]
+            case "PLAN":
+                if entry["table"] < max(self.keep, max((r.done for r in self.restorations), default=0)):
+                    raise Violation(f"S16 CleanSafe: PLAN {entry['seq']} pins a snapshot that was given up")
+                self.plans[entry["plan_id"]] = entry["seq"]
+            case "ABORT":
+                self._close_plan(entry)
+            case "BASE":
+                self._check_chain(entry, slices)
+                if entry["last"]:
+                    self._close_plan(entry)
+                elif entry["plan_id"] not in self.plans:
+                    raise Violation(f"K3: BASE {entry['seq']} of a plan that is not open")
+            case "FOLD":
+                self._close_plan(entry)
+            case "SAVEPOINT":
+                at = (entry["table"], entry["lanes"])
+                if entry["name"] in self.savepoints:
+                    raise Violation(f"savepoint {entry['name']} is made twice")
+                if entry["table"] < self.keep and at not in self.savepoints.values():
+                    raise Violation(f"S16 CleanSafe: savepoint {entry['name']} keeps what was given up")
+                self.savepoints[entry["name"]] = at
+            case "RELEASE":
+                if self.savepoints.pop(entry["name"], None) is None:
+                    raise Violation(f"savepoint {entry['name']} is released, and is none")
+            case "INTENT":
+                if self.intent is not None:
+                    raise Violation(f"L4: INTENT {entry['seq']} begins while {self.intent['seq']} is open")
+                self.intent = entry
+                self.disturbed = True
+                if entry["restore"] is not None:
+                    self.plans.clear()
+            case "DONE":
+                self._done(entry, slices, claims)
+            case "CLEAN_INTENT":
+                self.keep = max(self.keep, entry["keep"])
+                self.disturbed = True
+
+    def _close_plan(self, entry: Entry) -> None:
+        if self.plans.pop(entry["plan_id"], None) is None:
+            raise Violation(f"K3: {entry['kind']} {entry['seq']} of a plan that is not open")
+
+    def _check_chain(self, entry: Entry, slices: list[Mapping[str, Any]]) -> None:
+        for made in slices:
+            group = (made["partition"], made["bits"], made["bucket"])
+            newest = self.cuts.get(group, {})
+            if made["parent"] != newest:
+                raise Violation(f"S10 CutChain: the slice of {group} is made from {made['parent']}, not from {newest}")
+            if any(made["cut"].get(lane, 0) < seq for lane, seq in newest.items()):
+                raise Violation(f"S10 CutChain: the slice of {group} goes back to {made['cut']} from {newest}")
+            self.cuts[group] = made["cut"]
+
+    def _intent(self, done: Entry) -> Entry:
+        if self.intent is None or self.intent["seq"] != done["intent"]:
+            raise Violation(f"L4: DONE {done['seq']} of a barrier that is not open")
+        return self.intent
+
+    def _done(self, entry: Entry, slices: list[Mapping[str, Any]], claims: Mapping[str, list[Entry]]) -> None:
+        intent = self._intent(entry)
+        first = {
+            lane: next((c["seq"] for c in claims.get(lane, ()) if c["barrier"] == intent["seq"]), None)
+            for lane in intent["lanes"]
+        }
+        if entry["heads"] != first:
+            raise Violation(f"L4: DONE {entry['seq']} has heads {entry['heads']}, but the barrier's claims are {first}")
+        self.intent = None
+        restore = intent["restore"]
+        if restore is None:
+            self.closed |= entry["heads"]
+            return
+        self.restorations.append(
+            Restoration(
+                done=entry["seq"],
+                intent=intent["seq"],
+                table=restore["table"],
+                full=restore["label"].startswith("restore"),
+                keep=restore["keep"],
+                heads=entry["heads"],
+                void={lane: [(after, until) for after, until in spans] for lane, spans in restore["void"].items()},
+            )
+        )
+        self.plans.clear()
+        self.cuts = {(s["partition"], s["bits"], s["bucket"]): s["cut"] for s in slices}

@@ -1,0 +1,132 @@
+"""Small tables and batches, drawn from a seed: few keys and few ordering values, so that everything collides.
+
+Every merge mode turns up, with and without ordering, alone and together, in one file group and in several.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.mergers import BALANCE_STATE
+from tests.strategies import BALANCE, Config, Row
+
+_MODES = ["latest", "latest", "latest_non_null", "sums", "extremes", "custom"]
+_RETRACTABLE = {"sum", "count"}
+_WORDS = ["a", "b", "c", None]
+_ORDERING_VALUES = 5
+_ROWS = [0, 1, 2, 3, 3, 4]
+
+
+def draw_config(chance: random.Random, *, distinct: bool) -> Config:
+    """A configuration. ``distinct``: every group has an ordering column, so that no clock has any say (S22)."""
+    key = chance.choice([{"id": "bigint"}, {"id": "bigint"}, {"name": "string"}, {"region": "string", "id": "bigint"}])
+    columns: dict[str, Any] = dict(key)
+    groups: dict[str, Any] = {}
+    for number in range(chance.choice([1, 2, 2, 3])):
+        own, group = _group(f"g{number}", chance.choice(_MODES))
+        if distinct or chance.random() < 3 / 4:
+            own[f"g{number}_o"] = "bigint"
+            group["ordering"] = [f"g{number}_o"]
+        columns |= own
+        groups[f"g{number}"] = {"columns": list(own), **group}
+    return {
+        "key": list(key),
+        "partition_by": ["region"] if "region" in key and chance.random() < 1 / 2 else [],
+        "buckets": chance.choice([1, 2, 2, 4]),
+        "columns": columns,
+        "groups": groups,
+        "streams": _streams(chance, groups),
+    }
+
+
+def _group(name: str, mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Columns with their types, and the group without its ordering."""
+    match mode:
+        case "latest":
+            return {f"{name}_v": {"type": "string", "default": "none"}}, {}
+        case "latest_non_null":
+            return {f"{name}_v": "string", f"{name}_w": "bigint"}, {"merge": mode}
+        case "sums":
+            functions = {f"{name}_s": "sum", f"{name}_c": "count"}
+            return {f"{name}_s": "bigint", f"{name}_c": "bigint"}, {"merge": "aggregate", "functions": functions}
+        case "extremes":
+            functions = {f"{name}_x": "max", f"{name}_l": "last", f"{name}_a": "collect_list"}
+            types = {f"{name}_x": "bigint", f"{name}_l": "string", f"{name}_a": "array<bigint>"}
+            return types, {"merge": "aggregate", "functions": functions}
+    return {f"{name}_n": "bigint", f"{name}_t": "string"}, {"merge": BALANCE, "state": BALANCE_STATE}
+
+
+def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Streams that feed every group, some groups twice; deletes only where they may be."""
+    names = list(groups)
+    fed = [names[i::2] for i in range(min(2, len(names)))] if chance.random() < 1 / 2 else [names]
+    if chance.random() < 1 / 2:
+        fed.append(chance.sample(names, chance.randint(1, len(names))))
+    policies: dict[str, str] = {}
+    streams = {}
+    for number, own in enumerate(fed):
+        policy = chance.choice(["group", "row", "ignore"])
+        if any(_only_upserts(groups[name]) or policies.get(name, policy) != policy for name in own):
+            policy = "ignore"
+        if policy != "ignore":
+            policies.update(dict.fromkeys(own, policy))
+        streams[f"s{number}"] = {"groups": own, "on_delete": policy}
+    return streams
+
+
+def _only_upserts(group: Mapping[str, Any]) -> bool:
+    return not _RETRACTABLE.issuperset(group.get("functions", {}).values())
+
+
+def draw_keys(chance: random.Random, config: Config) -> list[Row]:
+    """The few keys of a table."""
+    values = {"id": [-1, 0, 1, 2, 7, 1 << 40], "name": ["", "a", "b", "\x00", "é", "zz"], "region": ["eu", "us"]}
+    return [{name: chance.choice(values[name]) for name in config["key"]} for _ in range(chance.choice([1, 3, 5]))]
+
+
+def draw_batch(
+    chance: random.Random, config: Config, keys: list[Row], stream: str, versions: Iterator[int] | None
+) -> list[Row]:
+    """Rows of one batch; ``versions`` gives ordering values that never repeat."""
+    own = config["streams"][stream]["groups"]
+    groups = own if chance.random() < 3 / 4 else chance.sample(own, chance.randint(1, len(own)))
+    with_op = chance.random() < 2 / 3
+    rows = []
+    for _ in range(chance.choice(_ROWS)):
+        row = dict(chance.choice(keys))
+        for name in groups:
+            row |= _cells(chance, config["groups"][name], config["columns"], versions)
+        if with_op:
+            row["_op"] = _operation(chance, config, groups, row)
+        rows.append(row)
+    return rows
+
+
+def _cells(
+    chance: random.Random, group: Mapping[str, Any], columns: Mapping[str, Any], versions: Iterator[int] | None
+) -> Row:
+    row: Row = {}
+    for column in group["columns"]:
+        declared = columns[column] if isinstance(columns[column], str) else columns[column]["type"]
+        if column in group.get("ordering", ()):
+            drawn = chance.randrange(_ORDERING_VALUES) if versions is None else next(versions)
+            row[column] = None if chance.random() < 1 / 16 else drawn
+        else:
+            row[column] = chance.choice(_WORDS) if declared == "string" else chance.randrange(-2, 6)
+    return row
+
+
+def _operation(chance: random.Random, config: Config, groups: list[str], row: Row) -> str | None:
+    """An operation that the row may have: a delete or retraction that touches nothing is bad input."""
+    touched = [
+        name for name in groups if all(row[column] is not None for column in config["groups"][name].get("ordering", ()))
+    ]
+    aggregates = [name for name in groups if config["groups"][name].get("merge") == "aggregate"]
+    words: list[str | None] = [None, "U", "c"]
+    if touched:
+        words += ["delete", "D"]
+    if not aggregates or set(aggregates).intersection(touched):
+        words.append("-U")
+    return chance.choice(words)

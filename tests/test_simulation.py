@@ -1,0 +1,80 @@
+"""The simulation, as tests: many schedules pass, a seed replays exactly, and every broken version of the code is found.
+
+`SIM_SEED=n` runs schedule n only; `SIM_SCHEDULES=n` so many of them (longer runs: `tests/simulate.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulate import report
+from tests.simulation.faults import Fault
+from tests.simulation.mutants import MAX_SCHEDULES, MUTANTS, mutated
+from tests.simulation.run import run_seed
+
+ROOT = Path(__file__).resolve().parents[1]
+SEED = os.environ.get("SIM_SEED")
+SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
+PART = 250  # schedules of one test: some ten seconds
+REPLAYED = [3, 17, 71]  # a quiet one, and two with all kinds of faults
+
+_faults: Counter[Fault] = Counter()
+
+
+@pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
+@pytest.mark.parametrize("first", range(0, SCHEDULES, PART))
+def test_schedules(first: int) -> None:
+    for seed in range(first, min(first + PART, SCHEDULES)):
+        outcome = run_seed(seed)
+        assert outcome.failure is None, report(outcome)
+        _faults.update(outcome.faults)
+
+
+@pytest.mark.skipif(SEED is None, reason="SIM_SEED names a schedule")
+def test_this_schedule() -> None:
+    outcome = run_seed(int(SEED or 0))
+    print(f"trace {outcome.trace_hash}")
+    assert outcome.failure is None, report(outcome, len(outcome.trace))
+
+
+@pytest.mark.skipif(SEED is not None or SCHEDULES < PART, reason="few schedules do not meet everything")
+def test_every_kind_of_fault_was_met() -> None:
+    assert set(Fault) - set(_faults) == set()
+
+
+@pytest.mark.parametrize("seed", REPLAYED)
+def test_a_seed_replays_exactly(seed: int) -> None:
+    first, second = run_seed(seed), run_seed(seed)
+    assert len(first.trace) > 50
+    assert first.trace == second.trace
+
+
+def test_a_seed_replays_exactly_in_another_process() -> None:
+    """Nothing depends on the hashes of strings, which differ from process to process."""
+    hashes = set()
+    for hash_seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, str(ROOT / "tests" / "simulate.py"), "--seed", str(REPLAYED[-1])],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        hashes.add(run.stdout.splitlines()[-1])
+    assert len(hashes) == 1
+    assert run_seed(REPLAYED[-1]).trace_hash in hashes.pop()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    with mutated(MUTANTS[name]):
+        found = next((seed for seed in range(MAX_SCHEDULES) if run_seed(seed).failure is not None), None)
+    assert found is not None, f"{MAX_SCHEDULES} schedules did not notice"
+    print(f"found by schedule {found}")
