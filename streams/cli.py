@@ -6,26 +6,16 @@ Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from storage.errors import InvalidInput, TableError
+from storage.errors import InvalidInput
+from streams.cli_common import FAILED, Json, Target, console, errors, telling, usage
+from streams.cli_services import services
 from streams.show import What
 
-FAILED: Final = 1
-USAGE: Final = 2
-PIPE_WIDTH: Final = 240
-
-errors: Final = Console(stderr=True, highlight=False, markup=False)
-
-Target = Annotated[str, typer.Argument(metavar="PIPELINE|URI", help="A pipeline file (*.yaml), or a table's location.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of tables.")]
 PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.")]
 
 
@@ -37,33 +27,6 @@ app = typer.Typer(
     help="weft: several streams write one wide table, each its own columns, without a lock.\n\n"
     "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong.",
 )
-
-
-def _console() -> Console:
-    # A pipe has no width of its own, and cutting what is meant for another program helps nobody.
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-
-
-@contextmanager
-def telling() -> Iterator[None]:
-    """Turns an error of weft into one red line, its hint, and an exit code."""
-    try:
-        yield
-    except TableError as error:
-        errors.print(error.message, style="red", soft_wrap=True)
-        if error.hint:
-            errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
-        raise typer.Exit(FAILED) from None
-
-
-@contextmanager
-def _usage() -> Iterator[None]:
-    """What is wrong in here was given on the command line or in the pipeline file: nothing has been done."""
-    try:
-        with telling():
-            yield
-    except typer.Exit:
-        raise typer.Exit(USAGE) from None
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -107,7 +70,7 @@ def run(
     from streams.run import check_sources, run_pipeline
     from streams.session import check_java
 
-    with _usage():
+    with usage():
         loaded = load_pipeline(pipeline)
         if writer is not None:
             loaded.writer(writer)
@@ -115,7 +78,7 @@ def run(
     last: dict[str, Any] = {}
     with telling():
         check_java()
-        with show_jobs(_console(), as_json=as_json) as on_status:
+        with show_jobs(console(), as_json=as_json) as on_status:
 
             def noted(statuses: Any) -> None:
                 last.update((status.name, status) for status in statuses)
@@ -142,10 +105,10 @@ def sql(
     from streams.pipeline import load_location
     from streams.query import run_query
 
-    with _usage():
+    with usage():
         location = load_location(target)
     with telling():
-        run_query(_console(), location, query, limit=limit, as_json=as_json)
+        run_query(console(), location, query, limit=limit, as_json=as_json)
 
 
 @app.command()
@@ -160,44 +123,14 @@ def show(
     from streams import show as view
     from streams.pipeline import load_location
 
-    with _usage():
+    with usage():
         location = load_location(target)
     with telling():
         table = Inspection(location.uri, storage_options=location.storage_options)
-        view.show(_console(), table, what, limit=limit, as_json=as_json)
+        view.show(console(), table, what, limit=limit, as_json=as_json)
 
 
-@app.command()
-def compact(target: Target, as_json: Json = False) -> None:
-    """Fold all logs of a table into its base files, in this process. Nobody waits for it; no answer changes."""
-    import json
-
-    from storage import Table
-    from streams.pipeline import load_location
-
-    with _usage():
-        location = load_location(target)
-    with telling():
-        result = Table.open(location.uri, storage_options=location.storage_options).compact()
-    done = {
-        "file_groups": len(result.done),
-        "skipped": {str(group): why for group, why in result.skipped.items()},
-        "rows": result.rows,
-        "bytes_read": result.bytes_read,
-        "bytes_written": result.bytes_written,
-        "seconds": round(result.seconds, 3),
-    }
-    if as_json:
-        typer.echo(json.dumps(done))
-        return
-    typer.echo(
-        f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
-        f"{result.bytes_written / 1e6:.1f} MB written in {result.seconds:.1f} s"
-        if result.done
-        else "nothing to do: no commit waits for compaction"
-    )
-    for group, why in result.skipped.items():
-        typer.echo(f"skipped {group}: {why}")
+app.add_typer(services)
 
 
 def main() -> None:

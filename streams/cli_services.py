@@ -1,0 +1,199 @@
+"""Commands that change a table as a whole: compaction, cleaning, savepoints, restore, lanes, checks.
+
+What cannot be taken back by the same command asks before it starts; without a terminal it wants ``--yes``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from storage.errors import InvalidInput
+from streams.cli_common import Json, Target, telling, usage
+
+if TYPE_CHECKING:
+    from storage import Table
+
+services = typer.Typer()
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
+
+
+def _open(target: str) -> Table:
+    from storage import Table
+    from streams.pipeline import load_location
+
+    with usage():
+        location = load_location(target)
+    return Table.open(location.uri, storage_options=location.storage_options)
+
+
+def _moment(text: str) -> dt.datetime:
+    """A time of the command line.
+
+    Raises:
+        InvalidInput: It is none, or has no zone.
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not a time", hint="for example 2026-11-20T10:30:00Z") from None
+    if moment.tzinfo is None:
+        raise InvalidInput(f"the time {text!r} has no zone", hint=f"for example {text}Z, or {text}+01:00")
+    return moment
+
+
+def _point(text: str | None) -> dt.datetime | str | None:
+    """A time where it looks like one, else the name of a savepoint, or a cut."""
+    if text is None:
+        return None
+    return _moment(text) if text[:4].isdigit() and text[4:5] == "-" else text
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        with usage():
+            raise InvalidInput(f"{question} Nobody can be asked here", hint="say --yes if you mean it")
+    typer.confirm(question, abort=True)
+
+
+def _tell(facts: Any, text: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps(_plain(facts), ensure_ascii=False) if as_json else text)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+@services.command()
+def compact(
+    target: Target,
+    fold: Annotated[bool, typer.Option("--fold", help="Only join small log files; base files stay.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fold all logs of a table into its base files, in this process. Nobody waits for it; no answer changes."""
+    with telling():
+        table = _open(target)
+        result = table.fold() if fold else table.compact()
+    what = "log files" if fold else "base files"
+    lines = [
+        f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
+        f"{result.bytes_written / 1e6:.1f} MB of {what} written in {result.seconds:.1f} s"
+        if result.done
+        else "nothing to do: no commit waits"
+    ]
+    lines.extend(f"skipped {group}: {why}" for group, why in result.skipped.items())
+    done = {
+        "file_groups": len(result.done),
+        "skipped": result.skipped,
+        "rows": result.rows,
+        "bytes_read": result.bytes_read,
+        "bytes_written": result.bytes_written,
+        "seconds": round(result.seconds, 3),
+    }
+    _tell(done, "\n".join(lines), as_json=as_json)
+
+
+@services.command()
+def savepoint(
+    target: Target,
+    name: Annotated[str | None, typer.Argument(help="Of the savepoint; without one all are listed.")] = None,
+    as_of: AsOf = None,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    release: Annotated[bool, typer.Option("--release", help="Let it go: cleaning may take its files.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Keep a snapshot under a name, until it is released; or list all savepoints."""
+    if name is None and (release or as_of or note):
+        with usage():
+            raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
+    with telling():
+        table = _open(target)
+        if name is None:
+            for known in table.savepoints():
+                made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+                _tell(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
+        elif release:
+            table.release_savepoint(name)
+            _tell({"released": name}, f"savepoint {name} is released", as_json=as_json)
+        else:
+            made_now = table.savepoint(name, _point(as_of), note)
+            _tell(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
+
+
+@services.command()
+def restore(
+    target: Target,
+    to: Annotated[str, typer.Argument(metavar="SAVEPOINT|TIME|CUT", help="What the table is to be again.")],
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Make a table what it was. Every writer is fenced; what came later means nothing any more."""
+    with usage():
+        point = _point(to)
+    assert point is not None
+    with telling():
+        table = _open(target)
+        table.snapshot(point)  # a wrong name is told before anybody is asked
+        _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
+        result = table.restore(point)
+    lines = [f"restored with entry {result.entry} of the table lane"]
+    lines.extend(f"{lane}: kept up to entry {seq}, {result.void[lane]} void" for lane, seq in result.kept.items())
+    _tell(result, "\n".join(lines), as_json=as_json)
+
+
+@services.command()
+def undo(
+    target: Target,
+    stream: Annotated[str, typer.Argument(help="Whose commits.")],
+    since: Annotated[str, typer.Option(help="From this time on (ISO 8601 with zone).")],
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Take back what one stream has committed since a time; other streams and their writers are not touched."""
+    with usage():
+        moment = _moment(since)
+    with telling():
+        table = _open(target)
+        _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
+        result = table.undo(stream, moment)
+    lines = [f"undone with entry {result.entry} of the table lane"]
+    lines.extend(f"{lane}: kept up to entry {seq}, {result.void[lane]} void" for lane, seq in result.kept.items())
+    _tell(result, "\n".join(lines), as_json=as_json)
+
+
+@services.command()
+def fence(target: Target, lane: Annotated[str, typer.Argument(help="Of the dead writer.")], yes: Yes = False) -> None:
+    """Fence the writer of a lane, believed to be dead. If it is only slow it stops, and nothing is lost."""
+    with telling():
+        table = _open(target)
+        _confirm(f"Fence whoever writes lane {lane} of {table.uri}?", yes=yes)
+        typer.echo(
+            f"lane {lane} is claimed with entry {table.fence(lane)}; what its writer left is cleaned by: weft clean"
+        )
+
+
+@services.command()
+def close(
+    target: Target, lane: Annotated[str, typer.Argument(help="That nobody is to write any more.")], yes: Yes = False
+) -> None:
+    """Close a lane for ever, for example that of a finished backfill; its rows stay."""
+    with telling():
+        table = _open(target)
+        _confirm(f"Close lane {lane} of {table.uri} for ever?", yes=yes)
+        typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")

@@ -1,0 +1,105 @@
+"""Commands that change a table as a whole: what they do, what they refuse, and that they ask first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from storage import Table
+from streams.cli import app
+from tests.storage.shop import SHOP, append, contents, orders, payments
+
+
+def weft(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1, 2))
+    append(table, payments(1), "payments")
+    return table
+
+
+def ids(table: Table) -> list[int]:
+    return [row[0] for row in contents(table)]
+
+
+def test_compact_says_what_it_did(table: Table) -> None:
+    assert "base files written" in weft("compact", table.uri).stdout
+    assert "nothing to do" in weft("compact", table.uri).stdout
+    append(table, orders(3))
+    facts = json.loads(weft("compact", table.uri, "--json").stdout)
+    assert facts["file_groups"] == 1
+    assert facts["skipped"] == {}
+
+
+def test_savepoints_are_made_listed_and_released(table: Table) -> None:
+    assert "savepoint good keeps cut:1:" in weft("savepoint", table.uri, "good", "--note", "checked by me").stdout
+    append(table, orders(3))
+    listed = weft("savepoint", table.uri).stdout
+    assert listed.startswith("good  ")
+    assert listed.rstrip().endswith("checked by me")
+    (line,) = weft("savepoint", table.uri, "--json").stdout.splitlines()
+    assert json.loads(line)["name"] == "good"
+    again = weft("savepoint", table.uri, "good")
+    assert again.exit_code == 1
+    assert "hint: choose another name" in again.stderr
+    assert weft("savepoint", table.uri, "good", "--release").exit_code == 0
+    assert weft("savepoint", table.uri).stdout == ""
+    assert weft("savepoint", table.uri, "--release").exit_code == 2
+
+
+def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> None:
+    weft("savepoint", table.uri, "good")
+    append(table, orders(3))
+    refused = weft("restore", table.uri, "good")
+    assert refused.exit_code == 2
+    assert "say --yes" in refused.stderr
+    assert ids(table) == [1, 2, 3]
+    done = weft("restore", table.uri, "good", "--yes")
+    assert done.exit_code == 0
+    assert "orders: kept up to entry 2, 3 void" in done.stdout
+    assert ids(table) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "message"),
+    [("nothing", 1, "no savepoint 'nothing'"), ("2026-11-20", 2, "has no zone"), ("2026-99-20", 2, "not a time")],
+)
+def test_restore_to_what_is_not_there_is_refused(table: Table, to: str, code: int, message: str) -> None:
+    result = weft("restore", table.uri, to, "--yes")
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert ids(table) == [1, 2]
+
+
+def test_undo_takes_one_stream_back(table: Table) -> None:
+    result = weft("undo", table.uri, "orders", "--since", "2020-01-01T00:00:00Z", "--yes", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["void"] == {"orders": 3}
+    assert contents(table) == [(1, None, None, 1.0, 1)]
+    assert weft("undo", table.uri, "nobody", "--since", "2020-01-01T00:00:00Z", "--yes").exit_code == 1
+    assert weft("undo", table.uri, "orders", "--since", "yesterday", "--yes").exit_code == 2
+
+
+def test_lanes_are_fenced_and_closed(table: Table) -> None:
+    with table.writer("orders", lane="fix") as writer:
+        writer.append(orders(7))
+    assert "is claimed with entry 3" in weft("fence", table.uri, "fix", "--yes").stdout
+    assert "its last entry is 4" in weft("close", table.uri, "fix", "--yes").stdout
+    again = weft("close", table.uri, "fix", "--yes")
+    assert again.exit_code == 1
+    assert "closed already" in again.stderr
+    assert ids(table) == [1, 2, 7]
+
+
+def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
+    for command in (["compact"], ["savepoint"], ["restore", "x", "--yes"], ["close", "x", "--yes"]):
+        result = weft(command[0], tmp_path / "none", *command[1:])
+        assert result.exit_code == 1
+        assert "there is no table at" in result.stderr
