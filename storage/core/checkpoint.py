@@ -1,7 +1,8 @@
 """Checkpoints: folded state as bytes, so that nobody has to fold a long history again.
 
 A checkpoint only accelerates: replay gives the same state, and one that is damaged, unknown or of another log is not
-used. Its first line is the digest of the rest. Shapes: FORMAT.md, "Checkpoints".
+used. It says which features its maker could read: whoever knows fewer replays the log, and meets there what it must not
+pass over. Its first line is the digest of the rest. Shapes: FORMAT.md, "Checkpoints".
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.core.cut import Cut
-from storage.core.entries import Intent, LogFile, Seqs, SliceFile, Voids
+from storage.core.entries import READER_FEATURES, Intent, LogFile, Seqs, SliceFile, Voids
 from storage.core.lane_state import Committed, LaneState
 from storage.core.names import LaneName
 from storage.core.schema import TableSchema
 from storage.core.timeline import FileGroup, Kept, Lane, LiveFold, OpenPlan, TableState
+from storage.errors import TableError
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # NaN in what a source recorded is JSON as Python writes it, as it is in the entry.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 M = TypeVar("M", bound=_Model)
@@ -56,6 +59,7 @@ class _Savepoint(_Model):
 
 class _Table(_Model):
     version: Literal[1] = 1
+    features: list[str]
     head: int
     head_id: str
     committed_at_ms: int
@@ -100,6 +104,7 @@ def encode_table(state: TableState) -> bytes:
     """Bytes of a table state."""
     return _sealed(
         _Table(
+            features=sorted(READER_FEATURES),
             head=state.head,
             head_id=state.head_id,
             committed_at_ms=state.committed_at_ms,
@@ -150,8 +155,12 @@ def encode_table(state: TableState) -> bytes:
 def decode_table(data: bytes) -> TableState | None:
     """The state that `encode_table` was given; None if the bytes are not that of this version."""
     own = _opened(data, _Table)
-    if own is None:
+    if own is None or not READER_FEATURES.issuperset(own.features):
         return None
+    try:
+        schema = TableSchema.from_json(own.table_schema)
+    except (TableError, KeyError, TypeError, ValueError):
+        return None  # of a version that describes schemas otherwise: so do the entries, and they say so
     return TableState(
         head=own.head,
         head_id=own.head_id,
@@ -161,7 +170,7 @@ def decode_table(data: bytes) -> TableState | None:
         schema_rev=own.schema_rev,
         restored=own.restored,
         table_id=own.table_id,
-        schema=TableSchema.from_json(own.table_schema),
+        schema=schema,
         writer_features=frozenset(own.writer_features),
         lanes={lane.name: Lane(lane.name, lane.lane_id, lane.stream, lane.closed) for lane in own.lanes},
         slices={FileGroup(file.partition, file.bits, file.bucket): file for file in own.slices},

@@ -1,0 +1,324 @@
+"""Checkpoints only accelerate: checkpoint and tail are the replay, and one that is not to be trusted is not used."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Table, checkpoint
+from storage.checkpoint import Checkpoints, agreed
+from storage.commit_log import CommitLog, lane_entries, read_table_lane
+from storage.core.checkpoint import decode_lane, decode_table, encode_lane, encode_table
+from storage.core.cut import Span, is_void
+from storage.core.lane_state import LaneState
+from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
+from storage.core.timeline import TableState, fold_table
+from storage.errors import TableError
+from storage.object_store import ObjectStore, open_store
+from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
+from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+
+ORDERS = LaneName("orders")
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 3)
+    monkeypatch.setattr(checkpoint, "LANE_EVERY", 3)
+
+
+def saved(store: ObjectStore, lane: LaneName) -> dict[Path, bytes]:
+    folder = checkpoint_folder(lane)
+    found = {Path(f"{folder}/{name}"): store.get(Path(f"{folder}/{name}")) for name, _ in store.list(folder)}
+    return {path: data for path, data in found.items() if data is not None}
+
+
+def table_states(store: ObjectStore) -> list[TableState]:
+    """The states of all prefixes, shortest first, by replay."""
+    found: list[TableState] = []
+    for entry in read_table_lane(CommitLog(store, FakeClock()), 0):
+        state = fold_table(found[-1] if found else None, [entry])
+        assert state is not None
+        found.append(state)
+    return found
+
+
+def lane_state(store: ObjectStore, lane: LaneName, void: tuple[Span, ...], head: int | None = None) -> LaneState:
+    """A lane's state by replay."""
+    state = LaneState(void=void)
+    for entry in lane_entries(CommitLog(store, FakeClock()).read_after(lane, 0, head)):
+        state.add(entry)
+    return state
+
+
+STEPS = [
+    *("orders", "payments", "orders", "payments", "fix"),
+    *("compact", "compact some", "savepoint", "restore", "restore", "undo", "close", "schema", "fence"),
+]
+
+
+class History:
+    """Does to a table what people do, and remembers what it may come back to."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.table = Table.create(new_uri(), SHOP, clock=self.clock)
+        self.moments = [self.clock.time_ms]
+        self.done = 0
+
+    def run(self, step: str) -> None:
+        self.done += 1
+        self.clock.time_ms += 1_000
+        try:
+            self._run(step)
+        except TableError as error:
+            # Refused: nobody has written yet, the lane is closed, there is nothing to go back to.
+            assert error.code in {"NOT_FOUND", "CONFLICT", "SNAPSHOT_EXPIRED"}, error  # noqa: PT017
+        self.moments.append(self.clock.time_ms)
+
+    def _run(self, step: str) -> None:
+        table, number = self.table, self.done
+        match step:
+            case "orders" | "payments" | "fix":
+                stream = "payments" if step == "payments" else "orders"
+                with table.writer(stream, lane=step) as writer:
+                    rows = payments(number) if stream == "payments" else orders(number, number - 1)
+                    batch = writer.last_batch("q")
+                    writer.append(rows, batch=("q", 0 if batch is None else batch + 1), source={"at": number})
+            case "compact":
+                table.compact()
+            case "compact some":
+                table.compact(only=lambda file_slice: (file_slice.group.bucket + number) % 3 > 0)
+            case "savepoint":
+                table.savepoint(f"s{number}")
+            case "restore":
+                kept = table.savepoints()
+                table.restore(kept[number % len(kept)].name if kept else str(table.snapshot().cut))
+            case "undo":
+                moment = self.moments[number * 7 % len(self.moments)]
+                table.undo("orders", dt.datetime.fromtimestamp(moment / 1000, dt.UTC))
+            case "close":
+                table.close_lane("fix")
+            case "schema":
+                table.add_column("order", f"c{number}", "bigint")
+            case "fence":
+                table.fence("payments")
+
+
+@given(st.lists(st.sampled_from(STEPS), min_size=2, max_size=20))
+def test_checkpoint_and_tail_are_the_replay(steps: list[str]) -> None:
+    history = History()
+    for step in steps:
+        history.run(step)
+    store = open_store(history.table.uri)
+    states = table_states(store)
+    entries = read_table_lane(CommitLog(store, FakeClock()), 0)
+    for state in states:
+        read = decode_table(encode_table(state))
+        assert read == state
+        assert fold_table(read, entries[state.head :]) == states[-1]
+    for data in saved(store, TABLE_LANE).values():
+        read = decode_table(data)
+        assert read is not None
+        assert read == states[read.head - 1]
+    assert history.table.state() == Table.open(history.table.uri).state() == states[-1]
+    for lane in states[-1].lanes:
+        for data in saved(store, lane).values():
+            made = decode_lane(data)
+            assert made is not None
+            assert made == lane_state(store, lane, made.void, made.head)
+        # Whatever was void at any time: what is found is of that time, be it nothing.
+        for void in {state.void.get(lane, ()) for state in states}:
+            found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), lane, void)
+            if found is not None:
+                assert found == lane_state(store, lane, void, found.head)
+                for entry in lane_entries(CommitLog(store, FakeClock()).read_after(lane, found.head)):
+                    found.add(entry)
+                assert found == lane_state(store, lane, void)
+
+
+spans = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3)
+
+
+@given(spans, spans, st.integers(0, 12))
+def test_void_spans_agree_up_to_the_first_entry_that_one_of_them_has(
+    first: list[Span], second: list[Span], head: int
+) -> None:
+    differs = [seq for seq in range(1, head + 1) if is_void(first, seq) != is_void(second, seq)]
+    assert agreed(first, second, head) == (differs[0] - 1 if differs else head)
+
+
+@pytest.fixture
+def table() -> Table:
+    """A history with checkpoints of both kinds, a restore in its middle, and a few entries after each checkpoint."""
+    table = Table.create(new_uri(), SHOP)
+    for number in range(4):
+        _batch(table, number)
+    table.savepoint("middle")
+    for number in range(4, 9):
+        _batch(table, number)
+    table.restore("middle")
+    for number in range(4, 6):
+        _batch(table, number)
+    table.compact()
+    append(table, payments(1), "payments")
+    assert saved(open_store(table.uri), TABLE_LANE)
+    assert saved(open_store(table.uri), ORDERS)
+    return table
+
+
+def _batch(table: Table, number: int) -> None:
+    with table.writer("orders") as writer:
+        writer.append(orders(number), batch=("q", number))
+
+
+def resealed(data: bytes, **changes: object) -> bytes:
+    values = json.loads(data.partition(b"\n")[2]) | changes
+    body = json.dumps(values).encode()
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+DAMAGES = {
+    "damaged": lambda data: data[:-9] + b"x" + data[-8:],
+    "cut short": lambda data: data[: len(data) // 2],
+    "empty": lambda _: b"",
+    "of another shape": lambda data: resealed(data, surprise=1),
+    "of a later version": lambda data: resealed(data, version=2),
+    "of another log": lambda data: resealed(data, head_id="0" * 32),
+    "of another head": lambda data: resealed(data, head=1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_cannot_be_trusted_is_not_used(table: Table, damage: str) -> None:
+    store = open_store(table.uri)
+    wanted = (table.state(), contents(table), lane_state(store, ORDERS, table.state().void[ORDERS]))
+    for lane in (TABLE_LANE, ORDERS):
+        for path, data in saved(store, lane).items():
+            store.delete(path)
+            store.put(path, DAMAGES[damage](data))
+    log = CommitLog(store, FakeClock())
+    assert Checkpoints(store).newest_table(log) is None
+    assert Checkpoints(store).newest_lane(log, ORDERS, table.state().void[ORDERS]) is None
+    fresh = other_process(table.uri, FakeClock())
+    assert (fresh.state(), contents(fresh)) == wanted[:2]
+    _batch(fresh, 6)
+    with fresh.writer("orders") as writer:
+        assert writer.last_batch("q") == 6
+
+
+@pytest.mark.parametrize(
+    "change", [{"features": ["merge-latest", "merge-magic"]}, {"table_schema": {}}, {"table_schema": {"columns": 1}}]
+)
+def test_a_checkpoint_of_a_newer_version_is_not_used(table: Table, change: dict[str, object]) -> None:
+    """What its maker understood, this version may not: the log says what one must know."""
+    store = open_store(table.uri)
+    for path, data in saved(store, TABLE_LANE).items():
+        store.delete(path)
+        store.put(path, resealed(data, **change))
+    assert Checkpoints(store).newest_table(CommitLog(store, FakeClock())) is None
+    assert Table.open(table.uri).state() == table_states(store)[-1]
+
+
+def test_a_checkpoint_of_a_head_that_is_not_there_yet_is_not_used(table: Table) -> None:
+    store = open_store(table.uri)
+    path, data = max(saved(store, TABLE_LANE).items())
+    store.put(checkpoint_path(TABLE_LANE, 10_000, "f" * 32), resealed(data, head=10_000))
+    store.put(Path(f"{checkpoint_folder(TABLE_LANE)}/README"), b"what is this?")
+    calls = FaultyStore(store)
+    assert other_process(table.uri, FakeClock(), calls).state() == table.state()
+    assert ("get", path) in calls.calls
+    assert ("get", slot_path(TABLE_LANE, 1)) not in calls.calls
+
+
+def test_an_older_checkpoint_serves_where_newer_ones_are_from_before_a_restore(table: Table) -> None:
+    """All checkpoints beyond what a restore kept are useless, however many there are."""
+    for _ in range(checkpoint.MAX_TRIES + 1):
+        for number in range(4, 12):
+            _batch(table, number)
+        table.restore("middle")
+    store = open_store(table.uri)
+    void = table.state().void[ORDERS]
+    heads = sorted(state.head for data in saved(store, ORDERS).values() if (state := decode_lane(data)))
+    kept = max(head for head in heads if not is_void(void, head))
+    assert len([head for head in heads if head > kept]) > checkpoint.MAX_TRIES
+    found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), ORDERS, void)
+    assert found is not None
+    assert found == lane_state(store, ORDERS, void, kept)
+
+
+def test_a_reader_never_writes(table: Table) -> None:
+    store = FaultyStore(open_store(table.uri))
+    store.faults = [Fault(call, "", times=FOREVER) for call in ("put", "put_if_absent", "open_output", "delete")]
+    for path in saved(store, TABLE_LANE):
+        store.inner.delete(path)  # it has reason enough to write one
+    reader = other_process(table.uri, FakeClock(), store)
+    assert contents(reader) == contents(table)
+    assert not {call for call, _ in store.calls} & {"put", "put_if_absent", "open_output", "delete"}
+
+
+@pytest.mark.parametrize("call", ["list", "put"])
+def test_a_checkpoint_that_cannot_be_written_changes_nothing(table: Table, call: str) -> None:
+    store = FaultyStore(open_store(table.uri))
+    writer = other_process(table.uri, FakeClock(), store)
+    with writer.writer("orders") as open_writer:
+        store.faults.append(Fault(call, "checkpoints/", times=FOREVER))
+        for number in range(6, 12):
+            assert open_writer.append(orders(number), batch=("q", number)).rows == 1
+    store.faults.clear()
+    store.faults.append(Fault(call, "checkpoints/table", times=FOREVER))
+    before = len(saved(store.inner, TABLE_LANE))
+    writer_state = table.savepoint("one"), table.savepoint("two")
+    assert [made.name for made in writer_state] == ["one", "two"]
+    assert len(saved(store.inner, TABLE_LANE)) >= before
+
+
+def test_what_is_published_stays_published_when_the_checkpoint_after_it_fails(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction that took the error for its own would remove the very files that its BASE names."""
+    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 1)
+    append(table, orders(1, status="newer", ts=5))
+    wanted = contents(table)
+    store = FaultyStore(open_store(table.uri))
+    compactor = other_process(table.uri, FakeClock(), store)
+    compactor.state()
+    head = table.state().head
+    # PLAN and BASE are published; then the look at the slot after BASE fails.
+    store.faults.append(Fault("get", f"timeline/table/{head + 3:020d}.json", times=FOREVER))
+    assert compactor.compact().done
+    assert contents(table) == wanted
+    assert contents(Table.open(table.uri)) == wanted
+
+
+def test_of_many_processes_one_writes(table: Table) -> None:
+    store = open_store(table.uri)
+    processes = [other_process(table.uri, FakeClock()) for _ in range(4)]
+    for process in processes:
+        process.state()
+    before = len(saved(store, TABLE_LANE))
+    for number in range(12):
+        processes[number % 4].savepoint(f"s{number}")
+    assert 12 // 3 - 1 <= len(saved(store, TABLE_LANE)) - before <= 12 // 3 + 1
+
+
+def test_a_claim_reads_the_tail_and_not_the_lane(table: Table) -> None:
+    for number in range(6, 20):
+        _batch(table, number)
+    store = FaultyStore(open_store(table.uri))
+    with other_process(table.uri, FakeClock(), store).writer("orders") as writer:
+        assert writer.last_batch("q") == 19
+    assert ("get", slot_path(ORDERS, 1)) not in store.calls
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1 << 80, "é\x00", None, [1, {"a": [None, 2.5]}]])
+def test_what_a_source_recorded_survives(value: object) -> None:
+    state = LaneState(source={"offset": value})
+    read = decode_lane(encode_lane(state))
+    assert read is not None
+    assert repr(read.source) == repr(state.source)
