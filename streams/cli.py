@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from storage.errors import InvalidInput
+from streams.cli_alter import alter
 from streams.cli_common import FAILED, Json, Target, console, errors, telling, usage
 from streams.cli_services import services
 from streams.show import What
@@ -131,6 +132,7 @@ def show(
 
 
 app.add_typer(services)
+app.add_typer(alter, name="alter")
 
 
 def main() -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 
 from storage.errors import TableError
+
+if TYPE_CHECKING:
+    from storage import Table
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -50,3 +53,13 @@ def usage() -> Iterator[None]:
             yield
     except typer.Exit:
         raise typer.Exit(USAGE) from None
+
+
+def open_table(target: str) -> Table:
+    """The table that a command is about."""
+    from storage import Table
+    from streams.pipeline import load_location
+
+    with usage():
+        location = load_location(target)
+    return Table.open(location.uri, storage_options=location.storage_options)

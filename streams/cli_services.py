@@ -10,29 +10,18 @@ import datetime as dt
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from storage.errors import InvalidInput
-from streams.cli_common import Json, Target, telling, usage
-
-if TYPE_CHECKING:
-    from storage import Table
+from streams.cli_common import Json, Target, open_table, telling, usage
+from streams.pipeline_file import parse_duration
 
 services = typer.Typer()
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
-
-
-def _open(target: str) -> Table:
-    from storage import Table
-    from streams.pipeline import load_location
-
-    with usage():
-        location = load_location(target)
-    return Table.open(location.uri, storage_options=location.storage_options)
 
 
 def _moment(text: str) -> dt.datetime:
@@ -88,7 +77,7 @@ def compact(
 ) -> None:
     """Fold all logs of a table into its base files, in this process. Nobody waits for it; no answer changes."""
     with telling():
-        table = _open(target)
+        table = open_table(target)
         result = table.fold() if fold else table.compact()
     what = "log files" if fold else "base files"
     lines = [
@@ -123,7 +112,7 @@ def savepoint(
         with usage():
             raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
     with telling():
-        table = _open(target)
+        table = open_table(target)
         if name is None:
             for known in table.savepoints():
                 made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
@@ -148,7 +137,7 @@ def restore(
         point = _point(to)
     assert point is not None
     with telling():
-        table = _open(target)
+        table = open_table(target)
         table.snapshot(point)  # a wrong name is told before anybody is asked
         _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
         result = table.restore(point)
@@ -169,7 +158,7 @@ def undo(
     with usage():
         moment = _moment(since)
     with telling():
-        table = _open(target)
+        table = open_table(target)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
         result = table.undo(stream, moment)
     lines = [f"undone with entry {result.entry} of the table lane"]
@@ -181,7 +170,7 @@ def undo(
 def fence(target: Target, lane: Annotated[str, typer.Argument(help="Of the dead writer.")], yes: Yes = False) -> None:
     """Fence the writer of a lane, believed to be dead. If it is only slow it stops, and nothing is lost."""
     with telling():
-        table = _open(target)
+        table = open_table(target)
         _confirm(f"Fence whoever writes lane {lane} of {table.uri}?", yes=yes)
         typer.echo(
             f"lane {lane} is claimed with entry {table.fence(lane)}; what its writer left is cleaned by: weft clean"
@@ -194,6 +183,39 @@ def close(
 ) -> None:
     """Close a lane for ever, for example that of a finished backfill; its rows stay."""
     with telling():
-        table = _open(target)
+        table = open_table(target)
         _confirm(f"Close lane {lane} of {table.uri} for ever?", yes=yes)
         typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
+
+
+@services.command()
+def clean(
+    target: Target,
+    retain: Annotated[str, typer.Option(help="Keep what was newest since so long ago: 24 hours, 0.")] = "24 hours",
+    versions: Annotated[int | None, typer.Option(min=1, help="Keep what the last so many compactions made.")] = None,
+    abandon_after: Annotated[str, typer.Option(help="Take older open compactions for dead.")] = "24 hours",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete what no kept snapshot needs, and what dead writers and compactions left. Nobody waits for it."""
+    with usage():
+        keep, abandon = _duration(retain), _duration(abandon_after)
+    with telling():
+        result = open_table(target).clean(keep, versions, dry_run=dry_run, abandon_after=abandon)
+    lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
+    lines.extend(f"  {kind}: {own.files:,} files, {own.bytes / 1e6:.1f} MB" for kind, own in result.deleted.items())
+    lines.extend(f"  {path}" for path in result.listed)
+    lines.append(f"snapshots from entry {result.keep} of the table lane on are kept: {result.reason}")
+    lines.extend(f"kept besides by {own.what} {own.name}: {own.cut}" for own in result.held)
+    lines.extend(f"given up as dead: compaction {plan}" for plan in result.aborted)
+    lines.extend(f"left alone, for it is none of weft's: {path}" for path in result.foreign)
+    if result.foreign_files > len(result.foreign):
+        lines.append(f"  and {result.foreign_files - len(result.foreign)} more")
+    _tell(result, "\n".join(lines), as_json=as_json)
+
+
+def _duration(text: str) -> dt.timedelta:
+    try:
+        return dt.timedelta(seconds=parse_duration(text))
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None

@@ -98,6 +98,39 @@ def test_lanes_are_fenced_and_closed(table: Table) -> None:
     assert ids(table) == [1, 2, 7]
 
 
+def test_clean_says_what_it_deletes_and_what_it_keeps(table: Table) -> None:
+    table.compact()
+    append(table, orders(3))
+    would = weft("clean", table.uri, "--retain", "0", "--dry-run")
+    assert "would delete 2 files" in would.stdout
+    assert "  log/orders/" in would.stdout
+    before = ids(table)
+    done = json.loads(weft("clean", table.uri, "--retain", "0", "--json").stdout)
+    assert done["deleted"]["log"]["files"] == 2
+    assert ids(table) == before == [1, 2, 3]
+    assert "deleted 0 files" in weft("clean", table.uri, "--retain", "0").stdout
+    wrong = weft("clean", table.uri, "--retain", "soon")
+    assert wrong.exit_code == 2
+    assert "is not a duration" in wrong.stderr
+
+
+def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) -> None:
+    assert "schema revision 4" in weft("alter", "add-column", table.uri, "order", "note", "string").stdout
+    assert "so already" in weft("alter", "add-column", table.uri, "order", "note", "string").stdout
+    other = weft("alter", "add-column", table.uri, "order", "note", "bigint")
+    assert other.exit_code == 1
+    assert "note" in other.stderr
+    group = ["--column", "clicks bigint", "--column", "cts bigint", "--ordering", "cts", "--stream", "clicks"]
+    assert weft("alter", "add-group", table.uri, "clicks", *group).exit_code == 0
+    assert weft("alter", "add-group", table.uri, "more", "--column", "nothing").exit_code == 2
+    assert weft("alter", "add-stream", table.uri, "fixes", "--group", "order", "--on-delete", "row").exit_code == 0
+    assert weft("alter", "set-default", table.uri, "status", "none yet").exit_code == 0
+    assert weft("alter", "widen", table.uri, "ots", "int").exit_code == 1
+    append(table, payments(9), "payments")
+    row = next(row for row in table.snapshot().to_arrow().to_pylist() if row["id"] == 9)
+    assert (row["status"], row["note"], row["clicks"]) == ("none yet", None, None)
+
+
 def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
     for command in (["compact"], ["savepoint"], ["restore", "x", "--yes"], ["close", "x", "--yes"]):
         result = weft(command[0], tmp_path / "none", *command[1:])
