@@ -34,7 +34,7 @@ from storage.core.entries import (
 )
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.object_store import ObjectStore, answering
+from storage.object_store import ObjectStore, answering, missing
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # long enough for a store's bad minute; then the truth is left to a replay
 RETRY_FIRST_MS: Final = 50
@@ -198,10 +198,10 @@ class CommitLog:
 
     def indexes(self, files: Sequence[LogFile]) -> list[LogIndex]:
         """The indexes of log files, fetched from their sidecars if need be."""
-        missing = [
+        unread = [
             file.index for file in files if isinstance(file.index, Sidecar) and file.index.path not in self._indexes
         ]
-        fetched = {there.path: entries.decode_index(data) for there, data in self._sidecars(missing)}
+        fetched = {there.path: entries.decode_index(data) for there, data in self._sidecars(unread)}
         self._indexes.update(fetched)
         # Another thread may drop one of them meanwhile (`forget_before`), so ours are looked at first.
         return [
@@ -238,18 +238,19 @@ class CommitLog:
         return there is not None and there.commit_id == entry.commit_id
 
     def _remember(self, entry: E) -> E:
-        self._cached(entry.lane)[entry.seq] = self._in_place([entry])[0]
+        # It is there: nothing that could fail may follow, and fetching a list back could.
+        if list_sidecar(entry) is None:
+            self._cached(entry.lane)[entry.seq] = entry
         return entry
 
     def _in_place(self, found: Sequence[Entry]) -> list[Entry]:
         """Entries with their lists, wherever those stand."""
-        sidecars = [there for entry in found if (there := _list_sidecar(entry)) is not None]
+        sidecars = [there for entry in found if (there := list_sidecar(entry)) is not None]
         if not sidecars:
             return list(found)
         lists = {there.path: data for there, data in self._sidecars(sidecars)}
         return [
-            entry if (there := _list_sidecar(entry)) is None else _with_list(entry, lists[there.path])
-            for entry in found
+            entry if (there := list_sidecar(entry)) is None else _with_list(entry, lists[there.path]) for entry in found
         ]
 
     def in_place_or_sidecar(self, seq: int, items: Sequence[L]) -> list[L] | Sidecar:
@@ -270,9 +271,11 @@ class CommitLog:
         for start in range(0, len(wanted), MAX_WINDOW):
             part = wanted[start : start + MAX_WINDOW]
             for sidecar, data in zip(part, self._get_many([sidecar.path for sidecar in part]), strict=True):
-                if data is None or Sidecar.of(sidecar.path, data) != sidecar:
+                if data is None:
+                    raise missing(sidecar.path)
+                if Sidecar.of(sidecar.path, data) != sidecar:
                     raise CorruptData(
-                        f"{sidecar.path} is {'missing' if data is None else 'damaged'}, but the log refers to it",
+                        f"{sidecar.path} is damaged, but the log refers to it",
                         hint="restore it from a copy of the store",
                     )
                 yield sidecar, data
@@ -363,7 +366,8 @@ class _Search:
             self._high = seq if self._high is None else min(self._high, seq)
 
 
-def _list_sidecar(entry: Entry) -> Sidecar | None:
+def list_sidecar(entry: Entry) -> Sidecar | None:
+    """Where the list of an entry of the table lane stands, if it is too large for the entry."""
     match entry:
         case (
             Base(slices=Sidecar() as there)

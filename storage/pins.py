@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.clock import Clock
 from storage.commit_log import new_id
 from storage.core.cut import Cut
 from storage.core.entries import Seqs
 from storage.core.names import PINS, Path, pin_path
-from storage.errors import StoreUnavailable
+from storage.errors import InvalidInput, StoreUnavailable
 from storage.object_store import ObjectStore, answering
 
 DEFAULT_PIN: Final = dt.timedelta(hours=6)  # a long query; whoever needs more makes a savepoint
@@ -38,26 +38,40 @@ class Pin:
     owner: str
 
 
+@dataclass(frozen=True, slots=True)
+class ListedPin:
+    """An object among the pins; ``pin`` is None for one that is none, or that a newer version made."""
+
+    path: Path
+    size: int
+    pin: Pin | None
+
+
 class _Pin(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     version: Literal[1] = 1
-    table: int
+    table: int = Field(ge=1)
     lanes: Seqs
     expires_at_ms: int
     owner: str
 
 
-def pin(store: ObjectStore, clock: Clock, at: Cut, keep_ms: int) -> Pin:
+def pin(store: ObjectStore, clock: Clock, at: Cut, keep: dt.timedelta) -> Pin:
     """Write a pin. It counts once the table lane, read again *afterwards*, still keeps the snapshot (rule R4).
 
     Raises:
+        InvalidInput: It would expire at once.
         StoreUnavailable: It could not be written.
     """
+    if keep <= dt.timedelta(0):
+        raise InvalidInput(f"a pin for {keep} keeps nothing", hint="give a duration of more than 0")
     owner = f"{socket.gethostname()} pid {os.getpid()}"
-    made = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=clock.now_ms() + keep_ms, owner=owner)
+    expires_at_ms = clock.now_ms() + keep // dt.timedelta(milliseconds=1)
+    made = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=expires_at_ms, owner=owner)
     path = pin_path(new_id())
-    store.put(path, made.model_dump_json().encode())
-    return Pin(path, at, made.expires_at_ms, owner)
+    with answering(path):
+        store.put(path, made.model_dump_json().encode())
+    return Pin(path, at, expires_at_ms, owner)
 
 
 def unpin(store: ObjectStore, own: Pin) -> None:
@@ -69,21 +83,26 @@ def unpin(store: ObjectStore, own: Pin) -> None:
 def unexpired(store: ObjectStore, clock: Clock) -> Iterator[Pin]:
     """Pins that still count."""
     now = clock.now_ms()
-    return (own for own in all_pins(store) if own.expires_at_ms > now)
+    return (own.pin for own in list_pins(store) if own.pin is not None and own.pin.expires_at_ms > now)
 
 
-def all_pins(store: ObjectStore) -> Iterator[Pin]:
-    """Every pin there is. One that does not decode was never acknowledged to its reader."""
-    with answering(PINS):
-        names = [name for name, _ in store.list(PINS)]
-    for name in names:
+def list_pins(store: ObjectStore) -> Iterator[ListedPin]:
+    """Every object among the pins, but those that go meanwhile.
+
+    Raises:
+        StoreUnavailable: The store does not answer; then nobody knows what is pinned.
+    """
+    for name, size in store.list(PINS):
         path = Path(f"{PINS}/{name}")
         with answering(path):
             data = store.get(path)
-        if data is None:
-            continue
-        try:
-            own = _Pin.model_validate_json(data)
-        except ValidationError:
-            continue
-        yield Pin(path, Cut(own.table, own.lanes), own.expires_at_ms, own.owner)
+        if data is not None:
+            yield ListedPin(path, size, _decoded(path, data))
+
+
+def _decoded(path: Path, data: bytes) -> Pin | None:
+    try:
+        own = _Pin.model_validate_json(data)
+    except ValidationError:
+        return None
+    return Pin(path, Cut(own.table, own.lanes), own.expires_at_ms, own.owner)

@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from storage import mergers
 from storage.base_file import read_base, read_shadow
 from storage.core import names
+from storage.core.cut import Cut
 from storage.core.entries import FileRef
 from storage.core.evolution import reads_as_it_is
 from storage.core.model import Group
@@ -27,6 +28,7 @@ from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import Stitch, needed_columns
 from storage.errors import NotFound
+from storage.expiry import reading
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
 
@@ -171,6 +173,7 @@ class Scan:
     projection: Projection
     tasks: tuple[ReadTask, ...]
     mergers: frozenset[str]
+    at: Cut
 
     @property
     def arrow(self) -> pa.Schema:
@@ -194,8 +197,13 @@ class Scan:
 
         Raises:
             CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
+            SnapshotExpired: It is missing because cleaning has given the snapshot up.
         """
         mergers.prepare(self.schema, self.mergers)
+        with reading(self.store, self.at):
+            yield from self._read(task)
+
+    def _read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         needs = [_needs(self.schema, self.projection, file_slice) for file_slice in task.slices]
         logs = LogReader(self.store, self.schema, task.files, task.slices, [need.log_columns for need in needs])
         for file_slice, need in zip(task.slices, needs, strict=True):

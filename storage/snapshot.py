@@ -16,6 +16,7 @@ from storage.core.cut import Cut
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile, plan_slices
 from storage.core.timeline import TableState
+from storage.expiry import reading
 from storage.pins import DEFAULT_PIN, pin, unpin
 from storage.scan import Scan, make_projection, make_tasks
 from storage.timeline import Timeline, check_promised
@@ -61,7 +62,7 @@ class Snapshot:
         Raises:
             SnapshotExpired: Cleaning was faster.
         """
-        own = pin(self._timeline.store, self._timeline.clock, self._cut, int(duration.total_seconds() * 1000))
+        own = pin(self._timeline.store, self._timeline.clock, self._cut, duration)
         try:
             # Strictly after the pin is there (rule R4): a cleaner that this does not show will see the pin.
             check_promised(self._timeline.refresh(), self._cut)
@@ -71,9 +72,14 @@ class Snapshot:
 
     @property
     def files(self) -> list[LiveFile]:
-        """Log files that some file group still needs, in version order."""
+        """Log files that some file group still needs, in version order.
+
+        Raises:
+            SnapshotExpired: Cleaning has given the snapshot up.
+        """
         if self._files is None:
-            self._files = self._timeline.live_files(self._state, self._cut)
+            with reading(self._timeline.store, self._cut):  # an index may stand in a file of its own
+                self._files = self._timeline.live_files(self._state, self._cut)
         return self._files
 
     @property
@@ -104,7 +110,14 @@ class Snapshot:
         """
         projection = make_projection(self._state.schema, columns, filter, require)
         tasks = make_tasks(self.slices, self.files, parallelism or os.cpu_count() or 1)
-        return Scan(self._timeline.store, self._state.schema, projection, tuple(tasks), mergers.allowed())
+        return Scan(
+            store=self._timeline.store,
+            schema=self._state.schema,
+            projection=projection,
+            tasks=tuple(tasks),
+            mergers=mergers.allowed(),
+            at=self._cut,
+        )
 
     def to_arrow(
         self,

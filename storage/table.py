@@ -29,6 +29,7 @@ from storage.core.slices import FileSlice
 from storage.core.timeline import TableState
 from storage.errors import Conflict
 from storage.object_store import check_capability, open_store
+from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
 from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
 from storage.services.evolution import SchemaChange, add_column, add_group, add_stream, set_default, widen_column
 from storage.services.fold import FoldResult, run_fold
@@ -361,6 +362,36 @@ class Table:
         """
         self._check_service()
         return set_default(self._timeline, name, value)
+
+    def clean(
+        self,
+        retain: dt.timedelta = DEFAULT_RETENTION,
+        versions: int | None = None,
+        *,
+        dry_run: bool = False,
+        abandon_after: dt.timedelta | None = DEFAULT_ABANDON,
+    ) -> CleanResult:
+        """Give old snapshots up, and delete the files that nobody needs any more. Nobody waits for it.
+
+        The newest snapshot stays, and savepoints do; so do those that ``retain`` and ``versions`` ask for (both are
+        kept), and those that pins and open compactions hold. A dead writer's files are garbage once its lane is
+        fenced, or claimed by a new writer. What is given up stays given up: a longer ``retain`` brings nothing back.
+
+        Args:
+            retain: Snapshots that were the newest at any time since so long ago stay readable; 0: none but the newest.
+            versions: So do those of the last so many compactions.
+            dry_run: Say what would be done, and do nothing.
+            abandon_after: Compactions that began longer ago than this are taken for dead and given up; None: none is.
+
+        Raises:
+            InvalidInput: ``retain``, ``versions`` or ``abandon_after`` is out of range; nothing was done.
+            CorruptData: An entry is missing or damaged, so that nobody can say what is needed; nothing was deleted
+                for it.
+            StoreUnavailable: The store does not list or delete; the next clean goes on.
+        """
+        if not dry_run:
+            self._check_service()
+        return run_clean(self._timeline, retain, versions, abandon_after, dry_run=dry_run)
 
     def _check_service(self) -> None:
         """Every change of a table completes a barrier that somebody began and did not end (L4)."""

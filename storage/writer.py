@@ -30,6 +30,7 @@ from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.schema import TableSchema
 from storage.core.timeline import Lane, TableState
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
+from storage.heartbeat import Pulse
 from storage.log_file import remove_log_file, write_log_file
 from storage.object_store import ObjectStore, check_capability
 from storage.timeline import Timeline, check_writable
@@ -113,13 +114,7 @@ def write_rows(
             events = _prepared(ticket, chunk, on_problems)
             ignored += events.ignored
             file = write_log_file(
-                ticket.store,
-                ticket.schema,
-                events,
-                lane=ticket.lane,
-                epoch=ticket.epoch,
-                seq=ticket.seq,
-                task=task,
+                ticket.store, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
             )
             if file is not None:
                 files.append(file)
@@ -183,6 +178,7 @@ class Writer:
         self._stamps_read_ms = 0
         self._heads: dict[LaneName, int] = {}
         self._failure: TableError | None = None
+        self._pulse: Pulse | None = None
         self._open = False
 
     def __enter__(self) -> Self:
@@ -193,6 +189,8 @@ class Writer:
         self._table = self._enter_lane()
         self._observe_all_lanes()
         self._open = True
+        self._pulse = Pulse(self._timeline.store, self._timeline.clock, self._lane, self._epoch, self._owner)
+        self.heartbeat()
         return self
 
     def _enter_lane(self) -> TableState:
@@ -219,6 +217,13 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
+        if self._pulse is not None:
+            self._pulse.end()
+
+    def heartbeat(self) -> None:
+        """Tell operators that this writer is alive, if it is time. Appending does so too; nothing is raised."""
+        if self._pulse is not None and self._failure is None:
+            self._pulse.beat()
 
     @property
     def lane(self) -> LaneName:
@@ -273,6 +278,7 @@ class Writer:
             GapError, Conflict, Fenced: See `append`.
         """
         self._check_usable()
+        self.heartbeat()
         if batch is not None:
             known = self._replayed(batch)
             if known is not None:
@@ -328,6 +334,7 @@ class Writer:
         self._state.add(entry)
         self._timeline.log.forget_before(self._lane, entry.seq)
         self._timeline.checkpoints.save_lane(self._lane, self._state)
+        self.heartbeat()
         return Commit(self._lane, entry.seq, rows, ignored, replayed=False)
 
     def _lost(self, epoch: int, winner: object) -> TableError:
@@ -336,7 +343,7 @@ class Writer:
             if isinstance(winner, Claim) and winner.barrier:
                 return Fenced(
                     f"lane {self._lane!r} was claimed for {owner}",
-                    hint="open a new writer: it learns what is kept, and where its source must go on (on Spark: resume)",
+                    hint="open a new writer: it learns what is kept, and where its source must go on (Spark: resume)",
                 )
             return Fenced(
                 f"lane {self._lane!r} was claimed by {owner} (claim {epoch}; this writer holds claim {self._epoch})",

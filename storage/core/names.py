@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NewType
 from urllib.parse import quote
 
@@ -32,8 +34,14 @@ SUPPLIED: Final = "__weft_supplied"
 
 PINS: Final = Path("_weft/pins")
 HEARTBEATS: Final = Path("_weft/heartbeats")
+PROBES: Final = Path("_weft/probe")
+BASES: Final = Path("base")
+SHADOWS: Final = Path("shadow")
 FOLDS: Final = "_fold"
 """Folder below ``log`` of register-form files; no lane's name starts like it."""
+FOLD_FILES: Final = Path(f"log/{FOLDS}")
+FOLD_INDEXES: Final = Path(f"_weft/index/{FOLDS}")
+TABLE_INDEXES: Final = Path("_weft/index/_table")
 
 _MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
@@ -94,8 +102,25 @@ def fold_path(plan: int, uuid: str) -> Path:
     return Path(f"log/{FOLDS}/{plan:020d}-{uuid}.arrow")
 
 
+def log_folder(lane: LaneName) -> Path:
+    return Path(f"log/{lane}")
+
+
+def log_index_folder(lane: LaneName) -> Path:
+    return Path(f"_weft/index/{lane}")
+
+
 def pin_path(uuid: str) -> Path:
     return Path(f"{PINS}/{uuid}.json")
+
+
+def heartbeat_folder(lane: LaneName) -> Path:
+    return Path(f"{HEARTBEATS}/{lane}")
+
+
+def heartbeat_path(lane: LaneName, epoch: int, at_ms: int, uuid: str) -> Path:
+    """A heartbeat's name says it all: whoever lists needs not read."""
+    return Path(f"{heartbeat_folder(lane)}/{epoch:010d}-{at_ms:015d}-{uuid}.json")
 
 
 def checkpoint_folder(lane: LaneName) -> Path:
@@ -126,6 +151,75 @@ def parse_by_slot(file_name: str) -> int | None:
 def parse_checkpoint(file_name: str) -> int | None:
     """The head that a checkpoint stands on, or None for a name that is not one."""
     return parse_by_slot(file_name)
+
+
+class Kind(StrEnum):
+    """What an object of a table is, by its path."""
+
+    ENTRY = "entry"
+    LOG = "log"
+    LOG_INDEX = "log index"
+    FOLD = "fold"
+    FOLD_INDEX = "fold index"
+    BASE = "base"
+    SHADOW = "shadow"
+    TABLE_INDEX = "table index"
+    CHECKPOINT = "checkpoint"
+    PIN = "pin"
+    HEARTBEAT = "heartbeat"
+    PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path says.
+
+    Attributes:
+        kind: What the object is.
+        lane: Whose it is; `TABLE_LANE` where it is of the whole table.
+        epoch: Of log files, their indexes and heartbeats: the claim under which it was written; else 0.
+        slot: Of an entry its own, of a checkpoint that which it stands on, of a file that which it was written for (of
+            a base, shadow or fold file: its PLAN's); else 0.
+        at_ms: Of a heartbeat; else 0.
+    """
+
+    kind: Kind
+    lane: LaneName = TABLE_LANE
+    epoch: int = 0
+    slot: int = 0
+    at_ms: int = 0
+
+
+_OF_LANE: Final = rf"(?:table|lanes/(?P<lane>{_LANE.pattern}))"
+_FOR_SLOT: Final = r"(?P<slot>\d{20})-[0-9a-f]{32}"
+_FOR_COMMIT: Final = r"(?P<epoch>\d{10})-(?P<slot>\d{20})-\d{5}-[0-9a-f]{32}"
+_PLACES: Final = {
+    Kind.ENTRY: re.compile(rf"{TIMELINE}/{_OF_LANE}/(?P<slot>\d{{20}})\.json"),
+    Kind.LOG: re.compile(rf"log/(?P<lane>{_LANE.pattern})/{_FOR_COMMIT}\.arrow"),
+    Kind.LOG_INDEX: re.compile(rf"_weft/index/(?P<lane>{_LANE.pattern})/{_FOR_COMMIT}\.json"),
+    Kind.FOLD: re.compile(rf"{FOLD_FILES}/{_FOR_SLOT}\.arrow"),
+    Kind.FOLD_INDEX: re.compile(rf"{FOLD_INDEXES}/{_FOR_SLOT}\.json"),
+    Kind.BASE: re.compile(rf"{BASES}/.+/{_FOR_SLOT}\.parquet", re.DOTALL),
+    Kind.SHADOW: re.compile(rf"{SHADOWS}/.+/{_FOR_SLOT}\.parquet", re.DOTALL),
+    Kind.TABLE_INDEX: re.compile(rf"{TABLE_INDEXES}/{_FOR_SLOT}\.json"),
+    Kind.CHECKPOINT: re.compile(rf"_weft/checkpoints/{_OF_LANE}/{_FOR_SLOT}\.json"),
+    Kind.PIN: re.compile(rf"{PINS}/[0-9a-f]{{32}}\.json"),
+    Kind.PROBE: re.compile(rf"{PROBES}/[0-9a-f]{{32}}"),
+    Kind.HEARTBEAT: re.compile(
+        rf"{HEARTBEATS}/(?P<lane>{_LANE.pattern})/(?P<epoch>\d{{10}})-(?P<at_ms>\d{{15}})-[0-9a-f]{{32}}\.json"
+    ),
+}
+
+
+def parse_path(path: Path) -> Place | None:
+    """What a path says, or None for one that no function here builds."""
+    for kind, pattern in _PLACES.items():
+        match = pattern.fullmatch(path)
+        if match is not None:
+            said = match.groupdict()
+            numbers = {name: int(said[name]) for name in ("epoch", "slot", "at_ms") if said.get(name)}
+            return Place(kind, LaneName(said.get("lane") or TABLE_LANE), **numbers)
+    return None
 
 
 def encode_partition(column: str, value: str | None) -> str:

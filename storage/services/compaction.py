@@ -19,6 +19,7 @@ from storage import mergers
 from storage.base_file import SliceFileWriter, read_base, read_shadow
 from storage.commit_log import new_id
 from storage.core import cut, names
+from storage.core.cut import Cut
 from storage.core.entries import Abort, Base, SliceFile
 from storage.core.modes.aggregate import overflows
 from storage.core.schema import TableSchema
@@ -27,6 +28,7 @@ from storage.core.stitch import Stitch
 from storage.core.timeline import FileGroup, TableState
 from storage.core.types import encode_scalar
 from storage.errors import CommitUnknown, TableError
+from storage.expiry import reading
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
 from storage.scan import read_task
@@ -69,7 +71,7 @@ class CompactionTask:
         schema: The snapshot's schema.
         slice: What to fold, as planned at a snapshot.
         files: What it points into.
-        target: The cut of that snapshot: all its commits up to there are in the new slice.
+        at: The cut of that snapshot: all its commits up to there are in the new slice.
         plan: Slot of the compaction's PLAN, by which its files are named.
         rev: Revision of ``schema``.
         mergers: Modules whose custom mergers may run.
@@ -79,7 +81,7 @@ class CompactionTask:
     schema: TableSchema
     slice: FileSlice
     files: tuple[LiveFile, ...]
-    target: cut.Seqs
+    at: Cut
     plan: int
     rev: int
     mergers: frozenset[str]
@@ -89,9 +91,11 @@ class CompactionTask:
 
         Raises:
             CorruptData: A file is missing or damaged; nothing is left behind.
+            SnapshotExpired: It is missing because the compaction was taken for dead, and cleaning followed.
         """
         mergers.prepare(self.schema, self.mergers)
-        return _fold(self)
+        with reading(self.store, self.at):
+            return _fold(self)
 
 
 Execute = Callable[[Sequence[CompactionTask]], Iterable[SliceFile]]
@@ -133,7 +137,7 @@ def _fold(task: CompactionTask) -> SliceFile:
         bucket=group.bucket,
         rev=task.rev,
         parent=dict(before.cut) if before is not None else {},
-        cut=dict(task.target),
+        cut=dict(task.at.lanes),
         groups=[g.id for g in schema.groups],
         base=base_file,
         shadow=shadow_file,
@@ -189,6 +193,7 @@ def run_compaction(
 
     Raises:
         CorruptData: A file is missing or damaged. Parts that were published stay, the rest is as before.
+        SnapshotExpired: Cleaning was faster, or took it for dead.
     """
     started = time.monotonic()
     todo = [file_slice for file_slice in snapshot.slices if len(file_slice.rows)]
@@ -204,7 +209,7 @@ def run_compaction(
                 schema=snapshot.table_schema,
                 slice=task.slices[0],
                 files=task.files,
-                target=snapshot.cut.lanes,
+                at=snapshot.cut,
                 plan=plan,
                 rev=snapshot.schema_rev,
                 mergers=mergers.allowed(),
@@ -253,9 +258,10 @@ class _Run:
 
     def abort(self, reason: str) -> None:
         """Say that the plan is dead, and remove what was written for it but not published."""
-        for made in self._waiting:
-            self._remove(made)
-        abort_plan(self._timeline, self._plan_id, reason)
+        if abort_plan(self._timeline, self._plan_id, reason):
+            # Only now: no BASE of this plan can come any more that would refer to them.
+            for made in self._waiting:
+                self._remove(made)
 
     def _publish(self, *, last: bool) -> None:
         kept: list[SliceFile] = []

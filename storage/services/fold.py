@@ -26,6 +26,7 @@ from storage.core.entries import Abort, Fold, LogFile
 from storage.core.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
 from storage.core.timeline import FileGroup, TableState
 from storage.errors import CommitUnknown, TableError
+from storage.expiry import reading
 from storage.log_file import remove_log_file
 from storage.log_reader import LogReader
 from storage.register_file import write_register_file
@@ -83,14 +84,15 @@ def run_fold(timeline: Timeline, snapshot: Snapshot) -> FoldResult:
     parts: list[_Part] = []
     try:
         for run in cut_runs(folds):
-            file = _write(timeline, snapshot, run, plan)
+            with reading(timeline.store, snapshot.cut):
+                file = _write(timeline, snapshot, run, plan)
             parts.append(_Part(tuple(run), file))
         published, reason = _publish(timeline, snapshot, plan_id, parts)
     except CommitUnknown:
         raise  # the entry may be there: nothing that it may refer to is removed
     except TableError as error:
-        _remove(timeline, parts)
-        abort_plan(timeline, plan_id, f"{error.code}: {error.message}")
+        if abort_plan(timeline, plan_id, f"{error.code}: {error.message}"):
+            _remove(timeline, parts)  # only now: no FOLD of this plan can come any more
         raise
     done = [part for part in parts if any(fold.group in published for fold in part.folds)]
     _remove(timeline, [part for part in parts if part not in done])
