@@ -17,7 +17,7 @@ from typing import Final
 
 from storage.core import cut
 from storage.core.cut import Span
-from storage.core.entries import Base, Done, Fold, LogFile, Sidecar, SliceFile, TableEntry
+from storage.core.entries import Base, Done, Fold, LaneAdd, LogFile, Sidecar, SliceFile, TableEntry
 from storage.core.names import LaneName, Path, Place
 from storage.core.timeline import TableState
 
@@ -95,7 +95,8 @@ class Needed:
                     self.add_state(state)
             case Fold():
                 self._add_fold_files(entry.files)
-            case Done():
+            case Done() | LaneAdd():
+                # A lane that came later: the states before it say nothing of its entries.
                 self.add_state(state)
 
     def add_target(self, state: TableState) -> None:
