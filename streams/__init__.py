@@ -2,6 +2,7 @@
 
     create_view, snapshot, register     read a table (`streams.view`, `streams.source`)
     write_stream, write_batch           append to a table (`streams.sink`)
+    resume_point                        where a query goes on after a restore (`streams.resume`)
     compact                             fold logs on a cluster (`streams.compaction`)
 
 Names are looked up when they are first used, so that Python workers and the command line do not import all of it.
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from streams.compaction import compact
+    from streams.resume import resume_point
     from streams.sink import write_batch, write_stream
     from streams.source import register
     from streams.view import create_view, snapshot
 
-__all__ = ["compact", "create_view", "register", "snapshot", "write_batch", "write_stream"]
+__all__ = ["compact", "create_view", "register", "resume_point", "snapshot", "write_batch", "write_stream"]
 
 _HOMES: Final = {
     "compact": "streams.compaction",
     "create_view": "streams.view",
     "register": "streams.source",
+    "resume_point": "streams.resume",
     "snapshot": "streams.view",
     "write_batch": "streams.sink",
     "write_stream": "streams.sink",

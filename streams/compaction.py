@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.services.compaction import CompactionResult, CompactionTask
 from storage.core.entries import SliceFile
+from storage.services.compaction import CompactionResult, CompactionTask
 
 
 def compact(

@@ -24,6 +24,7 @@ from storage.errors import InvalidInput, TableError
 from streams.pipeline_check import check_writers
 from streams.pipeline_file import SUFFIXES, describe_mistakes, read_yaml, resolve_location, substitute
 from streams.pipeline_model import (
+    CleanSection,
     CompactionSection,
     KafkaSection,
     Pipeline,
@@ -79,10 +80,6 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
 
 
 def _validate(raw: dict[str, Any]) -> PipelineConfig:
-    if "clean" in raw:
-        raise InvalidInput(
-            "clean: cleaning is not in this version", hint="remove the field; nothing is ever deleted until then"
-        )
     try:
         return PipelineConfig.model_validate(raw)
     except ValidationError as error:
@@ -100,6 +97,8 @@ def _fields_at(path: tuple[str, ...], raw: Mapping[str, Any]) -> tuple[str, ...]
             return _fields(TableSection)
         case ("compaction",):
             return _fields(CompactionSection)
+        case ("clean",):
+            return _fields(CleanSection)
         case ("writers", _):
             return _fields(WriterSection)
         case ("writers", name, "source"):
@@ -125,7 +124,7 @@ def _settle(path: Path, given: PipelineConfig) -> Pipeline:
             raise InvalidInput(f"writers.{name}{error.message}", hint=error.hint) from None
     _check_apart(writers)
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
-    pipeline = Pipeline(path, location, config, writers, given.compaction, given.spark, state)
+    pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, given.spark, state)
     if config is not None:
         check_writers(pipeline, schema)
     return pipeline
@@ -152,6 +151,12 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
     else:
         if given.kafka:
             raise InvalidInput(".kafka: the source is not of type kafka", hint="give source.options instead")
+        if given.resume == "table":
+            raise InvalidInput(
+                ".resume: only a Kafka source can be told to start at the offsets that the table recorded",
+                hint="leave it out; after a restore give this writer a new checkpoint, a source that starts where the "
+                "lane ends (weft show URI streams), and takeover: true",
+            )
         reader_format, ddl = given.source.format, given.source.ddl
         options = dict(given.source.options)
     return WriterSpec(
@@ -167,6 +172,7 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
         trigger_seconds=given.trigger,
         dead_letter=resolve_location(given.dead_letter, folder) if given.dead_letter else None,
         takeover=given.takeover,
+        resume=given.resume,
         checkpoint=resolve_location(given.checkpoint or str(state / "checkpoints" / name), folder),
         spark={**whole.spark, **given.spark},
     )

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from storage.config import TableConfig
 from storage.errors import InvalidInput
+from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION
 from streams.pipeline_file import parse_duration
 
 _MIN_EVERY_SECONDS: Final = 0.1  # a service that looks more often does nothing but look
@@ -81,17 +82,28 @@ class WriterSection(_Model):
     stream: str | None = None
     lane: str | None = None
     takeover: bool = False
+    resume: Literal["checkpoint", "table"] = "checkpoint"
     checkpoint: str | None = None
     kafka: Settings = {}
     spark: Settings = {}
 
 
 class CompactionSection(_Model):
-    """How often compaction looks at the table, and when it finds a file group due."""
+    """How often compaction looks at the table, when it finds a file group due, and when it folds logs meanwhile."""
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
     min_commits: int = Field(default=8, ge=1)
     max_log_ratio: float = Field(default=0.5, gt=0)
+    fold_commits: Annotated[int | None, BeforeValidator(_none_if_off)] = Field(default=64, ge=2)
+
+
+class CleanSection(_Model):
+    """How often what nobody needs any more is deleted, what is kept, and when a compaction is taken for dead."""
+
+    every: Duration = Field(default=600.0, ge=_MIN_EVERY_SECONDS)
+    retain: Duration = DEFAULT_RETENTION.total_seconds()
+    versions: int | None = Field(default=None, ge=1)
+    abandon_after: Duration = DEFAULT_ABANDON.total_seconds()
 
 
 class PipelineConfig(_Model):
@@ -102,6 +114,7 @@ class PipelineConfig(_Model):
     kafka: Settings = {}
     spark: Settings = {}
     compaction: Annotated[CompactionSection | None, BeforeValidator(_none_if_off)] = CompactionSection()
+    clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
     state: str | None = None
 
 
@@ -131,6 +144,7 @@ class WriterSpec:
         message: Columns of the JSON in column ``value``; None where the source's rows are used as they are.
         select: Output column to SQL expression; None: the source's or the message's columns as they are.
         trigger_seconds: At least so long from one batch's start to the next.
+        resume: What says where to go on: the checkpoint alone, or the table (`streams.resume`).
         dead_letter: Folder for messages that cannot be stored; None: such a message is fatal.
         spark: Spark settings of this writer, the pipeline's included.
     """
@@ -147,6 +161,7 @@ class WriterSpec:
     trigger_seconds: float
     dead_letter: str | None
     takeover: bool
+    resume: Literal["checkpoint", "table"]
     checkpoint: str
     spark: Mapping[str, str] = field(repr=False)
 
@@ -161,6 +176,7 @@ class Pipeline:
         config: The table's configuration, None if the file leaves it to the table.
         writers: By name, in the file's order.
         compaction: None: no compaction service.
+        clean: None: nothing is ever deleted.
         spark: Spark settings for everything.
         state: Folder for checkpoints, logs and scratch files.
     """
@@ -170,6 +186,7 @@ class Pipeline:
     config: TableConfig | None
     writers: Mapping[str, WriterSpec]
     compaction: CompactionSection | None
+    clean: CleanSection | None
     spark: Mapping[str, str] = field(repr=False)
     state: Path
 

@@ -16,8 +16,8 @@ from streams.pipeline import Pipeline
 from streams.pipeline_check import check_same_table, check_writers
 from streams.supervisor import Job, JobStatus, Supervisor
 
-COMPACTION: Final = "compaction"
-"""Name of the service's job, unless a writer is called so."""
+COMPACTION: Final = services.COMPACTION
+CLEAN: Final = services.CLEAN
 
 # -P: a folder called `storage` or `streams` where the command is given must not hide the packages.
 _PYTHON: Final = (sys.executable, "-P", "-m")
@@ -77,12 +77,12 @@ def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
     return Job(name, argv, log=pipeline.state / "logs" / f"{name}.log")
 
 
-def compaction_job(pipeline: Pipeline, *, once: bool = False) -> Job:
-    """The job of the compaction service, or of a single compaction."""
-    name = f"{COMPACTION}-service" if COMPACTION in pipeline.writers else COMPACTION
+def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
+    """The job of a service, or of one round of it; it bears the service's name, unless a writer is called so."""
+    name = f"{service}-service" if service in pipeline.writers else service
     return Job(
         name,
-        (*_PYTHON, "streams.services", str(pipeline.path), *(("--once",) if once else ())),
+        (*_PYTHON, "streams.services", str(pipeline.path), "--service", service, *(("--once",) if once else ())),
         log=pipeline.state / "logs" / f"{name}.log",
         background=not once,
         stop_seconds=services.STOP_SECONDS,
@@ -90,9 +90,15 @@ def compaction_job(pipeline: Pipeline, *, once: bool = False) -> Job:
 
 
 def make_jobs(pipeline: Pipeline) -> list[Job]:
-    """All writers, and compaction where the pipeline has it."""
+    """All writers, and the services that the pipeline has."""
     jobs = [writer_job(pipeline, name) for name in pipeline.writers]
-    return [*jobs, compaction_job(pipeline)] if pipeline.compaction is not None else jobs
+    return [*jobs, *(service_job(pipeline, service) for service in _services(pipeline))]
+
+
+def _services(pipeline: Pipeline) -> list[str]:
+    """In the order in which one round of each makes sense: what compaction leaves behind is there to be cleaned."""
+    wanted = {COMPACTION: pipeline.compaction, CLEAN: pipeline.clean}
+    return [service for service, section in wanted.items() if section is not None]
 
 
 def run_pipeline(
@@ -107,7 +113,7 @@ def run_pipeline(
     Args:
         pipeline: What to run.
         only: This writer alone, and no service.
-        once: What the sources hold now, then one compaction of it.
+        once: What the sources hold now, then one round of every service.
         on_status: Called several times a second.
 
     Raises:
@@ -122,7 +128,12 @@ def run_pipeline(
         return Supervisor(writers if only else make_jobs(pipeline)).run(on_status)
     first = Supervisor(writers)
     good = first.run(on_status)
-    if only is not None or pipeline.compaction is None or first.was_asked_to_stop:
-        return good
-    ended = first.statuses
-    return Supervisor([compaction_job(pipeline, once=True)]).run(lambda now: on_status((*ended, *now))) and good
+    ended, asked = list(first.statuses), first.was_asked_to_stop
+    for service in [] if only is not None else _services(pipeline):
+        if asked:
+            break
+        before = tuple(ended)
+        turn = Supervisor([service_job(pipeline, service, once=True)])
+        good &= turn.run(lambda now, before=before: on_status((*before, *now)))  # type: ignore[misc]
+        ended, asked = [*ended, *turn.statuses], turn.was_asked_to_stop
+    return good

@@ -1,51 +1,58 @@
-"""Services of a pipeline, each a process beside the writers. In this version there is one: compaction.
+"""Services of a pipeline, each a process beside the writers: compaction (with folding), and cleaning.
 
-    python -m streams.services PIPELINE [--once]
+    python -m streams.services PIPELINE [--service compaction|clean] [--once]
 
-No Spark here: compaction works on Arrow in this process, one file group after the other. No writer ever waits for it,
-and it may be killed at any time: what it had not published is garbage that nobody refers to. On SIGTERM the round in
-hand is finished.
+No Spark here: a service works on Arrow in this process. No writer ever waits for one, and it may be killed at any time:
+what a compaction had not published is garbage that nobody refers to, and what a cleaning had not deleted the next one
+finds again. On SIGTERM the round in hand is finished.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from streams.status import Reporter, StopSignal, describe, ending_of
 
 if TYPE_CHECKING:
     from storage import Table
-    from streams.pipeline_model import CompactionSection
+    from streams.pipeline_model import CleanSection, CompactionSection, Pipeline
+
+COMPACTION: Final = "compaction"
+CLEAN: Final = "clean"
 
 MAX_FAILURES: Final = 5  # rounds in a row; then the process ends, and its supervisor decides
 MAX_BACK_OFF_SECONDS: Final = 300.0  # a store that was away for hours is noticed again within minutes
 STOP_SECONDS: Final = 60.0  # a round folds at most the logs of one interval; a killed one is only done again
 
+Round = Callable[[], None]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service; returns the process's exit code."""
     stop, reporter = StopSignal(), Reporter.from_environment()
-    parser = argparse.ArgumentParser(prog="streams.services", description="The compaction service of a pipeline.")
+    parser = argparse.ArgumentParser(prog="streams.services", description="A service of a pipeline.")
     parser.add_argument("pipeline")
-    parser.add_argument("--once", action="store_true", help="compact whatever has logs, then end")
+    parser.add_argument("--service", choices=(COMPACTION, CLEAN), default=COMPACTION)
+    parser.add_argument("--once", action="store_true", help="one round: compact whatever has logs, or clean; then end")
     given = parser.parse_args(arguments)
     reporter.update(doing="starting")
     try:
         from storage import Table
         from streams.pipeline import load_pipeline
-        from streams.pipeline_model import CompactionSection
 
         pipeline = load_pipeline(given.pipeline)
         table = Table.open(pipeline.table.uri, storage_options=pipeline.table.storage_options)
+        every, work = _service(given.service, pipeline, table, reporter, once=given.once)
         if given.once:
-            compact_round(table, None, reporter)
+            work()
         else:
-            compact_until(stop, table, pipeline.compaction or CompactionSection(), reporter)
+            repeat(stop, every, work, reporter)
     except Exception as error:
         traceback.print_exc()
         reporter.update(doing="failed", message=describe(error))
@@ -54,8 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compact_until(stop: StopSignal, table: Table, policy: CompactionSection, reporter: Reporter) -> None:
-    """Look every so often until told to stop.
+def _service(service: str, pipeline: Pipeline, table: Table, reporter: Reporter, *, once: bool) -> tuple[float, Round]:
+    """Seconds from one round to the next, and the round."""
+    from streams.pipeline_model import CleanSection, CompactionSection
+
+    if service == CLEAN:
+        clean = pipeline.clean or CleanSection()
+        return clean.every, lambda: clean_round(table, clean, reporter)
+    compaction = pipeline.compaction or CompactionSection()
+    return compaction.every, lambda: compact_round(table, None if once else compaction, reporter)
+
+
+def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter) -> None:
+    """Do a round every so often until told to stop.
 
     Raises:
         Exception: That of the last of `MAX_FAILURES` rounds that failed in a row.
@@ -65,22 +83,22 @@ def compact_until(stop: StopSignal, table: Table, policy: CompactionSection, rep
     while not stop.wait(delay):
         started = time.monotonic()
         try:
-            compact_round(table, policy, reporter)
+            work()
         except Exception as error:
             failures += 1
             if failures >= MAX_FAILURES:
                 raise
             traceback.print_exc()
-            pause = min(policy.every * 2**failures, max(MAX_BACK_OFF_SECONDS, policy.every))
+            pause = min(every * 2**failures, max(MAX_BACK_OFF_SECONDS, every))
             reporter.update(doing="waiting", message=f"{describe(error)}; next try in {pause:.0f} s")
             delay = pause
         else:
             failures = 0
-            delay = max(0.0, policy.every - (time.monotonic() - started))
+            delay = max(0.0, every - (time.monotonic() - started))
 
 
 def compact_round(table: Table, policy: CompactionSection | None, reporter: Reporter) -> None:
-    """Compact what is due, all that has logs without a policy, and tell."""
+    """Compact what is due, all that has logs without a policy, fold what then waits, and tell."""
     from storage.core.compaction_plan import plan_due
 
     only = None
@@ -94,6 +112,7 @@ def compact_round(table: Table, policy: CompactionSection | None, reporter: Repo
             max_log_ratio=policy.max_log_ratio,
         )
         if not due:
+            _fold_if_due(table, policy, reporter)
             reporter.update(doing="idle")
             return
         # All of them in one go is more than each of them: see `storage.core.compaction_plan`.
@@ -103,13 +122,45 @@ def compact_round(table: Table, policy: CompactionSection | None, reporter: Repo
     result = table.compact() if only is None else table.compact(lambda file_slice: file_slice.group in only)
     skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
     done = f"{len(result.done)} file groups{skipped}"
+    message = f"{done}, {result.bytes_read / 1e6:.1f} MB compacted in {result.seconds:.1f} s"
+    _done(reporter, message, counts=bool(result.done), rows=result.rows)
+    if policy is not None:
+        _fold_if_due(table, policy, reporter)
+
+
+def _fold_if_due(table: Table, policy: CompactionSection, reporter: Reporter) -> None:
+    """Fold where so many commits wait outside slices and folds that reading them one by one begins to cost."""
+    if policy.fold_commits is None:
+        return
+    waiting = {(file.lane, file.seq) for file in table.snapshot().files if not file.is_fold}
+    if len(waiting) < policy.fold_commits:
+        return
+    reporter.update(doing="folding")
+    result = table.fold()
+    message = f"{len(waiting)} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
+    _done(reporter, message, counts=bool(result.done), rows=result.rows)
+
+
+def clean_round(table: Table, policy: CleanSection, reporter: Reporter) -> None:
+    """Delete what nobody needs any more, and tell."""
+    reporter.update(doing="cleaning")
+    result = table.clean(
+        retain=dt.timedelta(seconds=policy.retain),
+        versions=policy.versions,
+        abandon_after=dt.timedelta(seconds=policy.abandon_after),
+    )
+    message = f"{result.files} files, {result.bytes / 1e6:.1f} MB deleted"
+    _done(reporter, message, counts=bool(result.files), rows=0)
+
+
+def _done(reporter: Reporter, message: str, *, counts: bool, rows: int) -> None:
     last = reporter.report
     reporter.update(
         doing="idle",
-        commits=last.commits + bool(result.done),
-        rows=last.rows + result.rows,
-        committed_at_ms=time.time_ns() // 1_000_000 if result.done else last.committed_at_ms,
-        message=f"{done}, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s",
+        commits=last.commits + counts,
+        rows=last.rows + rows,
+        committed_at_ms=time.time_ns() // 1_000_000 if counts else last.committed_at_ms,
+        message=message,
     )
 
 

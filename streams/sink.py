@@ -13,15 +13,17 @@ Rules of this room:
 2. **No shuffle, no second pass.** Tasks are those of the source; whatever order they finish in, the order of their rows
    in the commit is that of the partitions.
 3. **A lane has one owner.** Starting a query claims the lane and thereby fences the query before it, whose next batch
-   fails with `Fenced`. When a query ends, in whatever way, its writer is closed.
-4. **Mistakes show at the call.** Whatever can be known from the frame's schema and the arguments is refused before the
-   lane is claimed. What only data can tell fails the query with the text of the error (`StreamingQuery.exception`).
+   fails with `Fenced`. While a query runs its writer says so; when it ends, in whatever way, its writer is closed.
+4. **Mistakes show at the call.** Whatever can be known from the frame's schema, the arguments and the checkpoint is
+   refused before the lane is claimed. What only data can tell fails the query with the text of the error
+   (`StreamingQuery.exception`).
+5. **A restored table is not written over a gap.** A query that is fenced by a restore, or whose checkpoint is ahead of
+   the table, says so and ends; where it can go on is `streams.resume`'s to find.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import time
 import uuid
@@ -45,13 +47,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from storage.core.events import prepare
-from storage.errors import InvalidInput
+from storage.errors import GapError, InvalidInput
 from storage.log_file import remove_log_file
 from storage.object_store import ObjectStore
 from storage.table import Table
 from storage.writer import Commit, Writer, WriteTicket
+from streams.checkpoint import read_checkpoint, read_offsets
 from streams.dead_letter import SOURCE, DeadLetters, open_dead_letters
 from streams.decode import SOURCE_TYPE
+from streams.resume import GAP_HINT, ResumePoint, check_follows
 from streams.sink_task import REPORT_TYPE, TaskReport, task_writer
 
 BATCH_ROWS: Final = 65_536
@@ -91,6 +95,7 @@ def write_stream(
     once: bool = False,
     dead_letter: str | None = None,
     takeover: bool = False,
+    resume: ResumePoint | None = None,
     storage_options: Mapping[str, Any] | None = None,
     query_name: str | None = None,
     on_commit: Callable[[CommitReport], None] | None = None,
@@ -109,6 +114,8 @@ def write_stream(
         dead_letter: Folder (path or fsspec URL) for messages that cannot be stored. Without it the first one ends
             the query.
         takeover: Let this query go on in a lane where another query (another checkpoint) has written.
+        resume: From `streams.resume_point`: go on where the lane's live commits end, also after a restore or an undo
+            of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
         storage_options: For the table's store.
         query_name: Spark's name of the query.
         on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails, and
@@ -118,11 +125,18 @@ def write_stream(
         InvalidInput: An argument, a column or a type is wrong. Nothing was started or claimed.
         NotFound: There is no such table or stream.
         StoreUnavailable: The table or the folder for dead letters cannot be written to.
-        Conflict: The lane belongs to another stream.
+        Conflict: The lane belongs to another stream, or another query.
+        GapError: The checkpoint is ahead of the table, which was restored or undone. Nothing was claimed.
+        LaneMoved: Somebody has committed since ``resume`` was taken. Nothing was written.
     """
     _check_frame(df, streaming=True)
     if not isinstance(checkpoint, str) or not checkpoint:
         raise InvalidInput("checkpoint is missing", hint="give a folder that outlives the query, one for each query")
+    if resume is not None and (resume.checkpoint, resume.lane) != (checkpoint, lane or stream):
+        raise InvalidInput(
+            f"the point to resume at is for checkpoint {resume.checkpoint!r} and lane {resume.lane!r}",
+            hint="pass its checkpoint and its lane",
+        )
     table = Table.open(uri, storage_options=storage_options)
     _check_columns(df, table, stream)
     spark = df.sparkSession
@@ -130,14 +144,18 @@ def write_stream(
         raise InvalidInput(f"a query named {query_name!r} is running", hint="stop it first, or choose another name")
     folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
     target = _stream_writer(df, checkpoint, None if once else trigger, query_name, once=once)
+    own = read_checkpoint(spark, checkpoint)
+    check_follows(uri, storage_options, lane or stream, own)
+    takeover |= resume is not None and resume.anew
     with contextlib.ExitStack() as stack:
-        query_id = _query_of(spark, checkpoint)
-        writer = stack.enter_context(table.writer(stream, lane, takeover=takeover, query_id=query_id))
+        writer = stack.enter_context(table.writer(stream, lane, takeover=takeover, query_id=own.query_id))
+        if resume is not None:
+            resume.check(writer.source)
         sink = _Sink(writer, stream, folder, checkpoint, on_commit)
         query = target.foreachBatch(sink).start()
         # From here on the query ends by itself; until here whatever fails closes the writer.
         end = stack.pop_all()
-    _close_at_end(spark, query, end)
+    _attend(spark, query, writer, end)
     return query
 
 
@@ -210,7 +228,10 @@ class _Sink:
             raise InvalidInput(
                 "Spark does not tell this thread the query's id", hint="do not switch PYSPARK_PIN_THREAD off"
             )
-        begun = self._writer.begin((query_id, batch_id))
+        try:
+            begun = self._writer.begin((query_id, batch_id))
+        except GapError as error:
+            raise GapError(error.message, hint=GAP_HINT) from None
         if isinstance(begun, Commit):
             return begun, 0
         letters = None
@@ -221,7 +242,8 @@ class _Sink:
         if letters is not None and self._fresh:
             # Only the first batch of a run can have been begun before.
             letters.discard_others({report.task for report in reports if report.letters})
-        source = _read_offsets(spark, self._checkpoint, batch_id)
+        # The offsets are for operators and for `streams.resume`; Spark itself does not need them from here.
+        source = read_offsets(spark, self._checkpoint, batch_id)
         commit = self._writer.commit(begun, [report.written for report in reports], source=source)
         return commit, sum(report.letters for report in reports)
 
@@ -256,54 +278,24 @@ def _hand_over_large_batches(spark: SparkSession) -> None:
         spark.conf.set(_ARROW_ROWS, BATCH_ROWS)
 
 
-def _query_of(spark: SparkSession, checkpoint: str) -> str:
-    """Id of the query whose checkpoint this is; "" for a new one."""
-    text = _read_text(spark, f"{checkpoint}/metadata")
-    return "" if text is None else str(json.loads(text)["id"])
+class _Attend(StreamingQueryListener):
+    """Lets the writer of one run say that it is alive, and closes it when Spark says that the run has ended."""
 
-
-def _read_text(spark: SparkSession, path: str) -> str | None:
-    """A small file of the checkpoint, None if there is none; it may lie where only Hadoop can read."""
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way to Hadoop's file systems
-    place = jvm.org.apache.hadoop.fs.Path(path)
-    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001 - as above
-    if not files.exists(place):
-        return None
-    stream = files.open(place)
-    try:
-        text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-    finally:
-        stream.close()
-    return text
-
-
-def _read_offsets(spark: SparkSession, checkpoint: str, batch_id: int) -> dict[str, Any]:
-    """Where the batch ends in its sources, from Spark's checkpoint: ``{"offsets": [one a source, null for none]}``.
-
-    Empty if Spark has changed the form of its checkpoint: the offsets are for operators, Spark itself does not need
-    them from here.
-    """
-    text = _read_text(spark, f"{checkpoint}/offsets/{batch_id}") or ""
-    version, *lines = text.splitlines() or [""]
-    if version != "v1":
-        return {}
-    return {"offsets": [None if line == "-" else json.loads(line) for line in lines[1:]]}
-
-
-class _CloseAtEnd(StreamingQueryListener):
-    """Closes the writer of one run when Spark says that it has ended."""
-
-    def __init__(self, spark: SparkSession, run_id: str, end: contextlib.ExitStack) -> None:
-        self._spark, self._run_id, self._end = spark, run_id, end
+    def __init__(self, spark: SparkSession, run_id: str, writer: Writer, end: contextlib.ExitStack) -> None:
+        self._spark, self._run_id, self._writer, self._end = spark, run_id, writer, end
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Nothing to do."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+        """A batch has ended, or there was none to do."""
+        if str(event.progress.runId) == self._run_id:
+            self._writer.heartbeat()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+        """Nothing came for some seconds."""
+        if str(event.runId) == self._run_id:
+            self._writer.heartbeat()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Close, if it is our run."""
@@ -316,8 +308,8 @@ class _CloseAtEnd(StreamingQueryListener):
         self._spark.streams.removeListener(self)
 
 
-def _close_at_end(spark: SparkSession, query: StreamingQuery, end: contextlib.ExitStack) -> None:
-    listener = _CloseAtEnd(spark, str(query.runId), end)
+def _attend(spark: SparkSession, query: StreamingQuery, writer: Writer, end: contextlib.ExitStack) -> None:
+    listener = _Attend(spark, str(query.runId), writer, end)
     spark.streams.addListener(listener)
     if not query.isActive:  # it may have ended before it was listened to
         listener.close()

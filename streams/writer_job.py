@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from streams.pipeline import Pipeline, WriterSpec
+    from streams.resume import ResumePoint
     from streams.sink import CommitReport
 
 REPORT_SECONDS: Final = 0.5  # for eyes that watch a terminal
 DRAIN_SECONDS: Final = 8.0  # most batches end in that; with Spark's own stop it stays below `job_process.STOP_SECONDS`
+MAX_STARTS: Final = (
+    3  # a writer that is being fenced may commit one more batch between the look at the lane and the claim
+)
 RATE_SECONDS: Final = 10.0  # rows per second are those of the last so many seconds
 
 _RAISED: Final = re.compile(
@@ -68,27 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, *, once: bool) -> None:
     from streams.session import build_session
-    from streams.sink import write_stream
 
     spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
     try:
         if stop:
             return
         progress = Progress(reporter, writer.trigger_seconds)
-        query = write_stream(
-            read_events(spark, writer),
-            pipeline.table.uri,
-            writer.stream,
-            checkpoint=writer.checkpoint,
-            lane=writer.lane,
-            trigger=f"{round(writer.trigger_seconds * 1000)} milliseconds",
-            once=once,
-            dead_letter=writer.dead_letter,
-            takeover=writer.takeover,
-            storage_options=pipeline.table.storage_options,
-            query_name=writer.name,
-            on_commit=progress.committed,
-        )
+        query = _start(spark, pipeline, writer, progress, once=once)
         while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
             progress.observe(query)
             if stop:
@@ -102,8 +92,53 @@ def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopS
             spark.stop()
 
 
-def read_events(spark: SparkSession, writer: WriterSpec) -> DataFrame:
+def _start(
+    spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool
+) -> StreamingQuery:
+    """Start the query: where its checkpoint ends, or, with ``resume: table``, where the lane's live commits end."""
+    from streams.resume import LaneMoved, resume_point
+    from streams.sink import write_stream
+
+    location = pipeline.table
+    for tries_left in reversed(range(MAX_STARTS)):
+        point = None
+        if writer.resume == "table":
+            point = resume_point(
+                spark,
+                location.uri,
+                writer.lane,
+                checkpoint=writer.checkpoint,
+                storage_options=location.storage_options,
+            )
+        try:
+            return write_stream(
+                read_events(spark, writer, point),
+                location.uri,
+                writer.stream,
+                checkpoint=writer.checkpoint if point is None else point.checkpoint,
+                lane=writer.lane,
+                trigger=f"{round(writer.trigger_seconds * 1000)} milliseconds",
+                once=once,
+                dead_letter=writer.dead_letter,
+                takeover=writer.takeover,
+                resume=point,
+                storage_options=location.storage_options,
+                query_name=writer.name,
+                on_commit=progress.committed,
+            )
+        except LaneMoved:
+            if not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def read_events(spark: SparkSession, writer: WriterSpec, point: ResumePoint | None = None) -> DataFrame:
     """The stream's events: a streaming frame with the columns that the sink stores.
+
+    Args:
+        spark: The session.
+        writer: What to read, and how.
+        point: Where a Kafka source begins, if its query has no checkpoint yet that says so.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
@@ -113,7 +148,11 @@ def read_events(spark: SparkSession, writer: WriterSpec) -> DataFrame:
 
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark)
-    reader = spark.readStream.format(writer.reader_format).options(**writer.reader_options)
+    options = dict(writer.reader_options)
+    if point is not None:
+        topics = options["subscribe"].split(",")
+        options["startingOffsets"] = point.starting_offsets(options["startingOffsets"], topics)
+    reader = spark.readStream.format(writer.reader_format).options(**options)
     if writer.reader_schema is not None:
         reader = reader.schema(writer.reader_schema)
     rows = reader.load()

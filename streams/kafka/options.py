@@ -36,6 +36,11 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """Kafka's own codes for the two ends of a log, also accepted in ``startingOffsets`` as JSON."""
 
+ANY_PARTITION: Final = "*"
+"""In ``startingOffsets`` as JSON: every partition of the topic that is not named."""
+OTHERS: Final = -1
+"""The number of the partition that stands for `ANY_PARTITION`."""
+
 _OWNED: Final = {
     "auto.offset.reset": "use startingOffsets and failOnDataLoss",
     "enable.auto.commit": "offsets live in Spark's checkpoint and are never committed to Kafka",
@@ -55,7 +60,7 @@ class Partition(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
+        return f"{self.topic}-{ANY_PARTITION if self.number == OTHERS else self.number}"
 
 
 Starting = Literal["earliest", "latest"] | Mapping[Partition, int]
@@ -67,7 +72,7 @@ class KafkaOptions:
 
     Attributes:
         topics: At least one, sorted, no doubles.
-        starting: Where a query without a checkpoint begins. The mapping may hold `EARLIEST` and `LATEST`.
+        starting: Where a query without a checkpoint begins. The mapping may hold `EARLIEST` and `LATEST`, and `OTHERS`.
         kafka: librdkafka settings without the prefix. May hold secrets, so it is kept out of ``repr``.
         request_timeout_seconds: Bound on every wait for the brokers.
     """
@@ -171,8 +176,8 @@ def _parse_timeout(text: str | None) -> int:
 
 
 _STARTING_HINT: Final = (
-    'it takes earliest, latest, or JSON with every partition of every topic: {"topic": {"0": 23, "1": -2}}'
-    " where -2 is earliest and -1 is latest"
+    'it takes earliest, latest, or JSON with every partition of every topic: {"topic": {"0": 23, "1": -2, "*": -1}}'
+    " where -2 is earliest, -1 is latest, and * every other partition"
 )
 
 
@@ -184,7 +189,7 @@ def _parse_starting(text: str, topics: tuple[str, ...]) -> Starting:
         return "latest"
     try:
         starting = {
-            Partition(topic, int(number)): offset
+            Partition(topic, _parse_number(number)): offset
             for topic, partitions in json.loads(text).items()
             for number, offset in partitions.items()
         }
@@ -199,3 +204,11 @@ def _parse_starting(text: str, topics: tuple[str, ...]) -> Starting:
             hint=_STARTING_HINT,
         )
     return starting
+
+
+def _parse_number(text: str) -> int:
+    if text == ANY_PARTITION:
+        return OTHERS
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a partition")
+    return int(text)

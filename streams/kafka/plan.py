@@ -26,7 +26,7 @@ from pyspark.sql.datasource import InputPartition
 
 from storage.errors import InvalidInput
 from streams.kafka.errors import name_some
-from streams.kafka.options import EARLIEST, LATEST, Partition, Starting
+from streams.kafka.options import ANY_PARTITION, EARLIEST, LATEST, OTHERS, Partition, Starting
 
 Offsets = dict[Partition, int]
 
@@ -85,13 +85,18 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> Plan:
     if starting == "latest":
         return Plan({partition: log.high for partition, log in logs.items()}, [])
     assert not isinstance(starting, str)
-    if odd := sorted(set(starting) ^ set(logs)):
+    named = {partition: offset for partition, offset in starting.items() if partition.number != OTHERS}
+    for partition in logs:
+        if partition not in named and (others := starting.get(Partition(partition.topic, OTHERS))) is not None:
+            named[partition] = others
+    if odd := sorted(set(named) ^ set(logs)):
         raise InvalidInput(
             "option 'startingOffsets' must name exactly the partitions that exist: "
             + name_some(f"{p} is {'not named' if p in logs else 'no partition'}" for p in odd),
-            hint=f"use {EARLIEST} (earliest) or {LATEST} (latest) for a partition without an offset of its own",
+            hint=f"use {EARLIEST} (earliest) or {LATEST} (latest) for a partition without an offset of its own, and "
+            f'"{ANY_PARTITION}" for all that are not named',
         )
-    wanted = {p: {EARLIEST: log.low, LATEST: log.high}.get(starting[p], starting[p]) for p, log in logs.items()}
+    wanted = {p: {EARLIEST: log.low, LATEST: log.high}.get(named[p], named[p]) for p, log in logs.items()}
     if beyond := sorted(p for p, log in logs.items() if wanted[p] > log.high):
         raise InvalidInput(
             "option 'startingOffsets' is beyond the end of the log: "

@@ -130,7 +130,7 @@ def test_a_table_is_found_through_its_pipeline(table: Table, tmp_path: Path) -> 
             [],
             "p.yaml: writers.sa.source: weft_kafka has no option 'failondatloss'",
         ),
-        ({"clean": {}}, [], "p.yaml: clean: cleaning is not in this version"),
+        ({"clean": {"retain": "ever"}}, [], "p.yaml: clean.retain: 'ever' is not a duration"),
     ],
 )
 def test_a_wrong_pipeline_is_a_matter_of_usage(

@@ -201,7 +201,20 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"table": ...}, "table: is missing", "add table"),
         ({"table/url": "x"}, "table.url: is not a field here", "mean uri?"),
         ({"table/config/buckets": 3}, "table.config: buckets: 3 is not a power of two", "8"),
-        ({"clean": {"every": "1 hour"}}, "clean: cleaning is not in this version", "remove"),
+        ({"clean": {"evry": "1 hour"}}, "clean.evry: is not a field here", "mean every?"),
+        ({"clean": {"retain": "for ever"}}, "clean.retain: 'for ever' is not a duration", ""),
+        ({"clean": {"versions": 0}}, "clean.versions: Input should be greater than or equal to 1", ""),
+        (
+            {"compaction": {"fold_commits": 1}},
+            "compaction.fold_commits: Input should be greater than or equal to 2",
+            "",
+        ),
+        ({"writers/orders/resume": "lane"}, "writers.orders.resume: Input should be 'checkpoint' or 'table'", ""),
+        (
+            {"writers/orders/resume": "table", "writers/orders/source": {"type": "spark", "format": "rate"}},
+            "writers.orders.resume: only a Kafka source",
+            "takeover",
+        ),
         ({"compaction": {"min_commits": 0}}, "compaction.min_commits: Input should be greater than or equal to 1", ""),
         ({"compaction": {"evry": 1}}, "compaction.evry: is not a field here", "mean every?"),
         ({"compaction": {"every": 0}}, "compaction.every: Input should be greater", ""),
@@ -253,6 +266,21 @@ def test_files_that_are_no_pipeline(tmp_path: Path) -> None:
 
 def test_compaction_can_be_left_to_others(load: Any) -> None:
     assert load({"compaction": False}).compaction is None
+    assert load({"compaction": {"fold_commits": False}}).compaction.fold_commits is None
+
+
+def test_nothing_is_deleted_unless_that_is_asked_for(load: Any) -> None:
+    assert load().clean is None
+    assert load({"clean": False}).clean is None
+    asked = load({"clean": {}}).clean
+    assert (asked.every, asked.retain, asked.versions) == (600, 86_400, None)
+    asked = load({"clean": {"retain": "7 days", "versions": 5}}).clean
+    assert (asked.retain, asked.versions) == (604_800, 5)
+
+
+def test_what_says_where_to_go_on_is_the_checkpoint_unless_it_is_the_table(load: Any) -> None:
+    assert load().writer("orders").resume == "checkpoint"
+    assert load({"writers/orders/resume": "table"}).writer("orders").resume == "table"
 
 
 @pytest.mark.parametrize(

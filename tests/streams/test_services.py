@@ -13,8 +13,8 @@ import pytest
 from storage import Table
 from storage.errors import CorruptData
 from streams import services
-from streams.pipeline_model import CompactionSection
-from streams.services import compact_round, compact_until
+from streams.pipeline_model import CleanSection, CompactionSection
+from streams.services import clean_round, compact_round, repeat
 from streams.status import Report, Reporter
 
 CONFIG = {
@@ -48,7 +48,11 @@ def append(table: Table, commits: int, *, keys: int = 50) -> None:
 
 
 def waiting(table: Table) -> int:
-    return len({(file.lane, file.seq) for file in table.snapshot().files})
+    return len({(file.lane, file.seq) for file in table.snapshot().files if not file.is_fold})
+
+
+def compact_repeatedly(stop: Stop, table: Table, reporter: Reporter) -> None:
+    repeat(stop, POLICY.every, lambda: compact_round(table, POLICY, reporter), reporter)  # type: ignore[arg-type]
 
 
 class Stop:
@@ -100,7 +104,7 @@ def test_without_a_policy_everything_is_compacted(table: Table, reporter: Report
 def test_rounds_follow_the_interval_until_stopped(table: Table, reporter: Reporter) -> None:
     append(table, 1)
     stop = Stop(rounds=3)
-    compact_until(stop, table, POLICY, reporter)  # type: ignore[arg-type]
+    compact_repeatedly(stop, table, reporter)
     assert stop.waits[0] == 0
     assert all(0 <= wait <= 0.1 for wait in stop.waits)
     assert waiting(table) == 0
@@ -111,7 +115,7 @@ def test_failing_rounds_are_told_spaced_out_and_bounded(table: Table, reporter: 
     shutil.rmtree(tmp_path / "t/log")
     stop = Stop(rounds=100)
     with pytest.raises(CorruptData, match="is missing"):
-        compact_until(stop, table, POLICY, reporter)  # type: ignore[arg-type]
+        compact_repeatedly(stop, table, reporter)
     assert [round(wait, 3) for wait in stop.waits] == [0, 0.2, 0.4, 0.8, 1.6]
     assert "is missing" in reporter.report.message
     assert len(stop.waits) == services.MAX_FAILURES
@@ -128,6 +132,44 @@ def test_a_store_that_comes_back_is_served_again(table: Table, reporter: Reporte
             return super().wait(seconds)
 
     stop = Repair(rounds=4)
-    compact_until(stop, table, POLICY, reporter)  # type: ignore[arg-type]
+    compact_repeatedly(stop, table, reporter)
     assert waiting(table) == 0
     assert stop.waits[-1] <= 0.1
+
+
+def test_commits_that_are_not_due_are_folded(table: Table, reporter: Reporter) -> None:
+    append(table, 1)
+    patient = CompactionSection(min_commits=1000, max_log_ratio=1e9, fold_commits=4)
+    compact_round(table, patient, reporter)  # the first slice
+    append(table, 3)
+    compact_round(table, patient, reporter)
+    assert (waiting(table), reporter.report.commits) == (3, 1)
+    append(table, 1)
+    compact_round(table, patient, reporter)
+    assert waiting(table) == 0
+    assert reporter.report.commits == 2
+    assert reporter.report.message.startswith("4 commits, ")
+    append(table, 4)
+    compact_round(table, CompactionSection(min_commits=1000, max_log_ratio=1e9, fold_commits=None), reporter)
+    assert waiting(table) == 4
+
+
+def test_what_nobody_needs_is_deleted_once_it_is_old_enough(table: Table, reporter: Reporter, tmp_path: Path) -> None:
+    def files() -> int:
+        return sum(path.is_file() for folder in ("log", "base") for path in (tmp_path / "t" / folder).rglob("*"))
+
+    append(table, 3)
+    table.compact()
+    append(table, 1)
+    table.compact()
+    before, rows = files(), table.snapshot().to_arrow().num_rows
+    clean_round(table, CleanSection(), reporter)
+    assert (files(), reporter.report.commits, reporter.report.doing) == (before, 0, "idle")
+    clean_round(table, CleanSection(retain="0 s", versions=2), reporter)  # type: ignore[arg-type]  # as a file has it
+    assert files() < before
+    before = files()
+    clean_round(table, CleanSection(retain="0 s"), reporter)  # type: ignore[arg-type]
+    assert files() < before
+    assert reporter.report.commits >= 1
+    assert reporter.report.message.endswith("MB deleted")
+    assert table.snapshot().to_arrow().num_rows == rows == 50

@@ -39,6 +39,8 @@ pytestmark = pytest.mark.timeout(240)
         ({"startingOffsets": '{"orders": 3}'}, ["startingOffsets", "JSON"]),
         ({"startingOffsets": '{"orders": {"0": -3}}'}, ["startingOffsets", "orders-0", "-3"]),
         ({"startingOffsets": '{"orders": {"0": true}}'}, ["startingOffsets", "orders-0", "True"]),
+        ({"startingOffsets": '{"orders": {"-1": 3}}'}, ["startingOffsets", "JSON"]),
+        ({"startingOffsets": '{"orders": {"*": -3}}'}, ["startingOffsets", "orders-*", "-3"]),
         ({"startingOffsets": '{"payments": {"0": 1}}'}, ["startingOffsets", "subscribe", "orders, payments"]),
     ],
 )

@@ -1,0 +1,265 @@
+"""Queries after a restore or an undo: they do not write over the gap, and go on where the table's live commits end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import streams
+from storage import Table
+from storage.core.cut import is_void
+from storage.core.entries import Claim, Data
+from storage.errors import Conflict, Fenced, GapError, InvalidInput
+from storage.table import _timeline
+from streams.decode import decode_json
+from streams.demo.broker import EmbeddedBroker
+from streams.resume import LaneMoved, ResumePoint
+from streams.sink import write_stream
+from streams.writer_job import failure_of
+from tests.streams.kafka.topics import produce, topic_numbers
+from tests.streams.sink.rig import Feed, event, rows, run
+
+pytestmark = pytest.mark.timeout(240)
+
+MESSAGE = {"id": "bigint", "status": "string", "seq": "bigint"}
+
+
+class Topic:
+    """A topic of two partitions, and queries over it that end with what it holds."""
+
+    def __init__(self, spark: SparkSession, broker: EmbeddedBroker, table: Table, folder: Path) -> None:
+        self.name = f"resume-{next(topic_numbers)}"
+        self._spark, self._broker, self.table = spark, broker, table
+        self.checkpoint = str(folder / "checkpoints/orders")
+        self.sent = 0
+        broker.create_topics({self.name: 2})
+        streams.kafka.register(spark)
+
+    def send(self, count: int) -> None:
+        made = [json.dumps({"id": i, "status": "new", "seq": 1}) for i in range(self.sent, self.sent + count)]
+        for partition in (0, 1):
+            produce(self._broker, self.name, made[partition::2], partition=partition)
+        self.sent += count
+
+    def frame(self, starting: str, status: str = "status", per_batch: int = 20) -> DataFrame:
+        raw = (
+            self._spark.readStream.format("weft_kafka")
+            .option("kafka.bootstrap.servers", self._broker.bootstrap_servers)
+            .option("subscribe", self.name)
+            .option("startingOffsets", starting)
+            .option("maxOffsetsPerTrigger", per_batch)
+            .load()
+        )
+        return decode_json(raw, MESSAGE, select={"id": "id", "status": status, "seq": "seq"}, where=None)
+
+    def point(self) -> ResumePoint:
+        return streams.resume_point(self._spark, self.table.uri, "orders", checkpoint=self.checkpoint)
+
+    def run_from_checkpoint(self, folder: Path, status: str = "status") -> None:
+        run(self.frame("earliest", status), self.table, folder, checkpoint=self.checkpoint)
+
+    def run_from_table(self, folder: Path, default: str = "earliest") -> ResumePoint:
+        point = self.point()
+        df = self.frame(point.starting_offsets(default))
+        run(df, self.table, folder, checkpoint=point.checkpoint, resume=point)
+        return point
+
+
+@pytest.fixture
+def topic(spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path) -> Topic:
+    return Topic(spark, broker, table, tmp_path)
+
+
+def lane(table: Table, name: str = "orders") -> list[Any]:
+    return list(_timeline(table.uri, None, table._clock).log.read_after(name, 0))
+
+
+def live_messages(table: Table) -> int:
+    """Messages in live commits, each as often as it was written; `latest` would hide a message that is there twice."""
+    void = table.state().void.get("orders", ())
+    data = [entry for entry in lane(table) if isinstance(entry, Data) and not is_void(void, entry.seq)]
+    return sum(entry.rows + entry.rows_ignored for entry in data)
+
+
+def now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def test_an_undone_stream_is_read_again_from_where_it_was_undone_and_no_other_notices(
+    topic: Topic, table: Table, tmp_path: Path
+) -> None:
+    with table.writer("prices") as prices:
+        prices.append(pa.table({"id": [1], "price": [1.0], "priced": [1.0]}))
+        topic.send(25)
+        topic.run_from_checkpoint(tmp_path)
+        since = now()
+        topic.send(25)
+        topic.run_from_checkpoint(tmp_path, status="'wrong'")  # the mistake that is to be undone
+        assert Counter(row[1] for row in rows(table)) == {"new": 25, "wrong": 25}
+        table.undo("orders", since)
+        topic.send(5)
+        before = len(lane(table))
+        with pytest.raises(GapError, match="stream undone: batches 3 to 4 of this query") as caught:
+            topic.run_from_checkpoint(tmp_path)
+        assert "resume: table" in caught.value.hint
+        assert len(lane(table)) == before, "nothing was claimed: the corrected writer may be running already"
+        point = topic.run_from_table(tmp_path)
+        assert point.anew
+        assert sum(point.offsets[topic.name].values()) == 25  # type: ignore[index]
+        prices.append(pa.table({"id": [1], "price": [2.0], "priced": [2.0]}))
+    found = table.snapshot().to_arrow(["id", "status", "price"]).sort_by("id").to_pylist()
+    assert found == [{"id": i, "status": "new", "price": 2.0 if i == 1 else None} for i in range(55)]
+    assert live_messages(table) == 55
+    assert [type(entry) for entry in lane(table, "prices")] == [Claim, Data, Data]
+    assert Path(topic.checkpoint, "metadata").exists(), "the old checkpoint stays"
+    # From now on the new checkpoint is the lane's, and a restart just goes on.
+    topic.send(5)
+    again = topic.run_from_table(tmp_path)
+    assert (again.anew, again.checkpoint) == (False, point.checkpoint)
+    assert live_messages(table) == 60
+
+
+def test_of_a_stream_that_is_undone_as_a_whole_the_first_batch_says_where_it_began(
+    topic: Topic, table: Table, tmp_path: Path
+) -> None:
+    since = now()
+    topic.send(10)
+    run(topic.frame("latest"), table, tmp_path, checkpoint=topic.checkpoint)  # begins after these ten
+    topic.send(20)
+    topic.run_from_checkpoint(tmp_path)
+    table.undo("orders", since)
+    assert rows(table) == []
+    with pytest.raises(GapError, match="batches 0 to 1"):
+        topic.run_from_checkpoint(tmp_path)
+    topic.run_from_table(tmp_path, default="latest")
+    assert [row[0] for row in rows(table)] == list(range(10, 30))
+    assert live_messages(table) == 20
+
+
+def test_a_start_that_crashed_before_its_first_commit_is_found_again(
+    topic: Topic, table: Table, tmp_path: Path
+) -> None:
+    topic.send(10)
+    topic.run_from_checkpoint(tmp_path)
+    since = now()
+    topic.send(10)
+    topic.run_from_checkpoint(tmp_path)
+    table.undo("orders", since)
+    point = topic.point()
+
+    def crash(_: object) -> None:
+        raise RuntimeError("the driver dies")
+
+    # It dies right after the first commit, the one that only records the start.
+    with pytest.raises(StreamingQueryException, match="the driver dies"):
+        run(
+            topic.frame(point.starting_offsets("earliest")), table, tmp_path,
+            checkpoint=point.checkpoint, resume=point, on_commit=crash,
+        )  # fmt: skip
+    assert topic.point().checkpoint == point.checkpoint
+    topic.send(3)
+    topic.run_from_table(tmp_path)
+    assert live_messages(table) == 23
+    # A second undo is another point, beside both checkpoints.
+    table.undo("orders", since)
+    other = topic.run_from_table(tmp_path)
+    assert other.anew
+    assert other.checkpoint not in {point.checkpoint, topic.checkpoint}
+    assert live_messages(table) == 23
+    assert len(rows(table)) == 23
+
+
+def test_a_lost_checkpoint_is_no_loss(topic: Topic, table: Table, tmp_path: Path) -> None:
+    topic.send(15)
+    topic.run_from_checkpoint(tmp_path)
+    Path(topic.checkpoint).rename(tmp_path / "lost")
+    topic.send(15)
+    with pytest.raises(Conflict, match="belongs to query"):
+        topic.run_from_checkpoint(tmp_path)
+    assert topic.run_from_table(tmp_path).anew
+    assert live_messages(table) == 30
+
+
+def test_a_restore_that_is_taken_back_makes_the_old_checkpoint_good_again(
+    topic: Topic, table: Table, tmp_path: Path
+) -> None:
+    topic.send(10)
+    topic.run_from_checkpoint(tmp_path)
+    first = str(table.snapshot().cut)
+    topic.send(10)
+    topic.run_from_checkpoint(tmp_path)
+    table.savepoint("all")
+    table.restore(first)
+    assert topic.point().anew
+    table.restore("all")
+    assert topic.point() == ResumePoint("orders", topic.checkpoint, False, None, topic.point().source)
+    assert live_messages(table) == 20
+
+
+def test_a_point_is_worthless_once_somebody_else_has_committed(topic: Topic, table: Table, tmp_path: Path) -> None:
+    topic.send(10)
+    topic.run_from_checkpoint(tmp_path)
+    since = now()
+    topic.send(10)
+    topic.run_from_checkpoint(tmp_path)
+    table.undo("orders", since)
+    point, late = topic.point(), topic.point()
+    topic.run_from_table(tmp_path)
+    with pytest.raises(LaneMoved, match="has moved on"):
+        run(
+            topic.frame(late.starting_offsets("earliest")), table, tmp_path, checkpoint=late.checkpoint, resume=late
+        )  # fmt: skip
+    assert live_messages(table) == 20
+    with pytest.raises(InvalidInput, match="is for checkpoint"):
+        run(topic.frame("earliest"), table, tmp_path, checkpoint=topic.checkpoint, resume=point)
+
+
+def test_a_query_that_runs_when_its_stream_is_undone_is_fenced_and_told_how_to_go_on(
+    feed: Feed, table: Table, tmp_path: Path
+) -> None:
+    feed.put(event(1))
+    query = write_stream(feed.read(), table.uri, "orders", checkpoint=str(tmp_path / "c"), trigger=None)
+    try:
+        query.processAllAvailable()
+        table.undo("orders", now() - dt.timedelta(hours=1))
+        feed.put(event(2))
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    failure = failure_of(caught.value)
+    assert isinstance(failure, Fenced)
+    assert "claimed for the restore" in failure.message
+    assert "resume" in failure.hint
+
+
+def test_what_the_table_does_not_know_is_not_guessed(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    def point() -> ResumePoint:
+        return streams.resume_point(spark, table.uri, "orders", checkpoint=str(tmp_path / "c"))
+
+    assert point() == ResumePoint("orders", str(tmp_path / "c"), False, None, {})
+    row = pa.table({"id": [1], "status": ["new"], "seq": [1]})
+    with table.writer("orders") as writer:
+        writer.append(row, batch=("q", 0))
+    with pytest.raises(InvalidInput, match="does not tell where its source was"):
+        point()
+    with table.writer("orders", takeover=True) as writer:
+        writer.append(row, batch=("q", 1), source={"offsets": [{"logOffset": 3}]})
+    with pytest.raises(InvalidInput, match="does not come from one Kafka source"):
+        point().starting_offsets("earliest")
+    with table.writer("orders", takeover=True) as writer:
+        writer.append(row, batch=("q", 2), source={"offsets": [{"a": {"0": 7}, "b": {"0": 1}}]})
+    assert json.loads(point().starting_offsets("earliest", ["b", "c"])) == {"b": {"0": 1, "*": -2}, "c": {"*": -2}}
+    with pytest.raises(InvalidInput, match="was written from topics a, b, not from c"):
+        point().starting_offsets("earliest", ["c"])
+    table.undo("orders", dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    with pytest.raises(InvalidInput, match="does not tell where its source began"):
+        point().starting_offsets("latest")
