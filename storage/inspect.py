@@ -6,21 +6,64 @@ for, not by the table's history: the newest entries of a lane are read, and its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from storage.clock import Clock, Stamps, SystemClock
-from storage.core.entries import Abort, Base, Claim, Create, Data, Entry, LaneAdd, Noop, Plan, Sidecar
+from storage.core.cut import Cut
+from storage.core.entries import (
+    Abort,
+    Base,
+    Claim,
+    CleanDone,
+    CleanIntent,
+    Create,
+    Data,
+    Done,
+    Entry,
+    Fold,
+    Intent,
+    LaneAdd,
+    Noop,
+    Plan,
+    Release,
+    Savepoint,
+    Schema,
+    Sidecar,
+)
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice
+from storage.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from storage.object_store import open_store
+from storage.pins import unexpired
 from storage.snapshot import Snapshot
 from storage.timeline import Timeline
 
 MAX_LANE_ENTRIES: Final = 1_000  # read of a lane to add up its rows; beyond that the sum is marked as a part
 _SYSTEM_CLOCK: Final = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Something that keeps the files of a snapshot from being cleaned.
+
+    Attributes:
+        what: ``savepoint``, ``compaction`` (one that has begun and not ended, or a fold) or ``pin`` (a long reader).
+        name: Of the savepoint, id of the plan, owner of the pin.
+        cut: Text of the snapshot.
+        since_ms: When it began; None for pins.
+        until_ms: When it ends by itself; None for all but pins.
+        note: What its maker said of a savepoint.
+    """
+
+    what: Literal["savepoint", "compaction", "pin"]
+    name: str
+    cut: str
+    since_ms: int | None
+    until_ms: int | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +76,8 @@ class Overview:
         events_in_logs: Events that wait for compaction; with 0 of them ``rows_in_base`` is the table's number of rows.
         commits_waiting: Commits of which some rows wait for compaction.
         compactions_open: Compactions that have begun and not ended, or died.
+        keep: Snapshots whose cut has a smaller first number are given up, unless they are savepoints.
+        keepers: What keeps files of older snapshots. How much garbage there is, only a dry run of a clean can tell.
     """
 
     uri: str
@@ -48,6 +93,8 @@ class Overview:
     commits: int
     commits_waiting: int
     compactions_open: int
+    keep: int
+    keepers: tuple[Keeper, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +146,11 @@ class LaneReport:
         rows: Events of all commits that were looked at.
         rows_complete: These are all commits of the lane.
         source: Where the last commit left its source.
+        closed: The lane has ended for ever.
+        writer: ``live``: it has given a sign of life lately; ``silent``: it has not, and did not say that it ends: it
+            died, or waits long without telling; ``closed``: the last one ended in order, or was fenced; ``never``:
+            there was none. Advisory: only a fence makes sure.
+        heartbeat_at_ms: Of its last sign of life; None if there is none of the present writer.
     """
 
     lane: str
@@ -116,6 +168,9 @@ class LaneReport:
     rows_complete: bool
     rows_waiting: int
     source: Mapping[str, Any]
+    closed: bool
+    writer: Literal["live", "silent", "closed", "never"]
+    heartbeat_at_ms: int | None
 
 
 class Inspection:
@@ -152,7 +207,18 @@ class Inspection:
             commits=sum(self._lanes.values()),
             commits_waiting=len({(file.lane, file.seq) for file in files}),
             compactions_open=len(self._state.plans),
+            keep=self._state.keep,
+            keepers=tuple(self._keepers()),
         )
+
+    def _keepers(self) -> Iterator[Keeper]:
+        state = self._state
+        for name, kept in state.savepoints.items():
+            yield Keeper("savepoint", name, str(kept.at), kept.committed_at_ms, None, kept.note)
+        for plan_id, plan in state.plans.items():
+            yield Keeper("compaction", plan_id, str(plan.at), plan.committed_at_ms, None)
+        for pin in unexpired(self._timeline.store, self._timeline.clock):
+            yield Keeper("pin", pin.owner, str(pin.at), None, pin.expires_at_ms)
 
     def timeline(self, limit: int) -> list[TimelineEntry]:
         """The newest entries of all lanes, newest first."""
@@ -190,14 +256,17 @@ class Inspection:
         waiting: dict[LaneName, int] = {}
         for file in self._snapshot.files:
             waiting[file.lane] = waiting.get(file.lane, 0) + file.file.file.rows
-        return [self._lane(lane, waiting.get(lane, 0)) for lane in self._state.lanes]
+        beats = newest_heartbeats(self._timeline.store)
+        return [self._lane(lane, waiting.get(lane, 0), beats.get(lane)) for lane in self._state.lanes]
 
-    def _lane(self, lane: LaneName, waiting: int) -> LaneReport:
+    def _lane(self, lane: LaneName, waiting: int, beat: Heartbeat | None) -> LaneReport:
         head = self._lanes.get(lane, 0)
         newest = self._newest(lane, head, MAX_LANE_ENTRIES)
         data = [entry for entry in newest if isinstance(entry, Data)]
         last = data[-1] if data else None
         claim = self._claim(lane, head)
+        # One of an older claim is what a fenced writer, or one that died before, has left.
+        present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
         return LaneReport(
             lane=lane,
             stream=self._state.lanes[lane].stream,
@@ -214,7 +283,17 @@ class Inspection:
             rows_complete=head <= MAX_LANE_ENTRIES,
             rows_waiting=waiting,
             source=last.source if last else {},
+            closed=self._state.lanes[lane].closed is not None,
+            writer=self._writer(claim, present),
+            heartbeat_at_ms=present.at_ms if present else None,
         )
+
+    def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
+        if claim is None:
+            return "never"
+        if beat is None:
+            return "closed"
+        return "live" if self._timeline.clock.now_ms() - beat.at_ms <= SILENT_AFTER_MS else "silent"
 
     def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
         """The last entries of a lane, oldest of them first."""
@@ -248,6 +327,8 @@ def _described(entry: Entry) -> TimelineEntry:
             detail = f"table {entry.table_id}"
         case LaneAdd():
             detail = f"lane {entry.name} of stream {entry.stream}"
+        case Schema():
+            detail = f"schema: {entry.change}"
         case Plan():
             detail = f"compaction {entry.plan_id[:8]} of {entry.file_groups} file groups"
         case Abort():
@@ -260,8 +341,28 @@ def _described(entry: Entry) -> TimelineEntry:
             detail = (
                 f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}: {len(entry.slices)} file groups"
             )
+        case Fold():
+            assert not isinstance(entry.file_groups, Sidecar), "lists are in place once an entry is read"
+            sizes = [file.file.size for file in entry.files]
+            rows = sum(file.file.rows for file in entry.files)
+            detail = f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"
+        case Savepoint():
+            note = f": {entry.note}" if entry.note else ""
+            detail = f"savepoint {entry.name} keeps {Cut(entry.table, entry.lanes)}{note}"
+        case Release():
+            detail = f"savepoint {entry.name} is released"
+        case Intent():
+            what = entry.restore.label if entry.restore is not None else "closing"
+            detail = f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
+        case Done():
+            detail = f"what entry {entry.intent} began holds from here on"
+        case CleanIntent():
+            detail = f"snapshots before entry {entry.keep} are given up"
+        case CleanDone():
+            detail = f"{entry.files} files deleted, {entry.bytes} bytes"
         case Claim():
-            detail = f"claim {entry.epoch} by {entry.owner}"
+            served = f" for entry {entry.barrier} of the table lane" if entry.barrier else ""
+            detail = f"claim {entry.epoch} by {entry.owner}{served}"
         case Data():
             sizes = [file.file.size for file in entry.files]
             rows = entry.rows

@@ -61,7 +61,7 @@ def show(console: Console, table: Inspection, what: What, *, limit: int, as_json
 def _print(console: Console, facts: Sequence[Fact], drawn: Iterable[Grid | Text], *, as_json: bool) -> None:
     if as_json:
         for fact in facts:
-            print(json.dumps(_plain(fact), ensure_ascii=False))  # noqa: T201 - this is what it is for
+            print(json.dumps(_plain(fact), ensure_ascii=False, default=dataclasses.asdict))  # noqa: T201 - this is what it is for
         return
     for part in drawn:
         console.print(part)
