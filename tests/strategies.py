@@ -38,6 +38,7 @@ POOLS: Mapping[str, Sequence[Any]] = {
     ],
     "timestamp_ntz": [dt.datetime(1, 1, 1), dt.datetime(1970, 1, 1), dt.datetime(2026, 2, 28, 12, 0, 0, 1)],  # noqa: DTZ001
     "decimal(12,2)": [Decimal("-9999999999.99"), Decimal("-0.01"), Decimal("0.00"), Decimal("1.50"), Decimal("9.00")],
+    "decimal(30,2)": [Decimal("-9999999999.99"), Decimal("0.01"), 9 * Decimal(10) ** 27],
     "decimal(38,10)": [Decimal(-1), Decimal("0.0000000001"), *(n * 10**27 for n in map(Decimal, (9, 1, -9)))],
     "double": [float("-inf"), -1.5, -0.0, 0.0, 1e-300, 2.5, float("inf")],
     "float": [-1.5, 0.0, 2.5],
@@ -105,11 +106,16 @@ class Compact:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """Fold what waits in the logs."""
+
+
+@dataclass(frozen=True)
 class Remember:
     """Take a snapshot now and look at it again after every later step of this kind, and in the end."""
 
 
-Step = Append | Compact | Remember
+Step = Append | Compact | Fold | Remember
 EVERY_GROUP = frozenset(range(8))
 
 
@@ -280,13 +286,13 @@ def stories(
     steps: list[Step] = []
     # Sizes are drawn from lists: Hypothesis prefers small integers, and a short history has little to go wrong.
     for _ in range(draw(st.sampled_from([*[max_steps] * 4, max_steps // 2, 2]))):
-        kind = draw(st.sampled_from(["append"] * 6 + ["compact"] * 3 + ["remember"]))
+        kind = draw(st.sampled_from(["append"] * 7 + ["compact"] * 2 + ["fold"] * 3 + ["remember"]))
         if kind == "append":
             steps.append(draw(appends(config, pool, max_rows)))
         elif kind == "compact":
             steps.append(Compact(draw(st.just(EVERY_GROUP) | st.frozensets(st.integers(0, 7)))))
         else:
-            steps.append(Remember())
+            steps.append(Fold() if kind == "fold" else Remember())
     if ordering == "distinct":
         _make_distinct(config, steps, draw(st.permutations(range(200))))
     return Story(config, steps)

@@ -19,6 +19,7 @@ from tests.strategies import (
     EVERY_GROUP,
     Append,
     Compact,
+    Fold,
     Remember,
     Step,
     Story,
@@ -96,14 +97,17 @@ def test_every_projection_of_every_state_is_the_projection_of_the_whole(story: S
 
 
 @given(stories(), st.data())
-def test_compaction_of_any_file_groups_at_any_time_changes_no_read(story: Story, data: st.DataObject) -> None:
-    """L3: the same commits under two histories of compactions."""
+def test_compactions_and_folds_of_any_file_groups_at_any_time_change_no_read(story: Story, data: st.DataObject) -> None:
+    """L3: the same commits under two histories of compactions and folds."""
     with World(story.config) as first, World(story.config) as second:
         for append in story.appends:
             for world in (first, second):
                 world.append(append)
-                if data.draw(st.booleans(), label="compact"):
-                    world.compact(Compact(data.draw(st.frozensets(st.integers(0, 7)), label="file groups")))
+                for service in data.draw(st.lists(st.sampled_from(["compact", "fold"]), max_size=2), label="services"):
+                    if service == "fold":
+                        world.run([Fold()])
+                    else:
+                        world.compact(Compact(data.draw(st.frozensets(st.integers(0, 7)), label="file groups")))
                 if data.draw(st.integers(0, 4), label="remember") == 0:
                     world.remember()
         for world in (first, second):
@@ -113,7 +117,7 @@ def test_compaction_of_any_file_groups_at_any_time_changes_no_read(story: Story,
 
 @given(stories(ordering="distinct"), st.randoms(use_true_random=False), st.booleans())
 def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, compacting: bool) -> None:  # noqa: FBT001
-    """L1, where no two ordering values are equal: another interleaving of the lanes, compacted at other moments."""
+    """L1, where no two ordering values are equal: another interleaving of the lanes, compacted and folded otherwise."""
     queues: dict[str, list[Append]] = {}
     for append in story.appends:
         queues.setdefault(append.lane, []).append(append)
@@ -123,7 +127,7 @@ def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, com
     for lane in order:
         other.append(queues[lane].pop(0))
         if compacting:
-            other.append(Compact(frozenset(random.sample(range(8), 4))))
+            other.append(random.choice([Compact(frozenset(random.sample(range(8), 4))), Fold()]))
     with World(story.config) as first, World(story.config) as second:
         first.run(story.steps)
         second.run(other)
@@ -245,4 +249,4 @@ def test_stories_cover_what_they_promise() -> None:
     look()
     assert seen >= {"group", "row", "ignore", "composite", "partitioned", "several ordering columns"}
     assert seen >= {*FUNCTIONS, *MODES, "supplied"}
-    assert seen >= {Append.__name__, Compact.__name__, Remember.__name__}
+    assert seen >= {Append.__name__, Compact.__name__, Fold.__name__, Remember.__name__}

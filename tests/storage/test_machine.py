@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage import Table, base_file, log_file
 from tests.storage.world import World, expected_bag, snapshot_bag
-from tests.strategies import Append, Compact, Config, appends, configs, pools
+from tests.strategies import Append, Compact, Config, Fold, appends, configs, pools
 
 MAX_STEPS = 12  # a table with more history is what the deep profile's many examples are for
 
@@ -59,6 +59,10 @@ class TableMachine(RuleBasedStateMachine):
     @rule(chosen=st.just(frozenset(range(8))) | st.frozensets(st.integers(0, 7)))
     def compact(self, chosen: frozenset[int]) -> None:
         self.world.compact(Compact(chosen))
+
+    @rule()
+    def fold(self) -> None:
+        self.world.run([Fold()])
 
     @rule()
     def reopen(self) -> None:

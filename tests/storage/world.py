@@ -17,7 +17,7 @@ from storage.core.types import parse_type
 from storage.snapshot import Snapshot
 from storage.writer import Commit, Writer
 from tests.oracle import Oracle
-from tests.strategies import Append, Compact, Config, Remember, Step, input_type
+from tests.strategies import Append, Compact, Config, Fold, Remember, Step, input_type
 
 _EXACT = decimal.Context(prec=100)  # the default one rounds what a decimal(38,s) holds
 Answer = dict[tuple[Any, ...], dict[str, Any]]
@@ -50,6 +50,8 @@ class World:
                     self.append(step)
                 case Compact():
                     self.compact(step)
+                case Fold():
+                    self.table.fold()
                 case Remember():
                     self.remember()
 

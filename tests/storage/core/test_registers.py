@@ -1,0 +1,140 @@
+"""Registers as rows of folds: read back and merged in any order they are the registers of the whole (S13, L3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import mergers
+from storage.config import build_schema, load_config
+from storage.core import keys, names
+from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
+from storage.core.events import prepare
+from storage.core.model import Group
+from storage.core.modes import Registers
+from storage.core.registers import RegisterPiece, group_registers, merge_registers, register_rows
+from storage.core.schema import TableSchema
+from storage.core.stitch import LogState
+from tests.storage.world import canonical, to_arrow
+from tests.strategies import Append, Story, stories
+
+KEYS = 3
+
+
+# No files are written, so many more histories than elsewhere take no longer.
+@settings(max_examples=settings().max_examples * 4)
+@given(stories(max_steps=10, max_rows=6, max_groups=2), st.data())
+def test_folds_of_any_commits_merge_in_any_order_to_the_fold_of_all(story: Story, data: st.DataObject) -> None:
+    mergers.allow("tests.mergers")
+    schema = build_schema(load_config(story.config))
+    mergers.prepare(schema, mergers.allowed())
+    pieces = [piece for i, append in enumerate(story.appends) for piece in _pieces(schema, story, append, i + 1)]
+    if not pieces:
+        return
+    parts: list[list[LogPiece]] = [[] for _ in range(data.draw(st.integers(1, 4), label="folds"))]
+    for piece in pieces:
+        parts[data.draw(st.integers(0, len(parts) - 1), label="fold")].append(piece)
+    folds = [_folded(schema, part, data) for part in data.draw(st.permutations(parts), label="order") if part]
+    for group in schema.groups:
+        whole = collapse_group(pieces, schema, group, group.columns)
+        wanted = schema.slice.names
+        found = [group_registers(fold, schema, group, wanted) for fold in folds]
+        known = [registers for registers in found if registers is not None]
+        merged = merge_registers(schema, group, known) if known else None
+        assert _shown(group, merged) == _shown(group, whole)
+
+
+def _pieces(schema: TableSchema, story: Story, append: Append, arrival: int) -> list[LogPiece]:
+    """One commit, its keys numbered in the order in which they come, modulo a few."""
+    batch = prepare(to_arrow(story.config, append.rows, append.stream), schema, schema.stream(append.stream))
+    rows = batch.rows
+    if len(rows) == 0:
+        return []
+    vector = np.arange(len(rows), dtype=np.int64) % KEYS
+    order = keys.stable_order(vector)
+    columns = {name: keys.one_array(rows.column(name)).take(pa.array(order)) for name in rows.column_names}
+    return [LogPiece(vector[order], arrival, [group.id for group in batch.groups], columns)]
+
+
+def _folded(schema: TableSchema, pieces: Sequence[LogPiece], data: st.DataObject) -> list[RegisterPiece]:
+    """As a fold's file has it, cut into blocks anywhere."""
+    vector = keys.union([piece.keys for piece in pieces])
+    found = {group.id: collapse_group(pieces, schema, group, group.columns) for group in schema.groups}
+    registers = {group: own for group, own in found.items() if own is not None}
+    groups = [group for group in schema.groups if group.id in registers]
+    columns = {"key": pa.array(vector)}
+    rows = register_rows(schema, groups, LogState(KeyDirectory(vector, columns), registers))
+    for name in rows.columns:
+        if name != "key":
+            assert rows.columns[name].type == schema.slice.field(name).type
+    kept = np.asarray(rows.columns["key"])
+    middle = data.draw(st.integers(0, len(kept)), label="block")
+    return [
+        RegisterPiece(
+            kept[start:stop],
+            list(registers),
+            {name: column.slice(start, stop - start) for name, column in rows.columns.items()},
+        )
+        for start, stop in ((0, middle), (middle, len(kept)))
+    ]
+
+
+def _shown(group: Group, registers: Registers | None) -> dict[int, dict[str, Any]]:
+    """Per key what a reader would see: values where present, else whether the row is hidden; nothing of nothing."""
+    result: dict[int, dict[str, Any]] = {}
+    if registers is None:
+        return result
+    for row, key in enumerate(np.asarray(registers.keys).tolist()):
+        present = registers.columns[names.arrival(group.id)][row].is_valid
+        kind = registers.columns.get(names.floor_kind(group.id))
+        hides = kind[row].as_py() if kind is not None and not present else None
+        if present:
+            result[key] = {name: canonical(registers.columns[name][row].as_py()) for name in group.columns}
+        elif hides is not None:
+            result[key] = {"hides": hides}
+    return result
+
+
+def test_a_row_counts_as_delete_if_any_group_of_it_may_be_absent() -> None:
+    schema = build_schema(
+        load_config(
+            {
+                "key": ["id"],
+                "buckets": 1,
+                "columns": {"id": "bigint", "a": "string", "ats": "bigint", "b": "string", "n": "bigint"},
+                "groups": {
+                    "one": {"columns": ["a", "ats"], "ordering": ["ats"]},
+                    "sum": {"columns": ["n"], "merge": "aggregate", "functions": {"n": "sum"}, "ordering": []},
+                    "two": {"columns": ["b"], "merge": "latest_non_null", "ordering": []},
+                },
+                "streams": {"all": {"groups": ["one", "sum", "two"]}},
+            }
+        )
+    )
+    stream = schema.stream("all")
+
+    def piece(arrival: int, key: int, ats: int | None, number: int | None, op: str) -> LogPiece:
+        row = {"id": [key], "a": ["x"], "ats": pa.array([ats], pa.int64()), "b": ["y"], "_op": [op]}
+        batch = prepare(pa.table({**row, "n": pa.array([number], pa.int64())}), schema, stream)
+        columns = {name: keys.one_array(batch.rows.column(name)) for name in batch.rows.column_names}
+        return LogPiece(np.array([key]), arrival, [group.id for group in batch.groups], columns)
+
+    pieces = [
+        piece(1, 1, 1, 1, "U"),  # plain
+        piece(2, 2, 1, 1, "U"),
+        piece(3, 2, 1, 1, "D"),  # deleted in all groups but the sum, which is there
+        piece(4, 3, 1, 1, "D"),
+        piece(5, 3, 2, 1, "U"),  # all there again, over floors
+        piece(6, 4, None, None, "-U"),  # a retraction of nothing
+    ]
+    directory = KeyDirectory.of(pieces, schema)
+    found = {group.id: collapse_group(pieces, schema, group, group.columns) for group in schema.groups}
+    state = LogState(directory, {group: own for group, own in found.items() if own is not None})
+    rows = register_rows(schema, schema.groups, state)
+    assert rows.columns["id"].to_pylist() == [1, 2, 3]
+    assert rows.deletes.tolist() == [False, True, True]
