@@ -197,7 +197,10 @@ class Timeline:
         there: cut.Seqs = known or {}
         for reached in (*(file.cut for file in state.slices.values()), *(fold.to for fold in state.folds)):
             there = cut.highest(there, reached)
-        return self.log.last_where({lane.name: (there.get(lane.name, 0), lane.closed) for lane in state.lanes.values()})
+        open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
+        # A closed lane is not searched: what is known of it may lie behind its end, where a late claim can stand.
+        found = self.log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
+        return {lane.name: found[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
