@@ -62,13 +62,14 @@ class Totals:
 
     def __init__(self) -> None:
         self.started = time.monotonic()
-        self.schedules = self.steps = self.commits = self.reads = 0
+        self.schedules = self.steps = self.reads = 0
+        self.entries: Counter[str] = Counter()
         self.faults: Counter[Fault] = Counter()
 
     def add(self, outcome: Outcome) -> None:
         self.schedules += 1
         self.steps += outcome.steps
-        self.commits += outcome.commits
+        self.entries += outcome.entries
         self.reads += outcome.reads
         self.faults += outcome.faults
 
@@ -76,7 +77,7 @@ class Totals:
         seconds = time.monotonic() - self.started
         return (
             f"{self.schedules} schedules ({self.schedules / seconds:.1f}/s), {self.steps} steps "
-            f"({self.steps / seconds:.0f}/s), {self.commits} commits, {self.reads} reads, "
+            f"({self.steps / seconds:.0f}/s), {self.entries.total()} entries, {self.reads} reads, "
             f"{self.faults.total()} faults"
         )
 
@@ -101,8 +102,8 @@ def run_many(first: int, schedules: int | None, seconds: float | None, jobs: int
                 reported = time.monotonic()
                 print(totals, flush=True)
     print(totals)
-    for fault, count in sorted(totals.faults.items()):
-        print(f"{count:10} {fault}")
+    for what, count in [*sorted(totals.entries.items()), *sorted(totals.faults.items())]:
+        print(f"{count:10} {what}")
     return 0
 
 

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from storage.core.entries import LaneEntry, TableEntry
 from tests.simulate import report
 from tests.simulation.faults import Fault
 from tests.simulation.mutants import MAX_SCHEDULES, MUTANTS, mutated
@@ -22,9 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
 PART = 250  # schedules of one test: some ten seconds
+UNUSED = {"NOOP"}  # no version writes it
 REPLAYED = [3, 17, 71]  # a quiet one, and two with all kinds of faults
 
 _faults: Counter[Fault] = Counter()
+_entries: Counter[str] = Counter()
 
 
 @pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
@@ -34,6 +38,7 @@ def test_schedules(first: int) -> None:
         outcome = run_seed(seed)
         assert outcome.failure is None, report(outcome)
         _faults.update(outcome.faults)
+        _entries.update(outcome.entries)
 
 
 @pytest.mark.skipif(SEED is None, reason="SIM_SEED names a schedule")
@@ -44,8 +49,10 @@ def test_this_schedule() -> None:
 
 
 @pytest.mark.skipif(SEED is not None or SCHEDULES < PART, reason="few schedules do not meet everything")
-def test_every_kind_of_fault_was_met() -> None:
+def test_every_kind_of_fault_and_of_entry_was_met() -> None:
     assert set(Fault) - set(_faults) == set()
+    kinds = {kind.model_fields["kind"].default for kind in (*get_args(TableEntry), *get_args(LaneEntry))}
+    assert kinds - set(_entries) == UNUSED
 
 
 @pytest.mark.parametrize("seed", REPLAYED)

@@ -26,6 +26,9 @@ FAILURES = (StoreUnavailable, CommitUnknown, OSError)
 MAX_INCARNATIONS = 20  # after the last fault; a job that needs more will never be done
 
 
+PAUSES_SECONDS = [0, 0.3, 1, 2]  # of those who come now and then; a step takes milliseconds
+
+
 @dataclass(eq=False)
 class Worker:
     """Work in pieces; a new process takes over after a failure."""
@@ -49,6 +52,7 @@ class Worker:
         try:
             table = self.simulation.table(process)
             while self.busy:
+                self.simulation.scheduler.sleep(process, self.simulation.chance.choice(PAUSES_SECONDS))
                 self.work(process, table)
         except CorruptData as error:
             self.simulation.judge.excuse(error)
@@ -124,7 +128,8 @@ class Job:
         judge = simulation.judge
         older_than = judge.newest_stamp()
         stream, query = self.batches[0].stream, self.batches[0].query
-        with simulation.table(process).writer(stream, lane=self.lane, owner=process.name, query_id=query) as writer:
+        table = simulation.table(process)
+        with table.writer(stream, lane=self.lane, owner=process.name, query_id=query) as writer:
             last = writer.last_batch(query)
             judge.check_resumed(self.lane, writer.epoch, last)
             self.noted = min(self.noted, -1 if last is None else last)
@@ -132,6 +137,8 @@ class Job:
             number = max(self.noted + simulation.chance.choice([0, 1]), 0)
             while number < len(self.batches):
                 batch = self.batches[number]
+                if batch.change is not None:
+                    table.add_column(**batch.change.arguments)
                 commit = self._append(writer, batch)
                 judge.acknowledge(batch, commit, older_than)
                 simulation.scheduler.log(process, f"acknowledged {number} as {commit.seq}")
@@ -142,7 +149,7 @@ class Job:
     def _append(self, writer: Writer, batch: Batch) -> Commit:
         """Append a batch, or have it replayed; half of those who meet a failure try again with the same writer."""
         name, source = (batch.query, batch.number), {"id": batch.id}
-        rows = to_arrow(self.simulation.plan.config, batch.rows, batch.stream)
+        rows = to_arrow(batch.config, batch.rows, batch.stream)
         chance = self.simulation.chance
         try:
             if chance.random() < 2 / 3:
@@ -161,7 +168,7 @@ class Job:
 
 @dataclass(eq=False)
 class Compactor(Worker):
-    """Compacts some file groups, some times."""
+    """Compacts some file groups, or folds, some times."""
 
     runs: int
 
@@ -174,13 +181,14 @@ class Compactor(Worker):
         chance = self.simulation.chance
         share = chance.choice([1.0, 1.0, 0.5])
         try:
-            result = table.compact(only=lambda _: chance.random() < share)
+            folds = chance.random() < 1 / 3
+            result = table.fold() if folds else table.compact(only=lambda _: chance.random() < share)
         except (Conflict, SnapshotExpired) as error:
             if not self.simulation.history.table.disturbed:
                 raise
             self.simulation.note(process, error)
         else:
-            self.simulation.scheduler.log(process, f"compacted {len(result.done)}, skipped {len(result.skipped)}")
+            self.simulation.scheduler.log(process, f"{result.done} done, {result.skipped} skipped")
 
 
 @dataclass(eq=False)
@@ -218,7 +226,7 @@ class Reader(Worker):
     def _compare(self, table: Table, as_of: dt.datetime | str | None) -> Cut:
         chance, judge = self.simulation.chance, self.simulation.judge
         snapshot = table.snapshot(as_of)
-        groups = list(judge.config["groups"])
+        groups = list(judge.history.table.config(snapshot.cut.table)["groups"])
         require = [] if chance.random() < 3 / 4 else chance.sample(groups, chance.randint(1, len(groups)))
         judge.check_answer(snapshot.cut, snapshot.to_arrow(require=require), require)
         return snapshot.cut

@@ -15,8 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.changes import Change
 from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Entry, TableLane
+from tests.strategies import Config, Row
 
 _SLOT = re.compile(r"_weft/timeline/(?:table|lanes/(?P<lane>[^/]+))/(?P<seq>\d{20})\.json")
 _CHECKSUM = re.compile(rb',"sha256":"([0-9a-f]{64})"\}')
@@ -26,14 +28,22 @@ TABLE = ""
 
 @dataclass(frozen=True)
 class Batch:
-    """What a writer may commit: rows fixed before the schedule began. ``number`` counts within the lane's query."""
+    """What a writer may commit: rows fixed before the schedule began.
+
+    Attributes:
+        number: Counts within the lane's query.
+        config: What its sender knows of the table.
+        change: What its sender makes sure of first, for its rows have the new column.
+    """
 
     id: int
     lane: str
     stream: str
     query: str
     number: int
-    rows: list[dict[str, Any]]
+    rows: list[Row]
+    config: Config
+    change: Change | None
 
 
 class History:
@@ -147,6 +157,8 @@ class History:
 
     def _check_table_entry(self, entry: Entry) -> None:
         slices = self._slices(entry)
+        if entry["kind"] == "FOLD":
+            self._check_files(entry, log_files(entry, self._objects))
         if entry["kind"] in {"BASE", "DONE"}:
             self._check_files(entry, slice_files(slices))
             for made in slices:
@@ -156,9 +168,11 @@ class History:
         self.table.add(entry, slices, claims)
 
     def _slices(self, entry: Entry) -> list[Mapping[str, Any]]:
-        """Slices that an entry publishes or takes back."""
+        """Slices that an entry publishes or takes back; of a FOLD its parts."""
         if entry["kind"] == "BASE":
             return _sidecar(entry["slices"], self._objects)
+        if entry["kind"] == "FOLD":
+            return _sidecar(entry["file_groups"], self._objects)
         if entry["kind"] == "DONE" and self.table.intent is not None and self.table.intent["restore"] is not None:
             return _sidecar(self.table.intent["restore"]["slices"], self._objects)
         return []

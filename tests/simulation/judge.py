@@ -21,6 +21,7 @@ from storage.writer import Commit
 from tests.oracle import Oracle
 from tests.simulation.history import TABLE, Batch, History
 from tests.simulation.scheduler import Violation
+from tests.storage.evolving import Row
 from tests.storage.world import canonical
 from tests.strategies import Config
 
@@ -102,13 +103,14 @@ class Judge:
     def check_answer(self, cut: Cut, table: pa.Table, require: Iterable[str] = ()) -> None:
         """The answer of a snapshot, all columns, is the oracle's."""
         self.reads += 1
-        self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), self.expected(cut, require))
+        self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), self.expected(cut, require=require))
 
     def check_restored(self, done: int, to: str | None) -> None:
         """S18: right after a restore the table is what it was at its target; None where that was a time."""
         restored = next(r for r in self.history.table.restorations if r.done == done)
         closed = {lane: seq for lane, seq in self.history.table.closed.items() if lane in restored.void}
         after = Cut(done, {**closed, **restored.heads})
+        now = self.history.table.config(done)
         if to is None:
             target = Cut(restored.table, restored.keep)
             if closed:
@@ -118,7 +120,7 @@ class Judge:
         else:
             entry = next(e for e in self.history.lanes[TABLE] if e["kind"] == "SAVEPOINT" and e["name"] == to)
             target = Cut(entry["table"], entry["lanes"])
-        self._compare(f"S18 VoidNeverVisible: restored to {target}", self.expected(after), self.expected(target))
+        self._compare(f"S18 VoidNeverVisible: restored to {target}", self.expected(after), self.expected(target, now))
 
     def check_undone(self, done: int, stream: str, since: dt.datetime, before: Mapping[str, int]) -> None:
         """S18: right after an undo the stream's commits since then are void, and nothing else is.
@@ -136,8 +138,8 @@ class Judge:
                         f"S18 VoidNeverVisible: undo of {stream} since {limit}: entry {entry['seq']} of {lane}"
                     )
 
-    def expected(self, cut: Cut, require: Iterable[str] = ()) -> Answer:
-        """The oracle's answer over exactly the live commits up to a cut."""
+    def expected(self, cut: Cut, config: Config | None = None, require: Iterable[str] = ()) -> Answer:
+        """The oracle's answer over exactly the live commits up to a cut, with the schema of then or a given one."""
         ids = self.history.table.lane_ids
         commits = [
             (entry["stamp"] << LANE_BITS | ids[lane], self.batches[entry["source"]["id"]])
@@ -147,9 +149,9 @@ class Judge:
         if self.distinct:
             # S22: any order of arrival will do; the one least like that of the stamps is the best test.
             commits = [(-arrival, batch) for arrival, batch in commits]
-        oracle = Oracle(self.config)
+        oracle = Oracle(config or self.history.table.config(cut.table))
         for arrival, batch in sorted(commits, key=lambda commit: commit[0]):
-            oracle.append(batch.stream, batch.rows, arrival)
+            oracle.append(batch.stream, [Row(row) for row in batch.rows], arrival)
         return {
             canonical(key): {name: canonical(value) for name, value in row.items()}
             for key, row in oracle.read(require).items()

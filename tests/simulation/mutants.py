@@ -28,6 +28,8 @@ class Mutant:
     new: str
 
 
+_COMPACTION = "storage.services.compaction"
+
 MUTANTS: Mapping[str, Mutant] = {
     "S1 a slot is overwritten": Mutant(
         "storage.commit_log:CommitLog.publish",
@@ -37,8 +39,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "S2 a slot is left out": Mutant(
         "storage.writer:Writer._header", '"seq": self._state.head + 1', '"seq": self._state.head + 2'
     ),
-    "S2 the table lane is read with a gap": Mutant(
-        "storage.timeline:Timeline.publish", "build(state, state.head + 1,", "build(state, state.head + 2,"
+    "S2 a slot of the table lane is left out": Mutant(
+        "storage.timeline:Timeline.header", '"seq": state.head + 1', '"seq": state.head + 2'
     ),
     "S3 a claim keeps the epoch": Mutant(
         "storage.writer:Writer._claim", "self._epoch = self._state.epoch + 1", "self._epoch = max(self._state.epoch, 1)"
@@ -62,57 +64,114 @@ MUTANTS: Mapping[str, Mutant] = {
         "return self._remember(entry) if winner.commit_id == entry.commit_id else winner",
         "return winner.model_copy(update={'commit_id': ''})",
     ),
-    "S6 a batch is forgotten": Mutant("storage.writer:Writer._replayed", "if known is not None:", "if known is 7:"),
+    "S4 a writer claims a lane that was closed just before": Mutant(
+        "storage.writer:Writer._enter_lane", "table.lanes[self._lane].closed is None\n", "True\n"
+    ),
+    "S5 a commit does not say which batch it is": Mutant(
+        "storage.writer:Writer.commit", 'query_id, number = ticket.batch or ("", 0)', 'query_id, number = "", 0'
+    ),
+    "S6 a batch is forgotten": Mutant(
+        "storage.writer:Writer._replayed", "known = self._state.recent.get(batch)", "return None"
+    ),
     "S6 an old batch is not looked up": Mutant(
         "storage.writer:Writer._look_up", "(entry.query_id, entry.batch) == batch", "entry.query_id == batch"
     ),
-    "S7 an entry comes before its files": Mutant("storage.log_file:write_log_file", "store.put(path, data)", "pass"),
+    "S6 void batches count": Mutant(
+        "storage.core.lane_state:LaneState.add", "is_void(self.void, entry.seq)", "is_void((), entry.seq)"
+    ),
+    "S7 an entry comes before its files": Mutant("storage.log_file:put_log_file", "store.put(path, data)", "pass"),
     "S8 a snapshot sees what comes after it": Mutant(
-        "storage.timeline:Timeline.live_files", "start.get(lane, 0), until)", "start.get(lane, 0))"
+        "storage.timeline:Timeline.live_files", "(start.get(lane, 0), until) for", "(start.get(lane, 0), None) for"
     ),
     "S9 a cut is read with the newest slices": Mutant(
         "storage.timeline:Timeline.exact_cut", "state = self.at(wanted.table)", "state = self.refresh()"
     ),
     "S10 a slice is published on another's parent": Mutant(
-        "storage.services.compaction:_Run._is_current",
-        "return made.parent == (chain[-1].file.cut if chain else {})",
+        f"{_COMPACTION}:_Run._is_current",
+        "return made.parent == (newest.cut if newest is not None else {})",
         "return True",
     ),
     "S11 the first commit after a slice is taken for folded": Mutant(
-        "storage.core.slices:_after_cut", "return file_seq[position] > cuts[", "return file_seq[position] > 1 + cuts["
+        "storage.core.slices:_live", "after = file_seq[position] > held[", "after = file_seq[position] > 1 + held["
     ),
     "S11 a slice says that it holds more than it does": Mutant(
-        "storage.services.compaction:_fold", "cut=dict(target)", "cut={lane: seq + 1 for lane, seq in target.items()}"
+        f"{_COMPACTION}:_fold", "cut=dict(task.target)", "cut={lane: seq + 1 for lane, seq in task.target.items()}"
     ),
-    "S12 a skipped group is stated as covered": Mutant(
-        "storage.services.compaction:_Run._publish",
-        "whole = last and self._complete and not self.skipped and len(kept) == len(self._waiting)",
-        "whole = last",
+    "S11 a fold is published on another's slice": Mutant(
+        "storage.core.fold_plan:may_publish", "folded.parent == (own.cut if own is not None else {})", "True"
     ),
-    "S12 compaction forgets hidden rows": Mutant(
-        "storage.services.compaction:_fold", "(shadow, stitched.hidden))", "(shadow, {}))"
+    "S12 a part of the file groups is stated as all of them": Mutant(
+        f"{_COMPACTION}:_Run._publish", "if last and self._complete else {}", "if last else {}"
+    ),
+    "S12 compaction forgets hidden rows": Mutant(f"{_COMPACTION}:_fold", "(shadow, stitched.hidden))", "(shadow, {}))"),
+    "S13 the last version that comes wins": Mutant(
+        "storage.core.modes.history:newer", "later = (new_rank > old_rank) |", "later = (new_rank != old_rank) |"
     ),
     "S14 a floor orders nothing": Mutant(
-        "storage.core.modes.latest:Latest.merge", "], pc.coalesce(arrival, floor)", "], arrival"
+        "storage.core.modes.latest:_version", "], pc.coalesce(arrival, floor)", "], arrival"
     ),
     "S15 a key's bucket depends on its row": Mutant(
         "storage.core.keys:buckets",
         "return np.asarray(transform.bucket(one_array(columns[0]), 1 << bits)).astype(np.int32)",
         "return (np.arange(len(columns[0])) & (1 << bits) - 1).astype(np.int32)",
     ),
+    "S18 void commits are read": Mutant(
+        "storage.timeline:Timeline.live_files", "and not cut.is_void(spans, entry.seq)", ""
+    ),
+    "S18 a restore does not wait for its claims": Mutant(
+        "storage.barrier:complete_barrier",
+        "fence_lane(timeline, lane, owner, after=seq, barrier=intent.seq)",
+        "timeline.log.head(lane, seq)",
+    ),
+    "S18 a writer does not complete a barrier that it meets": Mutant(
+        "storage.writer:Writer._enter_lane", "if table.intent is None and same:", "if same:"
+    ),
+    "S18 a compaction of void commits is published": Mutant(
+        f"{_COMPACTION}:_Run._publish", "if self._plan_id not in state.plans:", "if self._plan_id is None:"
+    ),
+    "S18 a slice of before a restore stays the newest": Mutant(
+        "storage.core.timeline:_done",
+        "slices={FileGroup(file.partition, file.bits, file.bucket): file for file in target.slices},",
+        "",
+    ),
+    "S19 a reader does not ask for the revision": Mutant(
+        "storage.timeline:_committed", "if entry.table_rev > rev:", "if entry.table_rev > rev + 1_000:"
+    ),
+    "S19 a writer keeps the revision of its claim": Mutant(
+        "storage.writer:Writer.commit", "**self._header(self._table_rev()),", "**self._header(1),"
+    ),
     "S22 stamps follow the clock": Mutant(
         "storage.clock:Stamps.next", "stamp = max(clock.now_ms(), self._largest + 1)", "stamp = clock.now_ms()"
     ),
-    "W2 a writer does not learn what was committed before": Mutant(
-        "storage.writer:Writer.__enter__", "self._observe_all_lanes()", "pass"
+    "S22 a barrier's claim is older than what it follows": Mutant(
+        "storage.barrier:fence_lane", "timeline.stamps.observe(last.stamp if last else 0)", "pass"
     ),
-    "K3 an aborted publication loses its files": Mutant(
-        "storage.services.compaction:run_compaction", "except CommitUnknown:", "except ZeroDivisionError:"
+    "R1 a reader does not look for new lanes": Mutant(
+        "storage.timeline:Timeline.newest_cut", "state = self.refresh()", "state = self._state or self.refresh()"
+    ),
+    "R2 the table lane is read after the others": Mutant(
+        "storage.timeline:Timeline.newest_cut",
+        "if state.readable_at(lanes):",
+        "state = self.refresh()\n        if True:",
+    ),
+    "W2 a writer does not learn what was committed before": Mutant(
+        "storage.writer:Writer._observe_all_lanes", "self._timeline.stamps.observe(entry.stamp)", "pass"
+    ),
+    "K4 an unknown publication loses its files": Mutant(
+        f"{_COMPACTION}:run_compaction", "except CommitUnknown:", "except ZeroDivisionError:"
     ),
     "L1 a compaction waits for open plans": Mutant(
-        "storage.services.compaction:run_compaction",
+        "storage.services.plan:publish_plan",
         "    plan_id = new_id()",
         "    while timeline.refresh().plans:\n        timeline.clock.sleep(1)\n    plan_id = new_id()",
+    ),
+    "L2 a publication never gives up": Mutant(
+        "storage.commit_log:CommitLog.publish",
+        "for _ in range(PUBLISH_DEADLINE_MS // RETRY_FIRST_MS):",
+        "while self._store.get(path) is None or not failure:",
+    ),
+    "L4 a second claim of a barrier is its boundary": Mutant(
+        "storage.barrier:fence_lane", "after += len(fresh)", "after = log.head(lane, after)"
     ),
 }
 

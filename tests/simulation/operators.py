@@ -93,6 +93,13 @@ class Operator(Worker):
         entry = self.simulation.history.lanes[lane][seq - 1]
         assert entry["kind"] == "CLAIM", f"lane {lane} was fenced by {entry['kind']}"
 
+    def _schema(self, table: Table) -> None:
+        simulation = self.simulation
+        if simulation.plan.changes:
+            change = simulation.chance.choice(simulation.plan.changes)
+            made = getattr(table, change.method)(**change.arguments)
+            assert made.rev in simulation.history.table.configs, f"{made} is no revision"
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -108,6 +115,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "undo": Operator._undo,
     "close": Operator._close,
     "fence": Operator._fence,
+    "schema": Operator._schema,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -117,5 +125,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "undo": (NotFound, SnapshotExpired),
     "close": (NotFound, Conflict),
     "fence": (NotFound, Conflict),
+    "schema": (),
 }
 """NotFound: it is not there yet, or not any more. InvalidInput: a time before the table was made."""

@@ -13,11 +13,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
+from tests.simulation.changes import Change, draw_changes, with_column
 from tests.simulation.faults import MOODS
 from tests.simulation.history import Batch
 from tests.simulation.operators import ACTIONS
 from tests.simulation.tables import draw_batch, draw_config, draw_keys
-from tests.strategies import Config
+from tests.strategies import Config, Row
 
 FAULT_STEPS = 600  # faults end here, about where a schedule without faults would
 
@@ -55,6 +56,7 @@ class Plan:
     seed: int
     config: Config
     distinct: bool
+    changes: list[Change]
     lanes: Mapping[str, list[Batch]]
     compactions: list[int]
     reads: list[int]
@@ -74,6 +76,7 @@ def draw_plan(seed: int) -> Plan:
     chance = random.Random(f"plan {seed}")
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)
+    changes = draw_changes(chance, config)
     keys = draw_keys(chance, config)
     versions = iter(chance.sample(range(10_000), 2_000)) if distinct else None
     ids = itertools.count(1)
@@ -81,22 +84,43 @@ def draw_plan(seed: int) -> Plan:
     for stream in config["streams"]:
         for lane in [stream, f"{stream}-fix"][: chance.choice([1, 1, 2])]:
             lanes[lane] = [
-                Batch(next(ids), lane, stream, f"q-{lane}", number, draw_batch(chance, config, keys, stream, versions))
+                _batch(chance, next(ids), lane, stream, number, config, changes, keys, versions)
                 for number in range(chance.randint(1, 4))
             ]
     return Plan(
         seed=seed,
         config=config,
         distinct=distinct,
+        changes=changes,
         lanes=lanes,
-        compactions=[chance.randint(1, 3) for _ in range(chance.choice([0, 1, 1, 2]))],
-        reads=[chance.randint(1, 3) for _ in range(chance.choice([1, 1, 2]))],
+        compactions=[chance.randint(1, 4) for _ in range(chance.choice([0, 1, 1, 2]))],
+        reads=[chance.randint(1, 4) for _ in range(chance.choice([1, 1, 2]))],
         operators=_operators(chance),
         mood=chance.choice(list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
         limits={name: chance.choice(values) for name, values in LIMITS.items()},
     )
+
+
+def _batch(
+    chance: random.Random,
+    number: int,
+    lane: str,
+    stream: str,
+    position: int,
+    config: Config,
+    changes: list[Change],
+    keys: list[Row],
+    versions: Iterator[int] | None,
+) -> Batch:
+    """A batch of a sender who knows the table as it was created, or with one of the new columns."""
+    own = config["streams"][stream]["groups"]
+    new = [change for change in changes if change.column is not None and change.arguments["group"] in own]
+    change = chance.choice(new) if new and chance.random() < 1 / 2 else None
+    known = config if change is None else with_column(config, change)
+    rows = draw_batch(chance, known, keys, stream, versions)
+    return Batch(number, lane, stream, f"q-{lane}", position, rows, known, change)
 
 
 def _operators(chance: random.Random) -> list[list[str]]:

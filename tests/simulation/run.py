@@ -36,13 +36,13 @@ _NURSERY = "memory://simulation/table"  # where a table is created before its ob
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a schedule. ``failure`` is None where every check held."""
+    """What came of a schedule. ``failure`` is None where every check held; ``entries`` counts them by kind."""
 
     seed: int
     failure: str | None
     trace: list[str]
     steps: int
-    commits: int
+    entries: Counter[str]
     reads: int
     faults: Counter[Fault]
     seconds: float
@@ -186,13 +186,13 @@ def run_seed(seed: int) -> Outcome:
     with limits(plan.limits), _seeded_ids(seed):
         simulation = Simulation(plan)
         simulation.run()
-    commits = sum(1 for own in simulation.history.lanes.values() for entry in own if entry["kind"] == "DATA")
+    entries = Counter(entry["kind"] for own in simulation.history.lanes.values() for entry in own)
     return Outcome(
         seed=seed,
         failure=simulation.scheduler.failure,
         trace=simulation.scheduler.trace,
         steps=simulation.scheduler.step,
-        commits=commits,
+        entries=entries,
         reads=simulation.judge.reads,
         faults=simulation.faults.counts,
         seconds=time.perf_counter() - started,

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.changes import config_of, lost
 from tests.simulation.scheduler import Violation
+from tests.strategies import Config
 
 Entry = Mapping[str, Any]
 Group = tuple[str, int, int]
@@ -42,9 +44,12 @@ class Restoration:
 
 @dataclass
 class TableLane:
-    """What the table lane says now, and the restores of all time.
+    """What the table lane says now, and the restores and schemas of all time.
 
     Attributes:
+        cuts: Of the newest slices.
+        folded: Where the folds on top of them end.
+        configs: By slot of the entry that has the schema.
         disturbed: Somebody has restored, or cleaned: what others had begun may be refused.
     """
 
@@ -52,6 +57,8 @@ class TableLane:
     streams: dict[str, str] = field(default_factory=dict)
     closed: dict[str, int] = field(default_factory=dict)
     cuts: dict[Group, Mapping[str, int]] = field(default_factory=dict)
+    folded: dict[Group, Mapping[str, int]] = field(default_factory=dict)
+    configs: dict[int, Config] = field(default_factory=dict)
     plans: dict[str, int] = field(default_factory=dict)
     savepoints: dict[str, tuple[int, Mapping[str, int]]] = field(default_factory=dict)
     restorations: list[Restoration] = field(default_factory=list)
@@ -78,6 +85,10 @@ class TableLane:
             table = restored.table if restored.full else restored.intent - 1
         return True
 
+    def config(self, table: int) -> Config:
+        """The schema of a prefix of the table lane."""
+        return self.configs[max(slot for slot in self.configs if slot <= table)]
+
     def add(self, entry: Entry, slices: list[Mapping[str, Any]], claims: Mapping[str, list[Entry]]) -> None:
         """Take the next entry in.
 
@@ -92,6 +103,12 @@ class TableLane:
         if entry["kind"] in REVISIONS and not (entry["kind"] == "DONE" and self._intent(entry)["restore"] is None):
             self.revisions.append(entry["seq"])
         match entry["kind"]:
+            case "CREATE" | "SCHEMA":
+                config = config_of(entry["table_schema"])
+                gone = lost(self.config(entry["seq"]), config) if self.configs else []
+                if gone:
+                    raise Violation(f"entry {entry['seq']} of the table lane takes from the schema: {gone}")
+                self.configs[entry["seq"]] = config
             case "LANE_ADD":
                 if entry["name"] in self.lane_ids or entry["lane_id"] in self.lane_ids.values():
                     raise Violation(f"lane {entry['name']!r} ({entry['lane_id']}) is declared twice")
@@ -110,6 +127,7 @@ class TableLane:
                 elif entry["plan_id"] not in self.plans:
                     raise Violation(f"K3: BASE {entry['seq']} of a plan that is not open")
             case "FOLD":
+                self._check_fold(entry, slices)
                 self._close_plan(entry)
             case "SAVEPOINT":
                 at = (entry["table"], entry["lanes"])
@@ -147,6 +165,18 @@ class TableLane:
             if any(made["cut"].get(lane, 0) < seq for lane, seq in newest.items()):
                 raise Violation(f"S10 CutChain: the slice of {group} goes back to {made['cut']} from {newest}")
             self.cuts[group] = made["cut"]
+            self.folded.pop(group, None)
+
+    def _check_fold(self, entry: Entry, parts: list[Mapping[str, Any]]) -> None:
+        for part in parts:
+            group = (part["partition"], part["bits"], part["bucket"])
+            base = self.cuts.get(group, {})
+            reached = self.folded.get(group, base)
+            if part["parent"] != base or part["start"] not in (base, reached):
+                raise Violation(f"S11 ExactlyOnceFold: the fold of {group} begins at {part['start']}, not at {reached}")
+            if any(entry["to"].get(lane, 0) < seq for lane, seq in reached.items()):
+                raise Violation(f"S11 ExactlyOnceFold: the fold of {group} goes back to {entry['to']} from {reached}")
+            self.folded[group] = entry["to"]
 
     def _intent(self, done: Entry) -> Entry:
         if self.intent is None or self.intent["seq"] != done["intent"]:
@@ -178,4 +208,5 @@ class TableLane:
             )
         )
         self.plans.clear()
+        self.folded.clear()
         self.cuts = {(s["partition"], s["bits"], s["bucket"]): s["cut"] for s in slices}

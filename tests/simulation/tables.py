@@ -27,7 +27,7 @@ def draw_config(chance: random.Random, *, distinct: bool) -> Config:
     for number in range(chance.choice([1, 2, 2, 3])):
         own, group = _group(f"g{number}", chance.choice(_MODES))
         if distinct or chance.random() < 3 / 4:
-            own[f"g{number}_o"] = "bigint"
+            own[f"g{number}_o"] = chance.choice(["bigint", "int"])
             group["ordering"] = [f"g{number}_o"]
         columns |= own
         groups[f"g{number}"] = {"columns": list(own), **group}
@@ -47,13 +47,13 @@ def _group(name: str, mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
         case "latest":
             return {f"{name}_v": {"type": "string", "default": "none"}}, {}
         case "latest_non_null":
-            return {f"{name}_v": "string", f"{name}_w": "bigint"}, {"merge": mode}
+            return {f"{name}_v": "string", f"{name}_w": "int"}, {"merge": mode}
         case "sums":
             functions = {f"{name}_s": "sum", f"{name}_c": "count"}
-            return {f"{name}_s": "bigint", f"{name}_c": "bigint"}, {"merge": "aggregate", "functions": functions}
+            return {f"{name}_s": "int", f"{name}_c": "bigint"}, {"merge": "aggregate", "functions": functions}
         case "extremes":
             functions = {f"{name}_x": "max", f"{name}_l": "last", f"{name}_a": "collect_list"}
-            types = {f"{name}_x": "bigint", f"{name}_l": "string", f"{name}_a": "array<bigint>"}
+            types = {f"{name}_x": "int", f"{name}_l": "string", f"{name}_a": "array<bigint>"}
             return types, {"merge": "aggregate", "functions": functions}
     return {f"{name}_n": "bigint", f"{name}_t": "string"}, {"merge": BALANCE, "state": BALANCE_STATE}
 

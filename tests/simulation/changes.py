@@ -1,0 +1,144 @@
+"""Schema changes of a schedule: drawn before it begins, independent of each other, so that any order of them is valid.
+
+A change is a method of the table with its arguments. Operators make them at any time; a job whose batch has a new column
+makes the change itself first, as whoever deploys a new version of a job does.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.strategies import Config, mode_of
+
+_WIDER = {"int": "bigint"}
+_NUMBERS = [-1, 0, 3, 1 << 33]
+
+
+@dataclass(frozen=True)
+class Change:
+    """``column``: what batches may have after it; None where they have nothing new."""
+
+    method: str
+    arguments: Mapping[str, Any]
+    column: str | None = None
+
+
+def draw_changes(chance: random.Random, config: Config) -> list[Change]:
+    """Some changes; none in most schedules."""
+    kinds = chance.choice([[], [], [_add_column], [_add_column, _widen, _set_default, _add_group]])
+    drawn = (chance.choice(kinds)(chance, config, f"x{number}") for number in range(3) if kinds)
+    return [change for change in drawn if change is not None]
+
+
+def _add_column(chance: random.Random, config: Config, name: str) -> Change | None:
+    group = chance.choice(list(config["groups"]))
+    function = None
+    match mode_of(config, group):
+        case "latest" | "latest_non_null":
+            kind = chance.choice(["bigint", "string"])
+        case "aggregate":
+            kind = "bigint"
+            functions = set(config["groups"][group]["functions"].values())
+            function = chance.choice(["sum", "count"] if functions <= {"sum", "count"} else ["max", "sum"])
+        case _:
+            return None  # a custom merger was written for its columns
+    default = 7 if kind == "bigint" and chance.random() < 1 / 2 else None
+    arguments = {"group": group, "name": name, "type": kind, "default": default, "function": function}
+    return Change("add_column", arguments, name)
+
+
+def _widen(chance: random.Random, config: Config, name: str) -> Change | None:
+    custom = {c for g in config["groups"] if ":" in mode_of(config, g) for c in config["groups"][g]["columns"]}
+    narrow = [c for c, kind in config["columns"].items() if kind in list(_WIDER) and c not in custom]
+    if not narrow:
+        return None
+    column = chance.choice(narrow)
+    return Change("widen_column", {"name": column, "type": _WIDER[config["columns"][column]]}, None)
+
+
+def _set_default(chance: random.Random, config: Config, name: str) -> Change | None:
+    values = {"bigint": _NUMBERS, "string": ["none", "other", None]}
+    given = {
+        column: spec if isinstance(spec, str) else spec["type"]
+        for group in config["groups"].values()
+        for column in group["columns"]
+        for spec in [config["columns"][column]]
+    }
+    able = [column for column, kind in given.items() if kind in values]
+    if not able:
+        return None
+    column = chance.choice(able)
+    return Change("set_default", {"name": column, "value": chance.choice(values[given[column]])})
+
+
+def _add_group(chance: random.Random, config: Config, name: str) -> Change | None:
+    columns = {f"{name}_v": "string", f"{name}_o": "bigint"}
+    return Change(
+        "add_group",
+        {
+            "name": f"{name}g",
+            "columns": columns,
+            "ordering": [f"{name}_o"],
+            "streams": [chance.choice(list(config["streams"]))],
+        },
+    )
+
+
+def with_column(config: Config, change: Change) -> Config:
+    """The configuration that a sender knows who has made a change that adds a column."""
+    after = copy.deepcopy(config)
+    arguments = change.arguments
+    group = after["groups"][arguments["group"]]
+    after["columns"][change.column] = {"type": arguments["type"], "default": arguments["default"]}
+    group["columns"] = [*group["columns"], change.column]
+    if arguments["function"] is not None:
+        group["functions"] = {**group["functions"], change.column: arguments["function"]}
+    return after
+
+
+def config_of(schema: Mapping[str, Any]) -> Config:
+    """The configuration that a schema says, as it stands in CREATE and SCHEMA entries."""
+    return {
+        "key": schema["key"],
+        "columns": {c["name"]: {"type": c["type"], "default": c["default"]} for c in schema["columns"]},
+        "groups": {
+            group["name"]: {
+                "columns": group["columns"],
+                "ordering": group["ordering"],
+                "merge": group["merge"],
+                "functions": {f["column"]: f["name"] for f in group["functions"]},
+            }
+            for group in schema["groups"]
+        },
+        "streams": {s["name"]: {"groups": s["groups"], "on_delete": s["on_delete"]} for s in schema["streams"]},
+    }
+
+
+def lost(before: Config, after: Config) -> list[str]:
+    """What a schema says no longer that an older one said."""
+    parts = [
+        (f"{kind} {name}", own, after[kind].get(name, {}))
+        for kind in ("columns", "groups", "streams")
+        for name, own in before[kind].items()
+    ]
+    return [what for what, own, now in parts if not _grown(own, now)]
+
+
+def _grown(own: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    for part, value in own.items():
+        if part in {"columns", "groups"}:
+            if not set(value) <= set(now.get(part, ())):
+                return False
+        elif part == "functions":
+            if not set(value.items()) <= set(now.get(part, {}).items()):
+                return False
+        elif part == "type":
+            if now.get(part) not in {value, _WIDER.get(value)}:
+                return False
+        elif part != "default" and now.get(part) != value:
+            return False
+    return True
