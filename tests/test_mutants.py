@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fold_mutants import FOLD_MUTANTS
 from tests.mode_mutants import MODE_MUTANTS
 from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
 
@@ -162,7 +163,7 @@ PROTOCOL_MUTANTS = {
     ),
 }
 
-MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS}
+MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS, **FOLD_MUTANTS}
 
 
 def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
