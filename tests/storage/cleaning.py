@@ -1,0 +1,94 @@
+"""What the tests of cleaning share: what a store holds, what a snapshot uses, and others who are busy meanwhile."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from storage import Table, memory_store
+from storage.commit_log import CommitLog
+from storage.core.entries import Entry
+from storage.core.names import TABLE_LANE, LaneName, Path
+from storage.object_store import ObjectStore, open_store
+from storage.services.compaction import CompactionTask
+from storage.snapshot import Snapshot
+from tests.faulty_store import FakeClock, FaultyStore, other_process
+from tests.storage.shop import append, new_uri, orders
+
+NOW = dt.timedelta(0)
+"""Retention that keeps the newest snapshot alone."""
+HOUR_MS = 3_600_000
+ALL = range(16)
+"""Keys: one or more in every bucket, so that no slice is left behind."""
+
+
+def stored(table: Table, *folders: str) -> set[str]:
+    """Paths of what lies below some folders; of all data files by default."""
+    store = open_store(table.uri)
+    return {f"{top}/{name}" for top in folders or ("log", "base", "shadow") for name, _ in store.list(Path(top))}
+
+
+def used(snapshot: Snapshot) -> set[str]:
+    """Data files that a snapshot reads."""
+    slices = [file for own in snapshot.state.slices.values() for file in (own.base, own.shadow) if file]
+    return {file.path for file in slices} | {live.file.file.path for live in snapshot.files}
+
+
+def entries(table: Table, lane: str = TABLE_LANE) -> list[Entry]:
+    return CommitLog(open_store(table.uri), FakeClock()).read_after(LaneName(lane), 0)
+
+
+def moment(clock: FakeClock) -> dt.datetime:
+    return dt.datetime.fromtimestamp(clock.time_ms / 1000, dt.UTC)
+
+
+def compacted(table: Table, status: str, ts: int) -> Snapshot:
+    """Rewrite all rows, and compact."""
+    append(table, orders(*ALL, status=status, ts=ts))
+    table.compact()
+    return table.snapshot()
+
+
+def copied(table: Table, clock: FakeClock) -> Table:
+    """The same table once more, in a folder of its own; of a table in memory."""
+    uri = new_uri()
+    memory_store._folders[uri] = dict(memory_store._folders[table.uri])
+    return other_process(uri, clock)
+
+
+def twice_and_clean(table: Table, abandon_after: dt.timedelta | None = None) -> None:
+    """Others compact twice and clean: nothing of before stays that nobody holds."""
+    compacted(table, "second", 2)
+    compacted(table, "third", 3)
+    assert table.clean(NOW, abandon_after=abandon_after).files
+
+
+def killed(_: Sequence[CompactionTask]) -> Iterator[None]:
+    """Runs a compaction's tasks, and dies at once."""
+    raise KeyboardInterrupt
+
+
+def killed_late(tasks: Sequence[CompactionTask]) -> Iterator[None]:
+    """Runs a compaction's tasks, and dies before anything is published."""
+    for task in tasks:
+        task.run()
+    raise KeyboardInterrupt
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing of the process happens any more, not even what it would do on its way out."""
+
+
+class MortalStore(FaultyStore):
+    """The store of a process that is killed when it makes its call number ``dies_at``."""
+
+    def __init__(self, inner: ObjectStore, *, dies_at: int) -> None:
+        super().__init__(inner)
+        self._left = dies_at
+
+    def _call(self, call: str, path: Path, run: Callable[[], Any]) -> Any:
+        if self._left == 0:
+            raise Killed
+        self._left -= 1
+        return super()._call(call, path, run)

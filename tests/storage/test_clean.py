@@ -1,0 +1,378 @@
+"""Cleaning: what is given up, by time and by count, and what holds more than that (C1, C2, S16)."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import pickle
+from pathlib import Path as LocalPath
+from typing import Any
+
+import pytest
+
+from storage import Table, log_file
+from storage.commit_log import new_id
+from storage.core.entries import Abort
+from storage.core.names import Path, pin_path
+from storage.errors import CorruptData, InvalidInput, MissingFile, SnapshotExpired, StoreUnavailable
+from storage.object_store import open_store
+from storage.services.clean import run_clean
+from storage.services.savepoints import release_savepoint
+from storage.timeline import Timeline
+from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
+from tests.storage.cleaning import ALL, HOUR_MS, NOW, compacted, entries, killed, moment, stored, twice_and_clean, used
+from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+
+
+@pytest.fixture
+def uri() -> str:
+    return new_uri()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def table(uri: str, clock: FakeClock) -> Table:
+    return Table.create(uri, SHOP, clock=clock)
+
+
+class TestRetention:
+    def test_what_is_older_is_given_up_and_its_files_are_deleted(self, table: Table, clock: FakeClock) -> None:
+        first = compacted(table, "first", 1)
+        clock.time_ms += HOUR_MS
+        between = moment(clock)
+        clock.time_ms += HOUR_MS
+        second = compacted(table, "second", 2)
+        answers = {str(s.cut): contents(table, as_of=str(s.cut)) for s in (first, second)}
+        result = table.clean(dt.timedelta(minutes=90))
+        assert (result.keep, result.keep_before) == (first.cut.table, 1)
+        assert result.deleted["log"].files == 1  # the slices of the first compaction are still needed
+        assert set(result.deleted) == {"log"}
+        for cut, answer in answers.items():
+            assert contents(table, as_of=cut) == answer
+        assert contents(table, as_of=between) == answers[str(first.cut)]
+        clock.time_ms += HOUR_MS
+        result = table.clean(dt.timedelta(minutes=30))
+        assert result.keep == second.cut.table
+        assert result.deleted["base"].files == 4
+        assert stored(table) == used(table.snapshot())
+        for old in (str(first.cut), between):
+            with pytest.raises(SnapshotExpired, match="no longer kept"):
+                table.snapshot(old)
+        assert contents(table) == answers[str(second.cut)]
+
+    def test_versions_count_compactions(self, table: Table) -> None:
+        cuts = [compacted(table, f"v{number}", number) for number in range(5)]
+        answers = [contents(table, as_of=str(s.cut)) for s in cuts]
+        result = table.clean(NOW, versions=3)
+        assert result.keep == cuts[2].cut.table
+        assert result.reason == "the last 3 compactions are kept"
+        for snapshot, answer in zip(cuts[2:], answers[2:], strict=True):
+            assert contents(table, as_of=str(snapshot.cut)) == answer
+        with pytest.raises(SnapshotExpired):
+            table.snapshot(str(cuts[1].cut))
+        assert table.clean(NOW, versions=9).keep == result.keep  # never falls
+        assert table.clean(dt.timedelta(days=1), versions=1).keep == result.keep
+
+    def test_the_longer_of_time_and_versions_holds(self, table: Table, clock: FakeClock) -> None:
+        for number in range(3):
+            compacted(table, f"v{number}", number)
+        clock.time_ms += HOUR_MS
+        assert table.clean(dt.timedelta(hours=2), versions=1, dry_run=True).keep == 1
+        assert table.clean(dt.timedelta(minutes=30), versions=99, dry_run=True).keep == 1
+        assert table.clean(dt.timedelta(minutes=30), dry_run=True).keep > 1
+
+    def test_nothing_is_given_up_for_nothing(self, table: Table) -> None:
+        """Entries that change no file let nothing be deleted, so snapshots before them stay readable."""
+        first = compacted(table, "first", 1)
+        append(table, payments(1), "payments")
+        table.savepoint("here")
+        table.release_savepoint("here")
+        last = table.snapshot()
+        assert table.clean(NOW).keep == first.cut.table
+        head = table.state().head
+        for snapshot in (first, last):
+            assert snapshot.to_arrow().num_rows == len(ALL)
+        again = table.clean(NOW)
+        assert (again.files, again.keep, table.state().head) == (0, first.cut.table, head)
+        assert "nothing can be given up" in again.reason
+
+    @pytest.mark.parametrize(
+        ("arguments", "what"),
+        [
+            ({"retain": dt.timedelta(seconds=-1)}, "retain="),
+            ({"versions": 0}, "versions=0"),
+            ({"abandon_after": dt.timedelta(days=-1)}, "abandon_after="),
+        ],
+    )
+    def test_arguments_that_mean_nothing_are_refused(self, table: Table, arguments: dict[str, Any], what: str) -> None:
+        compacted(table, "first", 1)
+        before = stored(table)
+        with pytest.raises(InvalidInput, match=what):
+            table.clean(**arguments)
+        assert stored(table) == before
+
+    def test_more_than_there_ever_was_keeps_all(self, table: Table) -> None:
+        compacted(table, "first", 1)
+        result = table.clean(dt.timedelta(days=365_000))
+        assert (result.keep, result.files) == (1, 0)
+
+    def test_a_clock_that_is_wrong_by_a_year_deletes_nothing_that_the_newest_snapshot_needs(
+        self, table: Table, clock: FakeClock
+    ) -> None:
+        compacted(table, "first", 1)
+        append(table, orders(1, status="last", ts=9))
+        for jump in (-366 * 24 * HOUR_MS, 2 * 366 * 24 * HOUR_MS):
+            clock.time_ms += jump
+            expected = contents(table)
+            table.clean(dt.timedelta(minutes=1))
+            assert contents(Table.open(table.uri)) == expected
+
+
+class TestKeepers:
+    def test_a_savepoint_keeps_its_files_until_it_is_released(self, table: Table) -> None:
+        append(table, orders(*ALL, status="first"))
+        table.savepoint("logs")  # of logs alone
+        first = compacted(table, "second", 2)
+        table.savepoint("slices")
+        append(table, orders(1, status="late", ts=3))
+        table.savepoint("both")
+        answers = {name: contents(table, as_of=name) for name in ("logs", "slices", "both")}
+        compacted(table, "third", 4)
+        result = table.clean(NOW)
+        assert result.keep > first.cut.table
+        assert [(own.what, own.name) for own in result.held] == [("savepoint", n) for n in ("logs", "slices", "both")]
+        for name, answer in answers.items():
+            assert contents(table, as_of=name) == answer
+        for name in answers:
+            table.release_savepoint(name)
+        table.clean(NOW)
+        assert stored(table) == used(table.snapshot())
+
+    def test_a_restore_to_a_savepoint_finds_all_its_files(self, table: Table) -> None:
+        append(table, orders(*ALL, status="first"))
+        table.compact()
+        append(table, payments(*ALL), "payments")
+        table.savepoint("good")
+        answer = contents(table)
+        compacted(table, "bad", 2)
+        table.clean(NOW)
+        table.restore("good")
+        assert contents(table) == answer
+        table.release_savepoint("good")
+        table.clean(NOW)
+        assert contents(Table.open(table.uri)) == answer
+        assert stored(table) == used(table.snapshot())
+
+    def test_an_open_compaction_keeps_what_it_reads(self, table: Table, uri: str) -> None:
+        append(table, orders(*ALL, status="first"))
+        slow = other_process(uri, FakeClock(), store := FaultyStore(open_store(uri)))
+        store.faults.append(Fault("open_output", "base/", action=lambda: twice_and_clean(table)))
+        result = slow.compact()
+        assert not result.done  # others were first, and nothing was missing for it
+        assert contents(table)[0][1] == "third"
+
+    def test_a_compaction_that_died_keeps_its_files_until_it_is_abandoned(self, table: Table, clock: FakeClock) -> None:
+        append(table, orders(*ALL, status="first"))
+        with pytest.raises(KeyboardInterrupt):
+            table.compact(execute=killed)
+        (plan,) = table.state().plans
+        twice_and_clean(table)
+        assert table.clean(NOW).held[0].name == plan
+        clock.time_ms += 25 * HOUR_MS
+        would = table.clean(NOW, dry_run=True)
+        assert would.aborted == (plan,)
+        assert table.state().plans
+        result = table.clean(NOW)
+        assert (result.aborted, result.files) == ((plan,), would.files)
+        assert not table.state().plans
+        assert [entry.reason for entry in entries(table) if isinstance(entry, Abort)] == [
+            "abandoned: begun more than 1 day, 0:00:00 ago"
+        ]
+        assert stored(table) == used(table.snapshot())
+
+    def test_a_compaction_given_up_as_dead_that_lives_publishes_nothing(self, table: Table, uri: str) -> None:
+        append(table, orders(*ALL, status="first"))
+        store = FaultyStore(open_store(uri))
+        slow = other_process(uri, FakeClock(), store)
+
+        def give_up() -> None:
+            assert table.clean(NOW, abandon_after=NOW).aborted
+
+        # Once before its first file, once when it wants to publish.
+        store.faults.append(Fault("open_output", "base/", action=give_up))
+        result = slow.compact()
+        assert "given up meanwhile" in next(iter(result.skipped.values()))
+        table.clean(NOW)
+        assert stored(table) == used(table.snapshot())
+
+    def test_a_compaction_whose_files_went_with_its_plan_is_told_why(self, table: Table, uri: str) -> None:
+        append(table, orders(*ALL, status="first"))
+        store = FaultyStore(open_store(uri))
+        slow = other_process(uri, FakeClock(), store)
+        store.faults.append(Fault("open_input", "log/", action=lambda: twice_and_clean(table, abandon_after=NOW)))
+        with pytest.raises(SnapshotExpired, match="given up by cleaning while it was being read"):
+            slow.compact()
+
+    def test_no_plan_is_abandoned_if_none_may_be(self, table: Table, clock: FakeClock) -> None:
+        append(table, orders(1))
+        with pytest.raises(KeyboardInterrupt):
+            table.compact(execute=killed)
+        clock.time_ms += 1_000 * HOUR_MS
+        assert table.clean(NOW, abandon_after=None).aborted == ()
+        assert len(table.state().plans) == 1
+
+    def test_a_pin_keeps_its_files_until_it_expires(self, table: Table, uri: str, clock: FakeClock) -> None:
+        first = compacted(table, "first", 1)
+        answer = contents(table)
+        with first.pinned(dt.timedelta(hours=1)):
+            twice_and_clean(table)
+            assert first.to_arrow().num_rows == len(ALL)
+            assert contents(table, as_of=str(first.cut)) == answer  # by name too, while it lasts
+            assert table.clean(NOW).held[0].what == "pin"
+            clock.time_ms += 2 * HOUR_MS
+            result = table.clean(NOW)
+            assert result.deleted["pin"].files == 1
+            with pytest.raises(SnapshotExpired):
+                table.snapshot(str(first.cut))
+            with pytest.raises(SnapshotExpired, match="while it was being read"):
+                first.to_arrow()
+        assert stored(table) == used(table.snapshot())
+
+    def test_a_pin_that_came_too_late_is_refused(self, table: Table, uri: str) -> None:
+        first = compacted(table, "first", 1)
+        twice_and_clean(table)
+        with pytest.raises(SnapshotExpired), first.pinned():
+            pass
+        assert not open_store(uri).list(Path("_weft/pins"))
+        with pytest.raises(InvalidInput, match="keeps nothing"), table.snapshot().pinned(NOW):
+            pass
+
+    def test_a_pin_does_not_make_a_snapshot_savepointable(self, table: Table) -> None:
+        """Pins end by the clock, so nothing may rest on one."""
+        first = compacted(table, "first", 1)
+        with first.pinned():
+            twice_and_clean(table)
+            for change in (lambda: table.savepoint("late", str(first.cut)), lambda: table.restore(str(first.cut))):
+                with pytest.raises(SnapshotExpired):
+                    change()
+
+    def test_what_is_no_pin_is_left_alone(self, table: Table, uri: str) -> None:
+        for content in (b"{", b'{"version": 2}', b'{"version":1,"table":0,"lanes":{},"expires_at_ms":1,"owner":""}'):
+            open_store(uri).put(pin_path(new_id()), content)
+        result = table.clean(NOW)
+        assert (result.files, result.foreign_files) == (0, 3)
+
+    def test_the_target_of_an_open_restore_is_kept(self, table: Table, uri: str) -> None:
+        append(table, orders(*ALL, status="first"))
+        table.savepoint("good")
+        answer = contents(table)
+        compacted(table, "bad", 2)
+        store = FaultyStore(open_store(uri))
+        store.faults.append(Fault("put_if_absent", "lanes/", times=FOREVER, error=PermissionError("killed")))
+        with pytest.raises(StoreUnavailable):
+            other_process(uri, FakeClock(), store).restore("good")
+        timeline = Timeline(open_store(uri), FakeClock(), table._timeline.stamps)
+        # By the seam below: `Table` would complete the restore first.
+        release_savepoint(timeline, "good")
+        run_clean(timeline, NOW, None, None, dry_run=False)
+        assert timeline.refresh().intent is not None
+        table.compact()  # completes it
+        assert contents(table) == answer
+
+    def test_judged_is_by_the_state_before_the_pins_were_read(self, table: Table, uri: str) -> None:
+        """Else a savepoint that is released just after the pins were read was seen by nobody."""
+        first = compacted(table, "first", 1)
+        table.savepoint("s")
+        answer = contents(table)
+        compacted(table, "second", 2)
+        stack = contextlib.ExitStack()
+
+        def pin_and_release() -> None:
+            stack.enter_context(first.pinned())
+            table.release_savepoint("s")
+
+        store = FaultyStore(open_store(uri))
+        store.faults.append(Fault("list", "_weft/pins", when="after", action=pin_and_release))
+        other_process(uri, FakeClock(), store).clean(NOW)
+        with stack:
+            assert table.savepoints() == []
+            assert contents(table, as_of=str(first.cut)) == answer
+
+
+class TestReaders:
+    """Rule R4: whoever reads what was given up is told so; what is lost is called lost."""
+
+    def test_a_snapshot_that_was_given_up_while_it_was_held(self, table: Table) -> None:
+        first = compacted(table, "first", 1)
+        append(table, orders(1, status="late", ts=5))
+        with_logs = table.snapshot()
+        planned = with_logs.scan()
+        twice_and_clean(table)
+        for read in (first.to_arrow, with_logs.to_arrow, lambda: [list(planned.read(task)) for task in planned.tasks]):
+            with pytest.raises(SnapshotExpired, match="given up by cleaning while it was being read: file") as error:
+                read()
+            assert "pin a snapshot" in error.value.hint
+            assert isinstance(error.value.__cause__, MissingFile)
+
+    def test_a_task_knows_it_in_another_process_too(self, tmp_path: LocalPath) -> None:
+        table = Table.create(tmp_path / "table", SHOP)
+        planned = compacted(table, "first", 1).scan()
+        twice_and_clean(table)
+        sent = pickle.loads(pickle.dumps((planned, planned.tasks[0])))
+        with pytest.raises(SnapshotExpired, match="given up by cleaning"):
+            list(sent[0].read(sent[1]))
+
+    def test_an_index_that_was_cleaned_away(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 0)
+        append(table, orders(*ALL))
+        at = str(table.snapshot().cut)
+        reader = Table.open(table.uri)
+        old = reader.snapshot(at)
+        twice_and_clean(table)
+        with pytest.raises(SnapshotExpired, match="given up by cleaning"):
+            old.to_arrow()
+
+    @pytest.mark.parametrize("kept_by", ["head", "savepoint", "plan"])
+    def test_a_file_that_must_be_there_is_lost_and_not_expired(self, table: Table, uri: str, kept_by: str) -> None:
+        first = compacted(table, "first", 1)
+        if kept_by == "savepoint":
+            table.savepoint("first")
+        if kept_by == "plan":
+            append(table, orders(1, status="late", ts=5))
+            first = table.snapshot()
+            with pytest.raises(KeyboardInterrupt):
+                table.compact(execute=killed)
+        if kept_by != "head":
+            twice_and_clean(table)
+        (path, *_) = sorted(used(first) & stored(table, "base"))
+        open_store(uri).delete(Path(path))
+        with pytest.raises(CorruptData, match="is missing, but the log refers to it") as error:
+            first.to_arrow()
+        assert type(error.value) is MissingFile
+        assert error.value.code == "CORRUPT_DATA"
+
+    def test_no_way_to_ask_for_it_shows_what_was_given_up(self, table: Table, clock: FakeClock) -> None:
+        before = moment(clock)
+        append(table, orders(1, status="zeroth"))
+        log_only = table.snapshot()
+        first = compacted(table, "first", 1)
+        clock.time_ms += HOUR_MS
+        twice_and_clean(table)
+        for old in (str(first.cut), str(log_only.cut), before, before + dt.timedelta(minutes=59)):
+            for opened in (table, Table.open(table.uri)):
+                with pytest.raises(SnapshotExpired, match="no longer kept"):
+                    opened.snapshot(old)
+        assert len(contents(table, as_of=moment(clock))) == len(ALL)
+
+    def test_a_compaction_of_what_was_given_up_does_not_begin(self, table: Table, uri: str) -> None:
+        append(table, orders(*ALL))
+        store = FaultyStore(open_store(uri))
+        slow = other_process(uri, FakeClock(), store)
+        plan = f"timeline/table/{table.state().head + 1:020d}"
+        store.faults.append(Fault("put_if_absent", plan, action=lambda: twice_and_clean(table)))
+        with pytest.raises(SnapshotExpired, match="start the compaction again"):
+            slow.compact()

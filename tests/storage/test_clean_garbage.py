@@ -1,0 +1,479 @@
+"""Garbage: what a clean deletes of what dead and slow processes leave, and what it must not touch (C3, C4, S17, L3)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path as LocalPath
+
+import pytest
+
+from storage import Table, checkpoint, commit_log, log_file
+from storage.commit_log import new_id
+from storage.core.entries import CleanDone, CleanIntent
+from storage.core.names import (
+    TABLE_LANE,
+    LaneName,
+    Path,
+    base_path,
+    checkpoint_path,
+    fold_path,
+    heartbeat_path,
+    log_index_path,
+    log_path,
+    parse_path,
+    pin_path,
+    shadow_path,
+    slot_path,
+    table_index_path,
+)
+from storage.errors import CorruptData, Fenced, SnapshotExpired, StoreUnavailable
+from storage.object_store import check_capability, open_store
+from storage.writer import write_rows
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from tests.storage.cleaning import (
+    ALL,
+    HOUR_MS,
+    NOW,
+    Killed,
+    MortalStore,
+    compacted,
+    copied,
+    entries,
+    killed_late,
+    moment,
+    stored,
+    used,
+)
+from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+
+
+@pytest.fixture
+def uri() -> str:
+    return new_uri()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def table(uri: str, clock: FakeClock) -> Table:
+    return Table.create(uri, SHOP, clock=clock)
+
+
+class TestOrphans:
+    def test_files_of_a_writer_that_is_at_work_are_kept(self, table: Table) -> None:
+        with table.writer("orders") as writer:
+            ticket = writer.begin(("q", 0))
+            written = write_rows(ticket, orders(*ALL))
+            assert table.clean(NOW, abandon_after=NOW).files == 0
+            writer.commit(ticket, [written])
+        assert len(contents(table)) == len(ALL)
+
+    def test_files_of_a_frozen_writer_are_garbage_once_its_lane_is_fenced(self, table: Table) -> None:
+        writer = table.writer("orders").__enter__()
+        ticket = writer.begin(("q", 0))
+        written = write_rows(ticket, orders(*ALL))
+        table.fence("orders")
+        result = table.clean(NOW)
+        assert (result.deleted["log"].files, result.deleted["heartbeat"].files) == (1, 1)
+        assert stored(table) == set()
+        with pytest.raises(Fenced):
+            writer.commit(ticket, [written])
+        with table.writer("orders") as other:
+            assert not other.append(orders(*ALL), batch=("q", 0)).replayed
+        assert len(contents(table)) == len(ALL)
+
+    def test_files_of_the_writer_before_are_garbage_though_it_meant_the_same_slot(self, table: Table) -> None:
+        append(table, orders(1))
+        frozen = table.writer("orders").__enter__()
+        write_rows(frozen.begin(("q", 0)), orders(2))
+        with table.writer("orders") as writer:  # its claim took the slot that the other had meant
+            writer.append(orders(3))
+        assert table.clean(NOW).deleted["log"].files == 1
+        assert stored(table) == used(table.snapshot())
+
+    def test_files_of_a_try_that_failed_are_garbage_once_another_took_its_slot(self, table: Table) -> None:
+        with table.writer("orders") as writer:
+            lost = write_rows(writer.begin(("q", 0)), orders(1))
+            assert table.clean(NOW).files == 0
+            writer.append(orders(2), batch=("q", 0))
+            result = table.clean(NOW)
+        assert result.files == 1
+        assert lost.files[0].file.path not in stored(table)
+        assert stored(table) == used(table.snapshot())
+
+    def test_a_slot_that_is_not_needed_takes_its_orphans_with_it(self, table: Table) -> None:
+        with table.writer("orders") as writer:
+            write_rows(writer.begin(), orders(1))
+            writer.append(orders(*ALL))
+        table.compact()
+        assert table.clean(NOW).deleted["log"].files == 2
+
+    def test_files_of_a_compaction_that_died_are_garbage_once_its_plan_is_closed(self, table: Table) -> None:
+        append(table, orders(*ALL))
+        with pytest.raises(KeyboardInterrupt):
+            table.compact(execute=killed_late)
+        made = stored(table, "base")
+        assert made
+        assert table.clean(NOW).files == 0  # its plan is open: it may publish them yet
+        assert table.clean(NOW, abandon_after=NOW).deleted["base"].files == len(made)
+
+    def test_sidecars_share_the_fate_of_their_files(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 0)
+        monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 0)
+        with table.writer("orders") as writer:
+            write_rows(writer.begin(), orders(1))
+            writer.append(orders(*ALL))
+        table.compact()
+        append(table, payments(1), "payments")
+        first = table.snapshot()
+        result = table.clean(NOW)
+        assert (result.deleted["log"].files, result.deleted["log index"].files) == (2, 2)
+        assert len(stored(table, "_weft/index/payments")) == 1
+        assert len(stored(table, "_weft/index/_table")) == 1
+        assert first.to_arrow().num_rows == len(ALL)
+        assert len(contents(Table.open(table.uri))) == len(ALL)
+
+    def test_a_list_that_lost_its_race_is_garbage(
+        self, table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 0)
+        append(table, orders(*ALL))
+        store = FaultyStore(open_store(uri))
+        store.faults.append(Fault("put", "_weft/index/_table", action=lambda: append(table, payments(1), "payments")))
+        other_process(uri, FakeClock(), store).compact()
+        assert len(stored(table, "_weft/index/_table")) == 2
+        assert table.clean(NOW).deleted["table index"].files == 1
+        assert len(contents(Table.open(table.uri))) == len(ALL)
+
+    def test_a_damaged_entry_is_no_reason_to_delete(self, table: Table, uri: str) -> None:
+        append(table, orders(*ALL))
+        append(table, orders(1, status="more", ts=2))
+        before = stored(table)
+        store = open_store(uri)
+        path = Path("_weft/timeline/lanes/orders/00000000000000000002.json")
+        data = store.get(path)
+        assert data is not None
+        store.put(path, data.replace(b"orders", b"0rders", 1))
+        with pytest.raises(CorruptData, match="is damaged"):
+            Table.open(uri).clean(NOW)
+        assert stored(table) == before
+
+
+class TestWhatIsVoid:
+    def test_files_of_void_entries_are_deleted_once_nobody_is_kept_who_sees_them(self, table: Table) -> None:
+        append(table, orders(1))
+        table.savepoint("one")
+        append(table, orders(2))
+        before = table.snapshot()
+        rows = contents(table)
+        table.restore("one")
+        assert table.clean(dt.timedelta(days=1)).files == 0
+        assert contents(table, as_of=str(before.cut)) == rows
+        result = table.clean(NOW)
+        assert result.deleted["log"].files == 1
+        assert stored(table) == used(table.snapshot())
+        with pytest.raises(SnapshotExpired):
+            table.snapshot(str(before.cut))
+        assert [row[0] for row in contents(table)] == [1]
+
+    def test_a_restore_that_is_taken_back_finds_what_it_made_void(self, table: Table) -> None:
+        append(table, orders(1))
+        table.savepoint("one")
+        append(table, orders(2))
+        table.savepoint("two")
+        table.restore("one")
+        table.clean(NOW)
+        table.restore("two")
+        assert [row[0] for row in contents(table)] == [1, 2]
+
+    def test_an_undo_finds_the_slices_from_before(self, table: Table, clock: FakeClock) -> None:
+        compacted(table, "first", 1)
+        clock.time_ms += HOUR_MS
+        since = moment(clock)
+        append(table, payments(*ALL), "payments")
+        compacted(table, "bad", 2)
+        table.clean(dt.timedelta(hours=1))
+        table.undo("orders", since)
+        assert {row[1] for row in contents(table)} == {"first"}
+        assert {row[3] for row in contents(table)} == {1.0}
+
+    def test_an_undo_of_what_only_slices_hold_is_refused_after_cleaning(self, table: Table, clock: FakeClock) -> None:
+        append(table, orders(1))
+        clock.time_ms += HOUR_MS
+        since = moment(clock)
+        compacted(table, "bad", 2)
+        table.clean(NOW)
+        with pytest.raises(SnapshotExpired, match="cleaning has given up the ones before"):
+            table.undo("orders", since)
+        assert len(contents(table)) == len(ALL)
+
+    def test_a_closed_lane_is_cleaned_like_others(self, table: Table) -> None:
+        with table.writer("orders", lane="fix") as writer:
+            writer.append(orders(*ALL))
+            write_rows(writer.begin(), orders(1))
+            table.close_lane("fix")
+        assert table.clean(NOW).deleted["log"].files == 1
+        assert len(contents(table)) == len(ALL)
+        table.compact()
+        table.clean(NOW)
+        assert stored(table) == used(table.snapshot())
+
+
+class TestFolds:
+    def test_a_fold_makes_no_event_file_dead_for_a_restore_may_end_it(self, table: Table) -> None:
+        append(table, orders(*ALL))
+        table.savepoint("one")
+        append(table, payments(*ALL), "payments")
+        table.fold()
+        answer = contents(table)
+        table.savepoint("folded")
+        assert table.clean(NOW).files == 0
+        table.restore("one")
+        table.clean(NOW)
+        table.restore("folded")
+        assert contents(table) == answer
+
+    def test_fold_files_go_when_slices_have_passed_them(self, table: Table) -> None:
+        append(table, orders(*ALL))
+        append(table, payments(*ALL), "payments")
+        table.fold()
+        assert len(stored(table, "log/_fold")) == 1
+        table.compact()
+        result = table.clean(NOW)
+        assert (result.deleted["fold"].files, result.deleted["log"].files) == (1, 2)
+        assert stored(table) == used(table.snapshot())
+
+    def test_fold_files_of_a_plan_that_was_given_up_are_garbage(
+        self, table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 0)
+        append(table, orders(*ALL))
+        store = FaultyStore(open_store(uri))
+        store.faults.append(Fault("put", "_weft/index/_fold", error=KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            other_process(uri, FakeClock(), store).fold()
+        assert len(stored(table, "log/_fold")) == 1
+        assert table.clean(NOW).files == 0
+        table.clean(NOW, abandon_after=NOW)
+        assert stored(table, "log/_fold") == set()
+
+
+class TestLeftovers:
+    """Local stores leave temporary files where a process is killed while it writes."""
+
+    @pytest.fixture
+    def local(self, tmp_path: LocalPath, clock: FakeClock) -> Table:
+        return Table.create(tmp_path / "table", SHOP, clock=clock)
+
+    @staticmethod
+    def leave(table: Table, path: str) -> LocalPath:
+        """What a write of an object leaves that is killed half-way."""
+        final = LocalPath(table.uri.removeprefix("file://")) / path
+        final.parent.mkdir(parents=True, exist_ok=True)
+        left = final.with_name(f".tmp-{new_id()}-{final.name}")
+        left.write_bytes(b"half")
+        return left
+
+    def test_what_cannot_come_any_more_is_deleted_and_what_can_is_not(self, local: Table) -> None:
+        append(local, orders(*ALL))
+        local.compact()
+        with local.writer("orders") as writer:
+            head, slot = writer._state.head, local.state().head
+            dead = [
+                slot_path(LaneName("orders"), head),
+                slot_path(TABLE_LANE, slot),
+                log_path(LaneName("orders"), writer.epoch, head, 0, new_id()),
+                log_index_path(log_path(LaneName("orders"), writer.epoch - 1, head + 1, 0, new_id())),
+                table_index_path(slot, new_id()),
+                base_path("b02-00000", slot, new_id()),
+                shadow_path("b02-00000", slot, new_id()),
+                fold_path(slot, new_id()),
+                checkpoint_path(TABLE_LANE, slot, new_id()),
+                heartbeat_path(LaneName("orders"), writer.epoch, 7, new_id()),
+                pin_path(new_id()),
+                f"_weft/probe/{new_id()}",
+            ]
+            alive = [
+                slot_path(LaneName("orders"), head + 1),
+                slot_path(TABLE_LANE, slot + 5),
+                log_path(LaneName("orders"), writer.epoch, head + 1, 0, new_id()),
+                log_path(LaneName("unheard-of"), 1, 2, 0, new_id()),
+                table_index_path(slot + 5, new_id()),
+                base_path("b02-00000", slot + 5, new_id()),
+                "log/orders/notes.txt",
+            ]
+            gone, stay = [self.leave(local, p) for p in dead], [self.leave(local, p) for p in alive]
+            would = local.clean(NOW, dry_run=True).listed
+            assert all(path.exists() for path in gone)
+            result = local.clean(NOW)
+        assert result.deleted["temporary"].files == len(dead)
+        assert sum(".tmp-" in path for path in would) == len(dead)
+        assert [str(path) for path in gone if path.exists()] == []
+        assert [str(path) for path in stay if not path.exists()] == []
+        assert result.foreign_files == 1
+
+    def test_what_was_not_there_when_the_clean_began_belongs_to_somebody_alive(self, local: Table) -> None:
+        append(local, orders(1))
+        store = FaultyStore(open_store(local.uri))
+        left: list[LocalPath] = []
+        store.faults.append(Fault("list", "base", action=lambda: left.append(self.leave(local, pin_path(new_id())))))
+        assert other_process(local.uri, FakeClock(), store).clean(NOW).files == 0
+        assert left[0].exists()
+        assert local.clean(NOW).files == 1
+
+    def test_the_object_of_a_probe_that_died_is_deleted(self, table: Table, uri: str) -> None:
+        open_store(uri).put(Path(f"_weft/probe/{new_id()}"), b"first")
+        assert table.clean(NOW, dry_run=True).deleted["probe"].files == 1
+        assert table.clean(NOW).deleted["probe"].files == 1
+        assert stored(table, "_weft/probe") == set()
+
+    def test_a_probe_under_way_survives_a_cleaner(self, table: Table, uri: str) -> None:
+        store = FaultyStore(open_store(uri))
+        store.faults.append(Fault("put_if_absent", "_weft/probe", when="after", action=lambda: _take_probes(uri)))
+        check_capability(store)
+        assert stored(table, "_weft/probe") == set()
+
+
+class TestDryRun:
+    def test_it_says_what_would_be_done_and_does_nothing(self, table: Table, uri: str) -> None:
+        compacted(table, "first", 1)
+        compacted(table, "second", 2)
+        with table.writer("orders") as writer:
+            write_rows(writer.begin(), orders(1))
+        store = FaultyStore(open_store(uri))
+        would = other_process(uri, FakeClock(), store).clean(NOW, dry_run=True)
+        assert {call for call, _ in store.calls} <= {"get", "list"}
+        assert would.dry_run
+        before = stored(table, "log", "base", "shadow", "_weft")
+        done = table.clean(NOW)
+        assert (would.keep, would.deleted, would.kept) == (done.keep, done.deleted, done.kept)
+        assert set(would.listed) == before - stored(table, "log", "base", "shadow", "_weft")
+        assert (would.files, would.bytes) == (done.files, done.bytes)
+        assert done.listed == ()
+
+    def test_an_entry_says_what_was_deleted_and_none_that_nothing_was(self, table: Table) -> None:
+        append(table, orders(*ALL))
+        head = table.state().head
+        assert table.clean(NOW).files == 0
+        assert table.state().head == head
+        table.compact()
+        result = table.clean(NOW)
+        *_, intent, done = entries(table)
+        assert isinstance(intent, CleanIntent)
+        assert isinstance(done, CleanDone)
+        assert (done.intent, done.files, done.bytes) == (intent.seq, result.files, result.bytes)
+        assert (result.files, result.bytes > 0) == (1, True)
+
+    def test_names_that_are_none_of_ours_are_told_and_left_alone(self, table: Table, uri: str) -> None:
+        append(table, orders(1))
+        foreign = ["log/orders/notes.txt", "base/x.parquet", "base/b02-00000/notes", "_weft/index/orders/a.json"]
+        for path in foreign:
+            open_store(uri).put(Path(path), b"mine")
+        result = table.clean(NOW)
+        assert (set(result.foreign), result.foreign_files, result.files) == (set(foreign), 4, 0)
+        assert set(foreign) <= stored(table, "log", "base", "_weft/index")
+
+
+class TestCrash:
+    def test_a_clean_that_dies_anywhere_is_finished_by_the_next(self, clock: FakeClock) -> None:
+        """Before every call of the store, which is after the one before: a dead cleaner, then a clean that ends."""
+        survived = 0
+        original = _with_garbage(clock)
+        expected, kept = contents(original), contents(original, as_of="kept")
+        for number in range(1000):
+            table = copied(original, clock)
+            store = MortalStore(open_store(table.uri), dies_at=number)
+            try:
+                other_process(table.uri, clock, store).clean(NOW, abandon_after=NOW)
+            except Killed:
+                survived += 1
+            else:
+                break
+            assert contents(Table.open(table.uri)) == expected
+            assert contents(table, as_of="kept") == kept
+            table.release_savepoint("kept")
+            table.clean(NOW, abandon_after=NOW)
+            assert contents(Table.open(table.uri)) == expected
+            assert stored(table) == used(table.snapshot())
+        assert survived > 50
+
+    def test_a_store_that_does_not_delete_is_told_and_the_next_clean_goes_on(self, clock: FakeClock) -> None:
+        table = _with_garbage(clock)
+        expected = contents(table)
+        store = FaultyStore(open_store(table.uri))
+        store.faults.append(Fault("delete", "base", error=PermissionError("may not")))
+        cleaner = other_process(table.uri, clock, store)
+        with pytest.raises(StoreUnavailable, match="no access to base"):
+            cleaner.clean(NOW, abandon_after=NOW)
+        assert not [entry for entry in entries(table) if isinstance(entry, CleanDone)]
+        cleaner.clean(NOW, abandon_after=NOW)
+        table.release_savepoint("kept")
+        cleaner.clean(NOW, abandon_after=NOW)
+        assert contents(table) == expected
+        assert stored(table) == used(table.snapshot())
+
+    @pytest.mark.parametrize("call", ["list", "get", "delete", "put_if_absent"])
+    def test_a_second_cleaner_at_the_same_time_does_no_harm(self, clock: FakeClock, call: str) -> None:
+        table = _with_garbage(clock)
+        expected = contents(table)
+        kept = contents(table, as_of="kept")
+        store = FaultyStore(open_store(table.uri))
+        store.faults.append(Fault(call, "", action=lambda: table.clean(NOW, abandon_after=NOW) and None))
+        other_process(table.uri, clock, store).clean(NOW, abandon_after=NOW)
+        assert (contents(table), contents(table, as_of="kept")) == (expected, kept)
+        table.release_savepoint("kept")
+        table.clean(NOW)
+        assert stored(table) == used(table.snapshot())
+
+
+def test_checkpoints_that_serve_nobody_are_deleted(table: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 2)
+    monkeypatch.setattr(checkpoint, "LANE_EVERY", 2)
+    saved = None
+    for number in range(6):
+        compacted(table, f"v{number}", number)
+        if number == 2:
+            saved = table.savepoint("kept").cut.table
+    rows = contents(table, as_of="kept")
+    folders = ("_weft/checkpoints/table", "_weft/checkpoints/lanes/orders")
+    before = stored(table, *folders)
+    result = table.clean(NOW)
+    after = stored(table, *folders)
+    places = [parse_path(Path(path)) for path in after]
+    heads = [place.slot for place in places if place is not None and not place.lane]
+    assert saved is not None
+    assert len([head for head in heads if head <= saved]) == 1  # the best for the savepoint
+    assert len(after) == len(heads) + 2
+    assert result.deleted["checkpoint"].files == len(before - after) > 5
+    assert contents(Table.open(uri), as_of="kept") == rows
+
+
+def _take_probes(uri: str) -> None:
+    """A cleaner for which a probe that has just begun has been there all along."""
+    store = open_store(uri)
+    store.delete_many([Path(f"_weft/probe/{name}") for name, _ in store.list(Path("_weft/probe"))])
+
+
+def _with_garbage(clock: FakeClock) -> Table:
+    """A table with something of everything: old slices, void entries, orphans, a dead compaction, a savepoint."""
+    table = Table.create(new_uri(), SHOP, clock=clock)
+    compacted(table, "first", 1)
+    append(table, payments(*ALL), "payments")
+    table.savepoint("kept")
+    compacted(table, "second", 2)
+    table.savepoint("point")
+    append(table, orders(1, status="void", ts=9))
+    table.restore("point")
+    table.release_savepoint("point")
+    write_rows(table.writer("orders").__enter__().begin(), orders(2))
+    append(table, orders(3, status="last", ts=9))
+    with pytest.raises(KeyboardInterrupt):
+        table.compact(execute=killed_late)
+    compacted(table, "third", 10)
+    append(table, payments(*ALL, ts=2), "payments")
+    with pytest.raises(KeyboardInterrupt):
+        table.compact(execute=killed_late)
+    return table
