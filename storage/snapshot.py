@@ -55,6 +55,14 @@ class Snapshot:
         """Revision of the schema: slices of older ones are read through `storage.core.evolution`."""
         return self._state.schema_rev
 
+    def check_kept(self) -> None:
+        """Make sure that nobody has given the snapshot up since it was taken; for whoever reads it again and again.
+
+        Raises:
+            SnapshotExpired: Cleaning has, and may have taken its files.
+        """
+        self._timeline.check_kept(self._cut)
+
     @contextlib.contextmanager
     def pinned(self, duration: dt.timedelta = DEFAULT_PIN) -> Iterator[Snapshot]:
         """Keep the snapshot's files from being cleaned while the block runs, for ``duration`` at most.

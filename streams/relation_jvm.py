@@ -23,13 +23,12 @@ from typing import Any, NoReturn
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import cloudpickle
+from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
-
-from storage.errors import TableError
 
 __all__ = ["Jvm", "UnfitError", "pickled"]
 
@@ -181,7 +180,7 @@ class Jvm:
         """
         if isinstance(error, Py4JJavaError):
             raise error
-        message = str(error) if isinstance(error, TableError) else f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"  # as in the trace of a task that fails with it
         # A Spark error met while planning is named, not passed on: it may be a checked one.
         trace = self.RuntimeException("".join(traceback.format_exception(error)))
         raise Py4JJavaError(message, self.IllegalArgument(message, trace)) from error
@@ -230,11 +229,20 @@ class Jvm:
         return self.PythonScan(source, name, self.struct(schema), self.options(), filters)
 
     def parquet_table(self, name: str, paths: Sequence[str], schema: StructType) -> Any:
-        """Spark's own table over exactly these files; it lists them once, when it is first scanned."""
+        """Spark's own table over exactly these files, which are listed here and now.
+
+        A file that is gone or damaged fails the query whatever the session says: to pass over it would be a wrong
+        answer (`spark.sql.files.ignoreMissingFiles`, `ignoreCorruptFiles`).
+
+        Raises:
+            FileNotFoundError: Not all of the files are there.
+        """
         options = self.HashMap()
         options.put("__globPaths__", "false")  # a bracket in a path is a bracket
+        options.put("ignoreMissingFiles", "false")
+        options.put("ignoreCorruptFiles", "false")
         file_format = self.ClassUtils.classForName(_PARQUET + "parquet.ParquetFileFormat", True, False)
-        return self.ParquetTable(
+        table = self.ParquetTable(
             name,
             self._session,
             self.Options(options),
@@ -242,6 +250,16 @@ class Jvm:
             self.some(self.struct(schema)),
             file_format,
         )
+        try:
+            # Spark lists what is left without a word if a file goes away between its own check and the listing.
+            listed = len(table.fileIndex().inputFiles())
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            listed = 0
+        if listed != len(paths):
+            raise FileNotFoundError(f"{len(paths) - listed} of {len(paths)} Parquet files are gone")
+        return table
 
     def parquet_scan(self, table: Any, pruned: Any, predicates: Sequence[Any]) -> Any:
         """Spark's vectorised scan of a `parquet_table`, pruned as Spark asked for it (inside structs too)."""

@@ -26,7 +26,8 @@ class Plan:
         read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
         parquet_paths: Not None: the rows of the table, before any filter, are those of these Parquet files as they
             are. Written as Hadoop does, `file:///lake/a b/1.parquet`: a scheme and the path, no percent-encoding.
-            Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used.
+            Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used, and likewise
+            if a file is gone when the query is planned.
         row_count: Rows at most, if known; Spark chooses joins by it.
         size_bytes: Bytes at most, if known; likewise.
     """

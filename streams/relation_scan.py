@@ -11,10 +11,11 @@ drops its reference to a callback object when the JVM collects its proxy, so wha
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from pyspark.sql import DataFrame
@@ -236,18 +237,21 @@ class PruningScanBuilder(_Called):
     def _scan(self, schema: StructType) -> Any:
         plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters))
         if plan.parquet_paths and not self._exact and all(map(_listed_by_spark, plan.parquet_paths)):
-            pushed = [
-                predicate
-                for predicate, parsed in zip(self._predicates, self._filters, strict=True)
-                if safe_for_statistics(parsed)
-            ]
-            table = self._view.parquet_table(tuple(plan.parquet_paths), self._pin.state.schema())
-            return self.jvm.parquet_scan(
-                table, self.jvm.struct(schema) if self._pruned is None else self._pruned, pushed
-            )
+            # Files that were cleaned away since are the tasks' to report: they can tell an old snapshot from damage.
+            with contextlib.suppress(FileNotFoundError):
+                return self._parquet_scan(plan.parquet_paths, schema)
         read = task_reader(plan.read, to_arrow_schema(schema, timezone="UTC"))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
         return TaskScan(self.jvm, inner, plan)
+
+    def _parquet_scan(self, paths: Sequence[str], schema: StructType) -> Any:
+        pushed = [
+            predicate
+            for predicate, parsed in zip(self._predicates, self._filters, strict=True)
+            if safe_for_statistics(parsed)
+        ]
+        table = self._view.parquet_table(tuple(paths), self._pin.state.schema())
+        return self.jvm.parquet_scan(table, self.jvm.struct(schema) if self._pruned is None else self._pruned, pushed)
 
     def _required_schema(self) -> StructType:
         """The required columns in full (structs are not pruned inside), checked against the state of this query."""

@@ -62,7 +62,11 @@ def snapshot(
     require: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """One fixed snapshot as a DataFrame; arguments and errors as in `create_view`."""
+    """One fixed snapshot as a DataFrame; arguments and errors as in `create_view`.
+
+    It can be read as long as cleaning retains it. A query that finds it given up fails with `SnapshotExpired`; one that
+    is running meanwhile and misses a file fails too, with that or with Spark's own error for a missing file.
+    """
     planner = _planner(spark, uri, as_of, require, storage_options)
     return relation_dataframe(spark, _Fixed(planner.pin()), name=Path(str(uri)).name or "weft")
 
@@ -106,6 +110,7 @@ class _Fixed:
     pinned: PinnedSnapshot
 
     def pin(self) -> PinnedPlanner:
+        self.pinned.snapshot.check_kept()  # once a query: Spark's own reader could only say that a file is gone
         return self.pinned
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from storage.errors import InvalidInput
-from streams.kafka.options import Partition
+from streams.kafka.options import OTHERS, Partition
 from streams.kafka.plan import (
     Log,
     OffsetRange,
@@ -107,6 +107,8 @@ def test_starting_offsets_by_name_and_number() -> None:
     assert plan_start("earliest", logs).offsets == {A: 3, B: 4}
     assert plan_start("latest", logs).offsets == {A: 9, B: 8}
     assert plan_start({A: -2, B: -1}, logs).offsets == {A: 3, B: 8}
+    assert plan_start({A: 5, Partition("t", OTHERS): -2}, logs).offsets == {A: 5, B: 4}
+    assert plan_start({Partition("t", OTHERS): -1}, logs).offsets == {A: 9, B: 8}
     assert plan_start({A: 7, B: 2}, logs) == (
         {A: 7, B: 4},
         ["t-1 wanted offset 2, the log holds [4, 8): older records have aged out"],

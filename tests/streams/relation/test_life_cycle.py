@@ -149,7 +149,7 @@ def test_a_refusal_at_creation_and_at_analysis_carries_the_planner_s_words(
     ):
         with pytest.raises(IllegalArgumentException) as caught:
             attempt()
-        assert str(caught.value) == "table 'orders' is not there\n  hint: create it first"
+        assert str(caught.value) == "NotFound: table 'orders' is not there\n  hint: create it first"
     files.on_pin = lambda: None
     create_relation_view(spark, name, files)
     assert spark.table(name).count() == 70

@@ -1,0 +1,124 @@
+"""Files that go away or rot under a query: it fails and says why, whatever the session is told to pass over."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import streams
+from storage import Table
+
+pytestmark = pytest.mark.timeout(180)
+
+CONFIG = {
+    "key": ["id"],
+    "buckets": 2,
+    "columns": {"id": "bigint", "a": "bigint"},
+    "groups": {"g": {"columns": ["a"]}},
+    "streams": {"s": {"groups": ["g"]}},
+}
+ROWS = 50
+NOTHING = dt.timedelta(0)
+FAILURE = (PySparkException, Py4JJavaError)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Everything is in base files, as a compaction leaves it."""
+    made = Table.create(tmp_path / "t", CONFIG)
+    append(made)
+    made.compact()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def lax(spark: SparkSession) -> Iterator[None]:
+    """A session whose owner would rather lose rows than see an error; not so with a table."""
+    names = [f"spark.sql.files.ignore{what}Files" for what in ("Missing", "Corrupt")]
+    for name in names:
+        spark.conf.set(name, "true")
+    yield
+    for name in names:
+        spark.conf.unset(name)
+
+
+def append(table: Table) -> None:
+    with table.writer("s") as writer:
+        writer.append(pa.table({"id": range(ROWS), "a": range(ROWS)}))
+
+
+def planned(df: DataFrame) -> DataFrame:
+    """The same frame, once Spark has decided how to read it."""
+    text = df._jdf.queryExecution().executedPlan().toString()
+    assert "BatchScan" in text
+    return df
+
+
+def is_native(df: DataFrame) -> bool:
+    return "ParquetScan" in df._jdf.queryExecution().executedPlan().toString()
+
+
+def base_files(table: Table) -> list[Path]:
+    return sorted(Path(table.uri.removeprefix("file://"), "base").rglob("*.parquet"))
+
+
+def test_a_base_file_that_is_gone_when_it_is_read_fails_the_query(spark: SparkSession, table: Table) -> None:
+    df = planned(streams.snapshot(spark, table.uri))
+    assert is_native(df)
+    base_files(table)[0].unlink()
+    with pytest.raises(FAILURE, match="FILE_NOT_EXIST"):
+        df.collect()
+
+
+def test_a_base_file_that_is_gone_before_the_query_is_planned_is_reported_by_weft(
+    spark: SparkSession, table: Table
+) -> None:
+    for gone in base_files(table):
+        gone.unlink()
+        with pytest.raises(FAILURE, match=r"MissingFile: .*is missing, but the log refers to it"):
+            streams.snapshot(spark, table.uri).collect()
+
+
+def test_a_rotten_base_file_fails_the_query(spark: SparkSession, table: Table) -> None:
+    df = planned(streams.snapshot(spark, table.uri))
+    assert is_native(df)
+    rotten = base_files(table)[0]
+    rotten.write_bytes(rotten.read_bytes()[: rotten.stat().st_size // 2])
+    with pytest.raises(FAILURE):
+        df.collect()
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["base files alone", "with logs"])
+def test_a_query_of_a_snapshot_that_was_cleaned_away_says_that_it_has_expired(
+    spark: SparkSession, table: Table, *, waiting: bool
+) -> None:
+    if waiting:
+        append(table)
+    df = streams.snapshot(spark, table.uri)
+    assert df.count() == ROWS
+    append(table)
+    table.compact()
+    table.clean(retain=NOTHING)
+    with pytest.raises(FAILURE) as caught:
+        df.where("a >= 0").collect()  # a query of its own, over the same snapshot
+    assert "SnapshotExpired: snapshot cut:1:" in str(caught.value)
+    assert "hint: " in str(caught.value)
+
+
+def test_a_view_goes_on_with_what_there_is_now(spark: SparkSession, table: Table) -> None:
+    streams.create_view(spark, table.uri, "cleaned")
+    try:
+        assert spark.table("cleaned").count() == ROWS
+        append(table)
+        table.compact()
+        table.clean(retain=NOTHING)
+        assert spark.table("cleaned").count() == ROWS
+    finally:
+        spark.catalog.dropTempView("cleaned")
