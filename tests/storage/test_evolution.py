@@ -1,0 +1,406 @@
+"""Schema changes by example: what an operator may ask for, what a writer with the old schema sees, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage import Table
+from storage.core.entries import Schema
+from storage.core.evolution import widens
+from storage.core.model import FIELD_ID
+from storage.core.names import TABLE_LANE
+from storage.core.types import parse_type
+from storage.errors import Conflict, InvalidInput, NotFound
+from storage.object_store import open_store
+from storage.services.evolution import SchemaChange
+from storage.writer import WriteTicket, write_rows
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+
+
+@pytest.fixture
+def uri() -> str:
+    return new_uri()
+
+
+@pytest.fixture
+def table(uri: str) -> Table:
+    return Table.create(uri, SHOP)
+
+
+def make(columns: Mapping[str, str], **group: Any) -> Table:
+    """A table of one group in one bucket; its stream `all` ignores deletes where an aggregate could not take back."""
+    on_delete = "ignore" if "functions" in group else "group"
+    return Table.create(
+        new_uri(),
+        {
+            "key": ["id"],
+            "buckets": 1,
+            "columns": {"id": "bigint", **columns},
+            "groups": {"g": {"columns": list(columns), **group}},
+            "streams": {"all": {"groups": ["g"], "on_delete": on_delete}},
+        },
+    )
+
+
+def send(table: Table, types: Mapping[str, str], *rows: tuple[Any, ...]) -> None:
+    """Append rows of these columns and types, ``id`` first."""
+    values = zip(*rows, strict=True)
+    arrays = [pa.array(column, parse_type(name)) for column, name in zip(values, types.values(), strict=True)]
+    append(table, pa.table(arrays, list(types)), "all")
+
+
+ID = {"id": "bigint"}
+
+
+def test_a_column_is_added_under_a_live_writer(table: Table) -> None:
+    with table.writer("orders") as old:
+        old.append(orders(1))
+        table.compact()
+        assert table.add_column("order", "note", "string") == SchemaChange(table.state().head, changed=True)
+        old.append(orders(2))
+        append(table, payments(9), "payments")
+        assert contents(table, ["id", "status", "note"]) == [(1, "new", None), (2, "new", None), (9, None, None)]
+        # It may also learn of it: no need to open the writer again.
+        old.append(orders(1, ts=2).append_column("note", pa.array(["gift"])))
+        assert contents(table, ["id", "note"]) == [(1, "gift"), (2, None), (9, None)]
+        # The whole group is replaced by what an old writer sends.
+        old.append(orders(1, ts=3))
+        assert contents(table, ["id", "note"]) == [(1, None), (2, None), (9, None)]
+    assert table.snapshot().schema.names == [*SHOP["columns"], "note"]
+    with table.writer("orders") as writer, pytest.raises(InvalidInput, match="column 'status' is missing"):
+        writer.append(orders(1).append_column("note", pa.array(["x"])).drop_columns("status"))
+
+
+@pytest.mark.parametrize("service", ["nothing", "compact", "fold"])
+def test_a_default_is_shown_where_the_group_is_absent_and_not_where_its_events_are_older(
+    table: Table, service: str
+) -> None:
+    append(table, orders(1))
+    append(table, payments(9), "payments")
+    if service != "nothing":
+        getattr(table, service)()
+    table.add_column("order", "note", "string", default="none")
+    assert contents(table, ["id", "note"]) == [(1, None), (9, "none")]
+    table.set_default("note", "nothing")
+    assert contents(table, ["id", "note"]) == [(1, None), (9, "nothing")]
+    table.compact()
+    table.set_default("note", None)
+    assert contents(table, ["id", "note"]) == [(1, None), (9, None)]
+    table.set_default("status", "unknown")
+    append(table, payments(1, ts=3), "payments")
+    assert contents(table, ["id", "status"]) == [(1, "new"), (9, "unknown")]
+
+
+def test_a_group_and_its_stream_are_added(table: Table) -> None:
+    append(table, orders(1))
+    table.compact()
+    before = table.snapshot()
+    columns = {"carrier": {"type": "string", "default": "?"}, "sts": "bigint"}
+    table.add_group("ship", columns, ordering=["sts"], streams=["payments"], new_streams={"ships": "group"})
+    both = payments(1).append_column("carrier", pa.array(["x"])).append_column("sts", pa.array([5]))
+    append(table, both, "payments")
+    append(table, payments(2), "payments")  # a writer that does not know the group
+    append(table, pa.table({"id": [1, 3], "carrier": ["late", "y"], "sts": [4, 4]}), "ships")
+    assert contents(table, ["id", "carrier", "sts"]) == [(1, "x", 5), (2, "?", None), (3, "y", 4)]
+    assert contents(table, ["id"], as_of=str(before.cut)) == [(1,)]
+    assert [row["id"] for row in table.snapshot().to_arrow(require=["ship"]).sort_by("id").to_pylist()] == [1, 3]
+    with pytest.raises(InvalidInput, match="does not write"):
+        append(table, pa.table({"id": [1], "carrier": ["z"], "sts": [9]}), "orders")
+
+
+def test_a_stream_is_added_to_groups_that_are_there(table: Table) -> None:
+    table.add_stream("corrections", ["order", "payment"], on_delete="ignore")
+    append(table, orders(1).append_column("paid", pa.array([2.5])).append_column("pts", pa.array([1])), "corrections")
+    assert contents(table) == [(1, "new", 1, 2.5, 1)]
+
+
+def test_wider_types_hold_what_did_not_fit(table: Table) -> None:
+    table = make({"n": "int", "f": "float", "d": "decimal(5,2)", "ts": "int"}, ordering=["ts"])
+    narrow = {**ID, "n": "int", "f": "float", "d": "decimal(5,2)", "ts": "int"}
+    send(table, narrow, (1, 1, 0.5, None, 1), (2, 2, 0.5, None, 1))
+    table.compact()
+    send(table, narrow, (2, 3, 0.5, None, 2), (3, 3, 0.5, None, 1))
+    with pytest.raises(InvalidInput, match="has type int64"):
+        send(table, {**narrow, "n": "bigint"}, (1, 1 << 40, 0.5, None, 3))
+    for name, wider in (("n", "bigint"), ("f", "double"), ("d", "decimal(12,2)"), ("ts", "bigint")):
+        assert table.widen_column(name, wider).changed
+        assert not table.widen_column(name, wider).changed
+    wide = {**ID, "n": "bigint", "f": "double", "d": "decimal(12,2)", "ts": "bigint"}
+    send(table, wide, (1, 1 << 40, 1e300, None, 1 << 40))
+    send(table, narrow, (1, 5, 0.5, None, 1 << 30), (4, 5, 0.5, None, 1))  # goes on with what it knows
+    rows = [(1, 1 << 40, 1e300), (2, 3, 0.5), (3, 3, 0.5), (4, 5, 0.5)]
+    assert contents(table, ["id", "n", "f"]) == rows
+    table.compact()
+    assert contents(table, ["id", "n", "f"]) == rows
+
+
+def test_a_floor_keeps_its_place_when_the_ordering_column_is_widened() -> None:
+    """S14."""
+    for merge in ("latest", "latest_non_null"):
+        table = make({"v": "string", "ts": "int"}, ordering=["ts"], merge=merge)
+        narrow = {**ID, "v": "string", "ts": "int"}
+        send(table, narrow, (1, "old", 1), (2, "kept", 1))
+        send(table, {**narrow, "_op": "string"}, (1, None, 5, "D"))
+        table.compact()
+        table.widen_column("ts", "bigint")
+        send(table, narrow, (1, "late", 3))
+        assert contents(table) == [(2, "kept", 1)]
+        send(table, {**ID, "v": "string", "ts": "bigint"}, (1, "new", 1 << 40))
+        assert contents(table) == [(1, "new", 1 << 40), (2, "kept", 1)]
+
+
+def test_a_widened_key_keeps_its_home() -> None:
+    """S15."""
+    config = {
+        "key": ["region", "id"],
+        "partition_by": ["region"],
+        "columns": {"region": "smallint", "id": "int", "v": "string"},
+        "groups": {"g": {"columns": ["v"]}},
+        "streams": {"all": {"groups": ["g"]}},
+    }
+    table = Table.create(new_uri(), config)
+    narrow = {"region": "smallint", "id": "int", "v": "string"}
+    send(table, narrow, (1, -1, "a"), (1, 7, "a"), (-2, 7, "a"))
+    table.compact()
+    table.widen_column("region", "bigint")
+    table.widen_column("id", "bigint")
+    send(table, {"region": "bigint", "id": "bigint", "v": "string"}, (1, 7, "b"), (1 << 40, 7, "b"))
+    send(table, narrow, (-2, 7, "c"))
+    rows = [(-2, 7, "c"), (1, -1, "a"), (1, 7, "b"), (1 << 40, 7, "b")]
+    assert sorted(contents(table)) == rows
+    table.compact()
+    assert sorted(contents(table)) == rows
+
+
+def test_an_added_column_is_supplied_by_a_late_event() -> None:
+    """`latest_non_null`: nobody had supplied it, not even the newest event of before."""
+    for first in ({"a": "string", "ts": "bigint"}, {"ts": "bigint"}):
+        table = make(first, ordering=["ts"], merge="latest_non_null")
+        send(table, {**ID, **first}, (1, *(("x",) if "a" in first else ()), 9))
+        table.compact()
+        table.add_column("g", "b", "string")
+        send(table, {**ID, "b": "string", "ts": "bigint"}, (1, "late", 3))
+        assert contents(table, ["id", "b", "ts"]) == [(1, "late", 9)]
+        table.compact()
+        send(table, {**ID, "b": "string", "ts": "bigint"}, (1, "later", 2))
+        assert contents(table, ["id", "b", "ts"]) == [(1, "late", 9)]
+
+
+def test_columns_keep_their_own_versions_when_one_is_added() -> None:
+    """`latest_non_null`: `a` was supplied at 3 and `b` at 5; what comes at 4 is newer for `a` alone."""
+    table = make({"a": "string", "b": "string", "ts": "bigint"}, ordering=["ts"], merge="latest_non_null")
+    types = {**ID, "a": "string", "b": "string", "ts": "bigint"}
+    send(table, types, (1, "a3", None, 3), (1, None, "b5", 5))
+    table.compact()
+    table.add_column("g", "c", "string")
+    send(table, {**types, "c": "string"}, (1, "a4", "b4", 4, "c4"))
+    assert contents(table) == [(1, "a4", "b5", 5, "c4")]
+
+
+def test_an_added_count_is_zero_where_there_were_events() -> None:
+    table = make({"n": "bigint"}, merge="aggregate", functions={"n": "sum"})
+    send(table, {**ID, "n": "bigint"}, (1, 5))
+    table.compact()
+    assert table.add_column("g", "c", "bigint", function="count").changed
+    assert contents(table) == [(1, 5, 0)]
+    assert table.snapshot().scan(["c"]).clean_files is None
+    send(table, {**ID, "n": "bigint"}, (1, 5), (2, 1))
+    send(table, {**ID, "n": "bigint", "c": "bigint"}, (2, 1, 7))
+    assert contents(table) == [(1, 10, 0), (2, 2, 1)]
+
+
+def test_a_sum_that_did_not_fit_is_shown_once_its_column_is_wider() -> None:
+    table = make({"n": "tinyint", "d": "decimal(28,0)"}, merge="aggregate", functions={"n": "sum", "d": "sum"})
+    many = 10**28 - 1
+    send(table, {**ID, "n": "tinyint", "d": "decimal(28,0)"}, (1, 100, many), (1, 100, many))
+    result = table.compact()
+    assert contents(table) == [(1, None, None)]
+    assert result.overflows == {"n": 1, "d": 1}
+    table.widen_column("n", "smallint")
+    table.widen_column("d", "decimal(38,0)")
+    assert [(row["n"], int(row["d"])) for row in table.snapshot().to_arrow().to_pylist()] == [(200, 2 * many)]
+
+
+def test_hidden_columns_keep_their_field_ids() -> None:
+    """Widening a decimal gives its sum one hidden column more; the others' ids stay."""
+    table = make({"d": "decimal(28,0)", "n": "int"}, merge="aggregate", functions={"d": "sum", "n": "sum"})
+    before = {field.name: field.metadata[FIELD_ID] for field in table.schema.slice}
+    table.widen_column("d", "decimal(38,0)")
+    table.add_column("g", "m", "int", function="max")
+    after = {field.name: field.metadata[FIELD_ID] for field in table.schema.slice}
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"m", "__weft_c2_carry"}
+    assert len(set(after.values())) == len(after)
+
+
+def test_files_are_read_as_they_are_only_where_nothing_has_changed(table: Table) -> None:
+    append(table, orders(1))
+    append(table, payments(2), "payments")
+    table.compact()
+    table.add_column("order", "note", "string")
+    table.add_column("order", "kind", "string", default="b2c")
+    table.widen_column("pts", "bigint")  # it is that already
+
+    def native(*columns: str) -> bool:
+        return table.snapshot().scan(columns).clean_files is not None
+
+    assert native("id", "status", "pts", "note")
+    assert not native("id", "kind")
+    table.set_default("status", "-")
+    assert native("id", "pts", "note")
+    assert not native("status")
+    append(table, orders(*range(1, 40), ts=2))
+    append(table, payments(*range(1, 40), ts=2), "payments")
+    table.compact()
+    assert native(*table.schema.arrow.names)
+
+
+def test_an_older_snapshot_has_the_schema_of_then(table: Table) -> None:
+    append(table, orders(1))
+    before = table.snapshot()
+    rows = contents(table)
+    table.savepoint("before")
+    table.add_column("order", "note", "string", default="-")
+    table.widen_column("status", "string")
+    append(table, orders(2))
+    table.compact()
+    for as_of in (str(before.cut), "before"):
+        assert table.snapshot(as_of).schema == before.schema
+        assert contents(Table.open(table.uri), as_of=as_of) == rows
+        with pytest.raises(NotFound, match="no column 'note'"):
+            table.snapshot(as_of).to_arrow(["note"])
+
+
+def test_a_snapshot_never_sees_entries_of_a_newer_schema(table: Table, uri: str) -> None:
+    """R2: the reader has read the table lane; then a column is added, and a row that has it is committed."""
+    append(table, orders(1))
+
+    def change() -> None:
+        table.add_column("order", "note", "string")
+        append(table, orders(2).append_column("note", pa.array(["x"])))
+
+    store = FaultyStore(open_store(uri))
+    reader = other_process(uri, FakeClock(), store)
+    reader.state()
+    store.faults.append(Fault("get", "lanes/orders/00000000000000000003", action=change))
+    assert contents(reader) == [(1, "new", 1, None, None)]
+    assert not store.faults[0].times, "the change came in between"
+    assert len(contents(reader)) == 2
+
+
+def test_a_restore_keeps_the_schema(table: Table) -> None:
+    append(table, orders(1))
+    append(table, payments(9), "payments")
+    table.compact()
+    table.savepoint("before")
+    table.add_column("order", "note", "string", default="-")
+    append(table, orders(1, ts=2).append_column("note", pa.array(["x"])))
+    table.compact()
+    table.restore("before")
+    assert contents(table, ["id", "status", "note"]) == [(1, "new", None), (9, None, "-")]
+    append(table, orders(1, ts=2).append_column("note", pa.array(["y"])))
+    assert contents(table, ["id", "note"]) == [(1, "y"), (9, "-")]
+
+
+def test_a_commit_that_was_begun_before_the_change_is_one_of_before(table: Table) -> None:
+    with table.writer("orders") as writer:
+        ticket = writer.begin()
+        assert isinstance(ticket, WriteTicket)
+        table.add_column("order", "note", "string")
+        table.widen_column("id", "bigint")
+        writer.commit(ticket, [write_rows(ticket, orders(1))])
+        writer.append(orders(2))
+    assert contents(table, ["id", "note"]) == [(1, None), (2, None)]
+
+
+@pytest.mark.parametrize("service", ["compact", "fold"])
+def test_a_service_that_the_change_overtakes_publishes_what_it_has(table: Table, uri: str, service: str) -> None:
+    append(table, orders(1))
+    append(table, payments(9), "payments")
+    store = FaultyStore(open_store(uri))
+    slow = other_process(uri, FakeClock(), store)
+
+    def change() -> None:
+        table.add_column("order", "note", "string", default="-")
+        append(table, orders(2).append_column("note", pa.array(["x"])))
+
+    call, path = ("open_output", "base/") if service == "compact" else ("put", "log/_fold")
+    store.faults.append(Fault(call, path, action=change))
+    assert getattr(slow, service)().done
+    assert not store.faults[0].times, "the change came in between"
+    assert contents(table, ["id", "note"]) == [(1, None), (2, "x"), (9, "-")]
+    table.compact()
+    assert contents(table, ["id", "note"]) == [(1, None), (2, "x"), (9, "-")]
+
+
+def racing(uri: str, other: Callable[[], object]) -> Table:
+    """The table as somebody has it who loses the race for the next slot of the table lane to ``other``."""
+    store = FaultyStore(open_store(uri))
+    table = other_process(uri, FakeClock(), store)
+    table.state()
+    store.faults.append(Fault("put_if_absent", "timeline/table/", action=lambda: other() and None))
+    return table
+
+
+def test_concurrent_additions_are_merged(table: Table, uri: str) -> None:
+    racing(uri, lambda: table.add_column("order", "note", "string")).add_column("order", "kind", "string")
+    racing(uri, lambda: table.add_group("a", {"x": "int"}, new_streams={"as": "group"})).add_group(
+        "b", {"y": "int"}, streams=["orders"]
+    )
+    racing(uri, lambda: table.widen_column("x", "bigint")).set_default("y", 7)
+    schema = Table.open(uri).schema
+    assert schema.group_by_name["order"].columns == ("status", "ots", "note", "kind")
+    assert [column.id for column in schema.columns] == list(range(1, 10))
+    assert [group.id for group in schema.groups] == [1, 2, 3, 4]
+    assert schema.column_by_name["x"].type == pa.int64()
+    assert schema.column_by_name["y"].default == 7
+    assert schema.stream("orders").groups == ("order", "b")
+
+
+def test_the_same_addition_twice_at_once_is_one(table: Table, uri: str) -> None:
+    late = racing(uri, lambda: table.add_column("order", "note", "string"))
+    result = late.add_column("order", "note", "string")
+    assert result == SchemaChange(2, changed=False)
+    with pytest.raises(Conflict, match="column 'note' is there already, with type 'string', not 'int'"):
+        racing(uri, lambda: table.add_column("order", "note", "string")).add_column("order", "note", "int")
+    late = racing(uri, lambda: table.add_column("order", "Kind", "string"))
+    with pytest.raises(InvalidInput, match="two names differ only in case"):
+        late.add_column("order", "kind", "string")
+
+
+def test_what_is_there_already_is_no_change(table: Table) -> None:
+    group = {"ordering": ["sts"], "merge": "latest_non_null", "new_streams": {"ships": "row"}}
+    columns = {"carrier": "string", "sts": "bigint"}
+    changes: list[Callable[[], SchemaChange]] = [
+        lambda: table.add_column("order", "note", "string", default="-"),
+        lambda: table.add_group("ship", columns, **group),
+        lambda: table.add_stream("more", ["payment", "ship"], on_delete="ignore"),
+        lambda: table.widen_column("paid", "double"),
+        lambda: table.set_default("note", "-"),
+    ]
+    first = [change().changed for change in changes]
+    assert first == [True, True, True, False, False]
+    head = table.state().head
+    assert not any(change().changed for change in changes)
+    assert table.state().head == head
+    kinds = [entry.change for entry in table._timeline.log.read_after(TABLE_LANE, 0) if isinstance(entry, Schema)]
+    assert kinds == ["add column order.note string", "add group ship", "add stream more"]
+
+
+def test_a_new_merge_mode_is_a_feature_that_readers_must_know(table: Table) -> None:
+    table.add_group("sums", {"n": "bigint"}, merge="aggregate", functions={"n": "sum"}, streams=["orders"])
+    (entry,) = (e for e in table._timeline.log.read_after(TABLE_LANE, 0) if isinstance(e, Schema))
+    assert entry.reader_features == ["merge-aggregate", "merge-latest"]
+
+
+def test_only_types_that_hold_every_value_are_wider() -> None:
+    types = ["tinyint", "smallint", "int", "bigint", "float", "double", "decimal(5,2)", "decimal(9,2)", "decimal(9,3)"]
+    types += ["string", "binary", "date", "timestamp", "timestamp_ntz", "boolean", "array<int>", "array<bigint>"]
+    wider = {(a, b) for a in types for b in types if widens(parse_type(a), parse_type(b))}
+    integers = {(a, b) for i, a in enumerate(types[:4]) for b in types[i + 1 : 4]}
+    assert wider == integers | {("float", "double"), ("decimal(5,2)", "decimal(9,2)")}
