@@ -32,6 +32,7 @@ from storage.object_store import check_capability, open_store
 from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
 from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
 from storage.services.evolution import SchemaChange, add_column, add_group, add_stream, set_default, widen_column
+from storage.services.findings import Progress, VerifyReport
 from storage.services.fold import FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.savepoints import (
@@ -41,6 +42,7 @@ from storage.services.savepoints import (
     make_savepoint,
     release_savepoint,
 )
+from storage.services.verify import run_verify
 from storage.snapshot import Snapshot
 from storage.timeline import Timeline, check_writable
 from storage.writer import Writer
@@ -392,6 +394,18 @@ class Table:
         if not dry_run:
             self._check_service()
         return run_clean(self._timeline, retain, versions, abandon_after, dry_run=dry_run)
+
+    def verify(self, *, deep: bool = True, progress: Progress | None = None) -> VerifyReport:
+        """Check all that can be seen from storage, and report all that is wrong; nothing is changed.
+
+        Args:
+            deep: Read every file that the newest snapshot, savepoints and open compactions need; else look at sizes.
+            progress: Called with (objects looked at, objects in all).
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        return run_verify(self._timeline, deep=deep, progress=progress)
 
     def _check_service(self) -> None:
         """Every change of a table completes a barrier that somebody began and did not end (L4)."""
