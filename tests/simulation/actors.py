@@ -10,12 +10,16 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from storage.core.cut import Cut
 from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
+from storage.snapshot import Snapshot
 from storage.table import Table
 from storage.writer import Commit, Writer, write_rows
+from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
-from tests.simulation.scheduler import Crash, Process
+from tests.simulation.scheduler import Crash, Process, Violation
 from tests.storage.world import to_arrow
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 FAILURES = (StoreUnavailable, CommitUnknown, OSError)
 """What the store's misbehaviour may look like to a caller."""
+PIN = dt.timedelta(hours=6)
 MAX_INCARNATIONS = 20  # after the last fault; a job that needs more will never be done
 
 
@@ -203,6 +208,14 @@ class Reader(Worker):
 
     def work(self, process: Process, table: Table) -> None:
         self.runs -= 1
+        try:
+            self._read(process, table)
+        except SnapshotExpired as error:
+            if self.simulation.history.table.keep == 1:
+                raise
+            self.simulation.note(process, error)
+
+    def _read(self, process: Process, table: Table) -> None:
         simulation = self.simulation
         chance, judge = simulation.chance, simulation.judge
         kind = chance.choice(["head", "head", "kept", "time"])
@@ -211,7 +224,7 @@ class Reader(Worker):
         elif kind == "time":
             moment = judge.draw_moment(chance)
             try:
-                cut = self._compare(table, dt.datetime.fromtimestamp(moment / 1000, dt.UTC))
+                cut = self._compare(process, table, dt.datetime.fromtimestamp(moment / 1000, dt.UTC))
             except InvalidInput:
                 created = judge.history.lanes[TABLE][0]["committed_at_ms"]
                 assert moment < created, f"the table was created at {created}, so it was there at {moment}"
@@ -219,14 +232,40 @@ class Reader(Worker):
                 simulation.kept.append(str(cut))
         else:
             acked = dict(judge.acked)
-            cut = self._compare(table, None)
+            cut = self._compare(process, table, None)
             judge.check_complete(acked, cut)
             simulation.kept.append(str(cut))
 
-    def _compare(self, table: Table, as_of: dt.datetime | str | None) -> Cut:
+    def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None) -> Cut:
         chance, judge = self.simulation.chance, self.simulation.judge
         snapshot = table.snapshot(as_of)
         groups = list(judge.history.table.config(snapshot.cut.table)["groups"])
         require = [] if chance.random() < 3 / 4 else chance.sample(groups, chance.randint(1, len(groups)))
-        judge.check_answer(snapshot.cut, snapshot.to_arrow(require=require), require)
+        if chance.random() < 2 / 3:
+            judge.check_answer(snapshot.cut, self._rows(snapshot, require), require)
+            return snapshot.cut
+        with snapshot.pinned(PIN):
+            judge.check_answer(snapshot.cut, self._rows(snapshot, []))
+            self.simulation.scheduler.sleep(process, chance.choice(PAUSES_SECONDS))
+            try:
+                judge.check_answer(snapshot.cut, self._rows(snapshot, require), require)
+            except SnapshotExpired as error:
+                # Clocks that differ by a year make a pin expire at once.
+                if Fault.CLOCK not in self.simulation.faults.rates:
+                    raise Violation(f"S16 CleanSafe: a pinned snapshot was given up: {error}") from error
+                raise
         return snapshot.cut
+
+    def _rows(self, snapshot: Snapshot, require: list[str]) -> pa.Table:
+        """The answer.
+
+        Raises:
+            SnapshotExpired: It was given up meanwhile.
+            Violation: It was not.
+        """
+        try:
+            return snapshot.to_arrow(require=require)
+        except SnapshotExpired as error:
+            if self.simulation.history.table.promises(snapshot.cut.table, snapshot.cut.lanes):
+                raise Violation(f"S16 CleanSafe: {snapshot.cut} was not given up: {error}") from error
+            raise

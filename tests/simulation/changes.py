@@ -1,7 +1,7 @@
 """Schema changes of a schedule: drawn before it begins, independent of each other, so that any order of them is valid.
 
-A change is a method of the table with its arguments. Operators make them at any time; a job whose batch has a new column
-makes the change itself first, as whoever deploys a new version of a job does.
+A change is a method of the table with its arguments. Operators make them at any time; a job whose batch has a new
+column makes the change itself first, as whoever deploys a new version of a job does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _add_column(chance: random.Random, config: Config, name: str) -> Change | No
     return Change("add_column", arguments, name)
 
 
-def _widen(chance: random.Random, config: Config, name: str) -> Change | None:
+def _widen(chance: random.Random, config: Config, _: str) -> Change | None:
     custom = {c for g in config["groups"] if ":" in mode_of(config, g) for c in config["groups"][g]["columns"]}
     narrow = [c for c, kind in config["columns"].items() if kind in list(_WIDER) and c not in custom]
     if not narrow:
@@ -60,7 +60,7 @@ def _widen(chance: random.Random, config: Config, name: str) -> Change | None:
     return Change("widen_column", {"name": column, "type": _WIDER[config["columns"][column]]}, None)
 
 
-def _set_default(chance: random.Random, config: Config, name: str) -> Change | None:
+def _set_default(chance: random.Random, config: Config, _: str) -> Change | None:
     values = {"bigint": _NUMBERS, "string": ["none", "other", None]}
     given = {
         column: spec if isinstance(spec, str) else spec["type"]

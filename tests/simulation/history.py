@@ -2,7 +2,7 @@
 
 Every change of the disk passes through `History.watch`; what an entry must be is checked when it appears:
 S1 SlotWriteOnce, S2 LaneContiguous, S3 EpochMonotone, S5 NoPhantom, S6 BatchExactlyOnce, S7 NoDangling, S10 CutChain
-(with `table_lane`), S18 VoidNeverVisible and S19 RevMonotone.
+(with `table_lane`), S16 CleanSafe (`needs`), S18 VoidNeverVisible and S19 RevMonotone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.changes import Change
+from tests.simulation.needs import Needs
 from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Entry, TableLane
 from tests.strategies import Config, Row
@@ -52,11 +53,15 @@ class History:
     Attributes:
         lanes: Per lane its entries in order; "" is the table lane.
         table: What the table lane says.
+        named: Lists that stand beside entries of the table lane.
+        needs: Which files must be there.
     """
 
     def __init__(self, objects: Mapping[str, bytes], batches: Mapping[int, Batch]) -> None:
         self.lanes: dict[str, list[Entry]] = {TABLE: []}
         self.table = TableLane()
+        self.needs = Needs(self.table)
+        self.named: set[str] = set()
         self._objects = objects
         self._batches = batches
 
@@ -68,6 +73,8 @@ class History:
         """
         match = _SLOT.fullmatch(path)
         if match is None:
+            if now is None:
+                self.needs.check_delete(path)
             return
         if before is not None or now is None:
             raise Violation(f"S1 SlotWriteOnce: {path} was {'removed' if now is None else 'overwritten'}")
@@ -120,6 +127,7 @@ class History:
         self._check_barriers(entry, known)
         self._check_batch(entry)
         self._check_files(entry, log_files(entry, self._objects))
+        self.needs.add_data(entry, [_sidecar(file["index"], self._objects) for file in entry["files"]])
 
     def _check_barriers(self, entry: Entry, known: list[Entry]) -> None:
         """Nobody writes after the claim of a barrier without knowing what the barrier was for."""
@@ -157,6 +165,7 @@ class History:
 
     def _check_table_entry(self, entry: Entry) -> None:
         slices = self._slices(entry)
+        self.named.update(_sidecar_paths(entry))
         if entry["kind"] == "FOLD":
             self._check_files(entry, log_files(entry, self._objects))
         if entry["kind"] in {"BASE", "DONE"}:
@@ -166,6 +175,7 @@ class History:
                     raise Violation(f"S8 SnapshotAtomic: entry {entry['seq']} holds what no lane has: {made['cut']}")
         claims = {lane: [e for e in own if e["kind"] == "CLAIM"] for lane, own in self.lanes.items()}
         self.table.add(entry, slices, claims)
+        self.needs.add_table_entry(entry, slices)
 
     def _slices(self, entry: Entry) -> list[Mapping[str, Any]]:
         """Slices that an entry publishes or takes back; of a FOLD its parts."""
@@ -194,6 +204,12 @@ def _sidecar(reference: Any, objects: Mapping[str, bytes]) -> Any:
     if data is None or hashlib.sha256(data).hexdigest() != reference["sha256"]:
         raise Violation(f"S7 NoDangling: {reference['path']} is not there, but an entry refers to it")
     return json.loads(data)
+
+
+def _sidecar_paths(entry: Entry) -> Iterator[str]:
+    for part in (entry.get("slices"), entry.get("file_groups"), (entry.get("restore") or {}).get("slices")):
+        if isinstance(part, dict):
+            yield part["path"]
 
 
 def log_files(entry: Entry, objects: Mapping[str, bytes]) -> Iterator[Mapping[str, Any]]:

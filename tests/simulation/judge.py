@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from tests.storage.evolving import Row
 from tests.storage.world import canonical
 from tests.strategies import Config
 
+_FOR_A_SLOT = re.compile(r"(?:log|_weft/index)/(?P<lane>[^_/][^/]*)/(?P<epoch>\d{10})-(?P<slot>\d{20})-.*")
 Answer = dict[Any, dict[str, Any]]
 LANE_BITS = 20
 
@@ -103,7 +105,8 @@ class Judge:
     def check_answer(self, cut: Cut, table: pa.Table, require: Iterable[str] = ()) -> None:
         """The answer of a snapshot, all columns, is the oracle's."""
         self.reads += 1
-        self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), self.expected(cut, require=require))
+        expected = self.expected(cut, require=require)
+        self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), expected)
 
     def check_restored(self, done: int, to: str | None) -> None:
         """S18: right after a restore the table is what it was at its target; None where that was a time."""
@@ -156,6 +159,19 @@ class Judge:
             canonical(key): {name: canonical(value) for name, value in row.items()}
             for key, row in oracle.read(require).items()
         }
+
+    def check_left(self, path: str) -> None:
+        """L3: what is left after a clean is needed, or may be: by a writer that has not been fenced."""
+        if self.history.needs.may_stay(path):
+            return
+        match = _FOR_A_SLOT.fullmatch(path)
+        if match is not None:
+            entries = self.history.lanes.get(match["lane"], [])
+            if int(match["slot"]) > len(entries) and int(match["epoch"]) >= (entries[-1]["epoch"] if entries else 0):
+                return
+        if path.startswith("_weft/index/_table/") and path in self.history.named:
+            return
+        raise Violation(f"L3: {path} is garbage, and a clean has left it")
 
     def excuse(self, error: CorruptData) -> None:
         """Data may be called corrupt only where it is, and by its name."""

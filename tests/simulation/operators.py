@@ -15,6 +15,7 @@ from storage.table import Table
 from tests.simulation.actors import Worker
 from tests.simulation.scheduler import Process
 
+RETENTIONS = [dt.timedelta(0), dt.timedelta(0), dt.timedelta(seconds=1), dt.timedelta(days=1)]
 MAX_TRIES = 3  # of one action
 
 
@@ -54,8 +55,7 @@ class Operator(Worker):
         as_of = simulation.chance.choice([None, *simulation.kept])
         made = table.savepoint(name, as_of)
         simulation.kept.append(name)
-        at = (made.cut.table, dict(made.cut.lanes))
-        assert simulation.history.table.savepoints.get(name, at) == at, f"{name} is not at {at}"
+        assert simulation.history.table.promises(made.cut.table, made.cut.lanes), f"{name}: {made.cut} is not kept"
 
     def _release(self, table: Table) -> None:
         known = table.savepoints()
@@ -100,6 +100,16 @@ class Operator(Worker):
             made = getattr(table, change.method)(**change.arguments)
             assert made.rev in simulation.history.table.configs, f"{made} is no revision"
 
+    def _clean(self, table: Table) -> None:
+        chance = self.simulation.chance
+        result = table.clean(
+            chance.choice(RETENTIONS),
+            chance.choice([None, None, 1, 2]),
+            dry_run=chance.random() < 1 / 8,
+            abandon_after=chance.choice([None, *RETENTIONS]),
+        )
+        assert result.foreign_files == 0, f"{result.foreign} are not foreign"
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -116,6 +126,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "close": Operator._close,
     "fence": Operator._fence,
     "schema": Operator._schema,
+    "clean": Operator._clean,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -126,5 +137,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "close": (NotFound, Conflict),
     "fence": (NotFound, Conflict),
     "schema": (),
+    "clean": (),
 }
 """NotFound: it is not there yet, or not any more. InvalidInput: a time before the table was made."""

@@ -30,6 +30,7 @@ class Restoration:
         full: Whether the whole table was restored; else some lanes were undone, and the others are what they were.
         keep: Per fenced lane the last entry that stays.
         heads: Per fenced lane the boundary: later entries are new.
+        covered: What was stated of file groups without a slice.
         void: Spans, as the INTENT gives them; needed for lanes that were closed, and so are not fenced.
     """
 
@@ -40,6 +41,7 @@ class Restoration:
     keep: Mapping[str, int]
     heads: Mapping[str, int]
     void: Mapping[str, list[tuple[int, int]]]
+    covered: Mapping[str, int]
 
 
 @dataclass
@@ -50,6 +52,7 @@ class TableLane:
         cuts: Of the newest slices.
         folded: Where the folds on top of them end.
         configs: By slot of the entry that has the schema.
+        plans: The snapshots of those that are open.
         disturbed: Somebody has restored, or cleaned: what others had begun may be refused.
     """
 
@@ -59,7 +62,7 @@ class TableLane:
     cuts: dict[Group, Mapping[str, int]] = field(default_factory=dict)
     folded: dict[Group, Mapping[str, int]] = field(default_factory=dict)
     configs: dict[int, Config] = field(default_factory=dict)
-    plans: dict[str, int] = field(default_factory=dict)
+    plans: dict[str, tuple[int, Mapping[str, int]]] = field(default_factory=dict)
     savepoints: dict[str, tuple[int, Mapping[str, int]]] = field(default_factory=dict)
     restorations: list[Restoration] = field(default_factory=list)
     revisions: list[int] = field(default_factory=list)
@@ -84,6 +87,10 @@ class TableLane:
                 return True  # the lane is younger than the restore
             table = restored.table if restored.full else restored.intent - 1
         return True
+
+    def promises(self, table: int, lanes: Mapping[str, int]) -> bool:
+        """Whether a snapshot has to stay readable."""
+        return table >= self.keep or (table, _reached(lanes)) in self.savepoints.values()
 
     def config(self, table: int) -> Config:
         """The schema of a prefix of the table lane."""
@@ -114,28 +121,14 @@ class TableLane:
                     raise Violation(f"lane {entry['name']!r} ({entry['lane_id']}) is declared twice")
                 self.lane_ids[entry["name"]] = entry["lane_id"]
                 self.streams[entry["name"]] = entry["stream"]
-            case "PLAN":
-                if entry["table"] < max(self.keep, max((r.done for r in self.restorations), default=0)):
-                    raise Violation(f"S16 CleanSafe: PLAN {entry['seq']} pins a snapshot that was given up")
-                self.plans[entry["plan_id"]] = entry["seq"]
-            case "ABORT":
-                self._close_plan(entry)
-            case "BASE":
-                self._check_chain(entry, slices)
-                if entry["last"]:
-                    self._close_plan(entry)
-                elif entry["plan_id"] not in self.plans:
-                    raise Violation(f"K3: BASE {entry['seq']} of a plan that is not open")
-            case "FOLD":
-                self._check_fold(entry, slices)
-                self._close_plan(entry)
+            case "PLAN" | "ABORT" | "BASE" | "FOLD":
+                self._add_work(entry, slices)
             case "SAVEPOINT":
-                at = (entry["table"], entry["lanes"])
                 if entry["name"] in self.savepoints:
                     raise Violation(f"savepoint {entry['name']} is made twice")
-                if entry["table"] < self.keep and at not in self.savepoints.values():
+                if not self.promises(entry["table"], entry["lanes"]):
                     raise Violation(f"S16 CleanSafe: savepoint {entry['name']} keeps what was given up")
-                self.savepoints[entry["name"]] = at
+                self.savepoints[entry["name"]] = (entry["table"], _reached(entry["lanes"]))
             case "RELEASE":
                 if self.savepoints.pop(entry["name"], None) is None:
                     raise Violation(f"savepoint {entry['name']} is released, and is none")
@@ -151,6 +144,25 @@ class TableLane:
             case "CLEAN_INTENT":
                 self.keep = max(self.keep, entry["keep"])
                 self.disturbed = True
+
+    def _add_work(self, entry: Entry, slices: list[Mapping[str, Any]]) -> None:
+        """What compactions and folds say."""
+        match entry["kind"]:
+            case "PLAN":
+                if entry["table"] < max(self.keep, max((r.done for r in self.restorations), default=0)):
+                    raise Violation(f"S16 CleanSafe: PLAN {entry['seq']} pins a snapshot that was given up")
+                self.plans[entry["plan_id"]] = (entry["table"], entry["cut"])
+            case "ABORT":
+                self._close_plan(entry)
+            case "BASE":
+                self._check_chain(entry, slices)
+                if entry["last"]:
+                    self._close_plan(entry)
+                elif entry["plan_id"] not in self.plans:
+                    raise Violation(f"K3: BASE {entry['seq']} of a plan that is not open")
+            case "FOLD":
+                self._check_fold(entry, slices)
+                self._close_plan(entry)
 
     def _close_plan(self, entry: Entry) -> None:
         if self.plans.pop(entry["plan_id"], None) is None:
@@ -204,9 +216,15 @@ class TableLane:
                 full=restore["label"].startswith("restore"),
                 keep=restore["keep"],
                 heads=entry["heads"],
+                covered=restore["covered"],
                 void={lane: [(after, until) for after, until in spans] for lane, spans in restore["void"].items()},
             )
         )
         self.plans.clear()
         self.folded.clear()
         self.cuts = {(s["partition"], s["bits"], s["bucket"]): s["cut"] for s in slices}
+
+
+def _reached(lanes: Mapping[str, int]) -> dict[str, int]:
+    """A cut without the lanes that it does not reach into: whether they are named means nothing."""
+    return {lane: seq for lane, seq in lanes.items() if seq}

@@ -1,0 +1,129 @@
+"""Which files must be there: worked out from the history alone, whenever somebody deletes one (S16 CleanSafe).
+
+A file is needed by every state of the table lane from ``keep`` on, by savepoints, by open plans and by the target of an
+open restore: slices and folds of that state, and the log files of commits that are live in it and have rows of a file
+group whose slice there holds less. Folds make no log file dead, for they may be given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.scheduler import Violation
+from tests.simulation.table_lane import Entry, Group, TableLane
+
+_ENDLESS = 1 << 62
+
+
+@dataclass(frozen=True)
+class _State:
+    """What one state of the table lane reads: its slices' cuts, and the files of slices and folds.
+
+    ``start``: per lane the last entry that all slices hold; a lane that is not named has none.
+    """
+
+    cuts: Mapping[Group, Mapping[str, int]]
+    start: Mapping[str, int]
+    files: frozenset[str]
+
+
+@dataclass
+class Needs:
+    """What each state of the table lane reads.
+
+    Attributes:
+        states: Per length of the table lane.
+        commits: Per log file (and sidecar) its commit (lane, slot) and the file groups that it has rows of.
+    """
+
+    table: TableLane
+    states: list[_State] = field(default_factory=list)
+    commits: dict[str, tuple[str, int, frozenset[Group]]] = field(default_factory=dict)
+    _slices: dict[Group, frozenset[str]] = field(default_factory=dict)
+    _covered: Mapping[str, int] = field(default_factory=dict)
+    _folds: list[tuple[frozenset[Group], frozenset[str]]] = field(default_factory=list)
+
+    def add_data(self, entry: Entry, indexes: list[Mapping[str, Any]]) -> None:
+        """A DATA entry, with the indexes of its files in place."""
+        for file, index in zip(entry["files"], indexes, strict=True):
+            pieces, partitions = index["pieces"], index["partitions"]
+            places = zip(pieces["partition"], pieces["bucket"], strict=True)
+            groups = frozenset((partitions[partition], file["bits"], bucket) for partition, bucket in places)
+            for path in paths_of(file):
+                self.commits[path] = (entry["lane"], entry["seq"], groups)
+
+    def add_table_entry(self, entry: Entry, parts: list[Mapping[str, Any]]) -> None:
+        """An entry of the table lane that `TableLane` has taken in; ``parts`` are its slices, or those of a fold."""
+        groups = frozenset((part["partition"], part["bits"], part["bucket"]) for part in parts)
+        match entry["kind"]:
+            case "BASE":
+                self._slices |= {_group(made): frozenset(slice_paths([made])) for made in parts}
+                self._covered = entry["covered"] or self._covered
+                self._fold_away(groups)
+            case "FOLD":
+                self._fold_away(frozenset(_group(part) for part in parts if part["start"] == part["parent"]))
+                self._folds.append((groups, frozenset(path for file in entry["files"] for path in paths_of(file))))
+            case "DONE" if self.table.restorations and self.table.restorations[-1].done == entry["seq"]:
+                self._slices = {_group(made): frozenset(slice_paths([made])) for made in parts}
+                self._covered = self.table.restorations[-1].covered
+                self._folds = []
+        cuts = dict(self.table.cuts)
+        start = {lane: min([seq, *(own.get(lane, 0) for own in cuts.values())]) for lane, seq in self._covered.items()}
+        files = frozenset().union(*self._slices.values(), *(own for _, own in self._folds))
+        self.states.append(_State(cuts, start, files))
+
+    def check_delete(self, path: str) -> None:
+        """Somebody deletes a file.
+
+        Raises:
+            Violation: It is needed.
+        """
+        for table, lanes in self._needed():
+            if self._reads(path, table, lanes, exact=True):
+                raise Violation(f"S16 CleanSafe: {path} is deleted, and snapshot {table} {lanes or ''} reads it")
+
+    def may_stay(self, path: str) -> bool:
+        """Whether a cleaner may think that it is needed: it need not look at which file groups a commit has rows of."""
+        return any(self._reads(path, table, lanes, exact=False) for table, lanes in self._needed())
+
+    def _needed(self) -> Iterator[tuple[int, Mapping[str, int] | None]]:
+        """What must stay readable: (prefix of the table lane, how far of each lane; None for all of it)."""
+        yield from ((table, None) for table in range(self.table.keep, len(self.states) + 1))
+        yield from self.table.savepoints.values()
+        yield from self.table.plans.values()
+        restore = self.table.intent and self.table.intent["restore"]
+        if restore:
+            yield restore["table"], None
+
+    def _reads(self, path: str, table: int, lanes: Mapping[str, int] | None, *, exact: bool) -> bool:
+        state = self.states[table - 1]
+        if path not in self.commits:
+            return path in state.files
+        lane, seq, groups = self.commits[path]
+        if seq > (_ENDLESS if lanes is None else lanes.get(lane, 0)) or not self.table.is_live(lane, seq, table):
+            return False
+        if not exact:
+            return seq > state.start.get(lane, 0)
+        return any(state.cuts.get(group, {}).get(lane, 0) < seq for group in groups)
+
+    def _fold_away(self, done: frozenset[Group]) -> None:
+        rest = [(groups - done, files) for groups, files in self._folds]
+        self._folds = [(groups, files) for groups, files in rest if groups]
+
+
+def _group(part: Mapping[str, Any]) -> Group:
+    return (part["partition"], part["bits"], part["bucket"])
+
+
+def paths_of(file: Mapping[str, Any]) -> Iterator[str]:
+    """A log file and its sidecar."""
+    yield file["file"]["path"]
+    if "sha256" in file["index"]:
+        yield file["index"]["path"]
+
+
+def slice_paths(made: list[Mapping[str, Any]]) -> Iterator[str]:
+    for own in made:
+        yield from (file["path"] for file in (own["base"], own["shadow"]) if file is not None)
