@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from storage.config import build_schema
+from storage.core.evolution import widens
 from storage.core.model import Stream
 from storage.core.schema import TableSchema
 from storage.errors import Conflict, InvalidInput
@@ -46,8 +48,9 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
         if key not in selected:
             raise InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
     for group in (schema.group_by_name[name] for name in stream.groups):
-        absent = [name for name in group.columns if name not in selected]
-        if absent and len(absent) < len(group.columns):
+        known = [name for name in group.columns if name not in schema.added or name in selected]
+        absent = [name for name in known if name not in selected]
+        if absent and len(absent) < len(known):
             raise InvalidInput(
                 f"{where}: only part of group {group.name!r}: {', '.join(absent)} is missing",
                 hint="select all columns of a group or none; NULL is an expression too",
@@ -55,14 +58,15 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
 
 
 def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
-    """Check that the table that exists is the one that the file describes.
+    """Check that the table that exists is the one that the file describes, as it is or as it was when it had less.
 
     Raises:
         Conflict: It is not; the message names the fields and both values.
     """
     if pipeline.config is None:
         return
-    mine, theirs = build_schema(pipeline.config).to_json(), there.to_json()
+    described = build_schema(pipeline.config)
+    mine, theirs = _plain(described), _plain(_as_described(there, described))
     found = []
     for part, wanted in mine.items():
         if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
@@ -74,6 +78,44 @@ def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
             f"{pipeline.path.name}: table.config is not that of the table at {pipeline.table.uri}: {'; '.join(found)}",
             hint="give the table's own configuration, leave config out, or write to another uri",
         )
+
+
+def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
+    """The table without what schema changes have added, widened or set since it was as described."""
+    columns = []
+    for column in there.columns:
+        mine = described.column_by_name.get(column.name)
+        if mine is None and column.since > 1:
+            continue
+        if mine is not None and column.changed > 1:
+            grown = widens(mine.type, column.type)
+            column = replace(column, type=mine.type if grown else column.type, default=mine.default)  # noqa: PLW2901
+        columns.append(column)
+    kept = {column.name for column in columns}
+    groups = [
+        replace(
+            group,
+            columns=tuple(name for name in group.columns if name in kept),
+            functions=tuple(function for function in group.functions if function.column in kept),
+        )
+        for group in there.groups
+        if kept.intersection(group.columns)
+    ]
+    known = {group.name for group in groups}
+    streams = [
+        replace(stream, groups=tuple(name for name in stream.groups if name in known))
+        for stream in there.streams
+        if stream.id <= len(described.streams)  # those that were added have the larger ids
+    ]
+    return replace(there, columns=tuple(columns), groups=tuple(groups), streams=tuple(streams))
+
+
+def _plain(schema: TableSchema) -> dict[str, Any]:
+    """What a user has said of a table; when it was said is no part of that."""
+    plain = schema.to_json()
+    for column in plain["columns"]:
+        del column["since"], column["changed"]
+    return plain
 
 
 def _differences(part: str, mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from storage.config import build_schema, load_config
+from storage import Table
+from storage.config import build_schema, configuration, load_config
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams.pipeline import is_pipeline, load_location, load_pipeline
 from streams.pipeline_check import check_same_table, check_writers
@@ -342,3 +344,23 @@ def test_the_example_is_a_valid_pipeline() -> None:
 
     pipeline = load_pipeline(Path(streams.__file__).with_name("example_pipeline.yaml"), {})
     assert list(pipeline.writers) == ["orders", "payments"]
+
+
+def test_the_table_may_have_grown_since_the_file_was_written(load: Any) -> None:
+    """Writers with the old schema keep working, and so does their file; so does one that knows of the changes."""
+    table = Table.create(f"memory://pipeline/{uuid.uuid4().hex}", CONFIG)
+    table.add_column("order", "note", "string", default="-")
+    table.add_group("tip", {"tip": "int"}, streams=["orders"], new_streams={"tips": "ignore"})
+    table.widen_column("tip", "bigint")
+    table.set_default("paid", 0.0)
+    old = load()
+    check_same_table(old, table.schema)
+    check_writers(old, table.schema)
+    changed = configuration(table.schema)
+    selected = {**WHOLE["writers"]["orders"]["select"], "note": "'x'", "tip": "1"}
+    new = load({"table/config": changed, "writers/orders/select": selected})
+    check_same_table(new, table.schema)
+    check_writers(new, table.schema)
+    changed["columns"]["note"] = "int"
+    with pytest.raises(Conflict, match=r"columns\.note\.type: int in the file, string in the table"):
+        check_same_table(load({"table/config": changed, "writers/orders/select": selected}), table.schema)
