@@ -108,7 +108,7 @@ def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[
 
 
 def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) -> tuple[Group, ...]:
-    """The stream's groups that a batch with these columns writes.
+    """The stream's groups that a batch with these columns writes: whole ones, but for what was added to them later.
 
     Raises:
         InvalidInput: An unknown or foreign column, a missing key, half a group, or no group at all.
