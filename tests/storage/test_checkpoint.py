@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 
@@ -18,9 +17,9 @@ from storage.core.cut import Span, is_void
 from storage.core.lane_state import LaneState
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
 from storage.core.timeline import TableState, fold_table
-from storage.errors import TableError
 from storage.object_store import ObjectStore, open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
+from tests.storage.history import STEPS, History
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 
 ORDERS = LaneName("orders")
@@ -54,60 +53,6 @@ def lane_state(store: ObjectStore, lane: LaneName, void: tuple[Span, ...], head:
     for entry in lane_entries(CommitLog(store, FakeClock()).read_after(lane, 0, head)):
         state.add(entry)
     return state
-
-
-STEPS = [
-    *("orders", "payments", "orders", "payments", "fix"),
-    *("compact", "compact some", "savepoint", "restore", "restore", "undo", "close", "schema", "fence"),
-]
-
-
-class History:
-    """Does to a table what people do, and remembers what it may come back to."""
-
-    def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.table = Table.create(new_uri(), SHOP, clock=self.clock)
-        self.moments = [self.clock.time_ms]
-        self.done = 0
-
-    def run(self, step: str) -> None:
-        self.done += 1
-        self.clock.time_ms += 1_000
-        try:
-            self._run(step)
-        except TableError as error:
-            # Refused: nobody has written yet, the lane is closed, there is nothing to go back to.
-            assert error.code in {"NOT_FOUND", "CONFLICT", "SNAPSHOT_EXPIRED"}, error  # noqa: PT017
-        self.moments.append(self.clock.time_ms)
-
-    def _run(self, step: str) -> None:
-        table, number = self.table, self.done
-        match step:
-            case "orders" | "payments" | "fix":
-                stream = "payments" if step == "payments" else "orders"
-                with table.writer(stream, lane=step) as writer:
-                    rows = payments(number) if stream == "payments" else orders(number, number - 1)
-                    batch = writer.last_batch("q")
-                    writer.append(rows, batch=("q", 0 if batch is None else batch + 1), source={"at": number})
-            case "compact":
-                table.compact()
-            case "compact some":
-                table.compact(only=lambda file_slice: (file_slice.group.bucket + number) % 3 > 0)
-            case "savepoint":
-                table.savepoint(f"s{number}")
-            case "restore":
-                kept = table.savepoints()
-                table.restore(kept[number % len(kept)].name if kept else str(table.snapshot().cut))
-            case "undo":
-                moment = self.moments[number * 7 % len(self.moments)]
-                table.undo("orders", dt.datetime.fromtimestamp(moment / 1000, dt.UTC))
-            case "close":
-                table.close_lane("fix")
-            case "schema":
-                table.add_column("order", f"c{number}", "bigint")
-            case "fence":
-                table.fence("payments")
 
 
 @given(st.lists(st.sampled_from(STEPS), min_size=2, max_size=20))
