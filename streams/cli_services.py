@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from storage.errors import InvalidInput
-from streams.cli_common import Json, Target, open_table, telling, usage
+from streams.cli_common import FAILED, Json, Target, errors, open_table, telling, usage
 from streams.pipeline_file import parse_duration
 
 services = typer.Typer()
@@ -219,3 +219,24 @@ def _duration(text: str) -> dt.timedelta:
         return dt.timedelta(seconds=parse_duration(text))
     except ValueError as error:
         raise InvalidInput(str(error)) from None
+
+
+@services.command()
+def verify(
+    target: Target,
+    shallow: Annotated[bool, typer.Option("--shallow", help="Look at the sizes of files, not into them.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a table: log, files, keys, statistics. Tells all that is wrong, what it means, and the mend."""
+    from rich.progress import Progress
+
+    with telling():
+        table = open_table(target)
+        with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
+            task = bar.add_task("verifying", total=None)
+            report = table.verify(
+                deep=not shallow, progress=lambda done, total: bar.update(task, completed=done, total=total)
+            )
+    _tell(report, str(report), as_json=as_json)
+    if not report.ok:
+        raise typer.Exit(FAILED)

@@ -131,6 +131,20 @@ def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) ->
     assert (row["status"], row["note"], row["clicks"]) == ("none yet", None, None)
 
 
+def test_verify_ends_with_1_where_something_is_wrong(table: Table, tmp_path: Path) -> None:
+    good = weft("verify", table.uri)
+    assert good.exit_code == 0
+    assert "nothing is wrong" in good.stdout
+    (log,) = (tmp_path / "wide/log/orders").iterdir()
+    log.write_bytes(log.read_bytes()[:-9] + b"different")
+    assert weft("verify", table.uri, "--shallow").exit_code == 0
+    bad = weft("verify", table.uri)
+    assert bad.exit_code == 1
+    assert f"log/orders/{log.name}" in bad.stdout
+    facts = json.loads(weft("verify", table.uri, "--json").stdout)
+    assert facts["findings"][0]["severity"] == "error"
+
+
 def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
     for command in (["compact"], ["savepoint"], ["restore", "x", "--yes"], ["close", "x", "--yes"]):
         result = weft(command[0], tmp_path / "none", *command[1:])
