@@ -33,6 +33,13 @@ class Cut:
     table: int
     lanes: Seqs
 
+    # Whether a lane is named that has nothing in it means nothing: the text form leaves it out, snapshots have it.
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other) if isinstance(other, Cut) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
     def __str__(self) -> str:
         return f"{PREFIX}{self.table}:" + ",".join(f"{lane}={seq}" for lane, seq in sorted(self.lanes.items()) if seq)
 
