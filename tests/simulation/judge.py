@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from storage.core.cut import PREFIX, Cut, parse_cut
 from storage.errors import CorruptData
+from storage.services.findings import VerifyReport
 from storage.writer import Commit
 from tests.oracle import Oracle
 from tests.simulation.history import TABLE, Batch, History
@@ -173,6 +174,14 @@ class Judge:
             return
         raise Violation(f"L3: {path} is garbage, and a clean has left it")
 
+    def check_report(self, report: VerifyReport, damaged: tuple[str, ...]) -> None:
+        """Nothing is wrong, or it is what the environment has damaged; and that is told if it was so from the start."""
+        if not self.damaged:
+            if not report.ok:
+                raise Violation(f"verify finds what is not wrong: {report}")
+        elif damaged and report.deep and self.history.needs.is_read(damaged[0]) and not _tells(report, damaged):
+            raise Violation(f"verify does not find {damaged}: {report}")
+
     def excuse(self, error: CorruptData) -> None:
         """Data may be called corrupt only where it is, and by its name."""
         if not any(name in error.message for name in self.damaged):
@@ -193,3 +202,7 @@ class Judge:
         keys = sorted((key for key in {*got, *expected} if got.get(key) != expected.get(key)), key=repr)
         lines = [f"  {key}: got {got.get(key)}\n  {' ' * len(repr(key))}  not {expected.get(key)}" for key in keys]
         raise Violation("\n".join([what, *lines]))
+
+
+def _tells(report: VerifyReport, names: tuple[str, ...]) -> bool:
+    return any(name in str(finding) for finding in report.errors for name in names)

@@ -110,6 +110,12 @@ class Operator(Worker):
         )
         assert result.foreign_files == 0, f"{result.foreign} are not foreign"
 
+    def _verify(self, table: Table) -> None:
+        """Whatever others are doing meanwhile, nothing is wrong."""
+        damaged = self.simulation.judge.damaged
+        report = table.verify(deep=self.simulation.chance.random() < 1 / 2)
+        self.simulation.judge.check_report(report, damaged)
+
     def _lane(self) -> str:
         return self.simulation.chance.choice(list(self.simulation.plan.lanes))
 
@@ -127,6 +133,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "fence": Operator._fence,
     "schema": Operator._schema,
     "clean": Operator._clean,
+    "verify": Operator._verify,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -138,5 +145,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "fence": (NotFound, Conflict),
     "schema": (),
     "clean": (),
+    "verify": (),
 }
 """NotFound: it is not there yet, or not any more. InvalidInput: a time before the table was made."""

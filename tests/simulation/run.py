@@ -115,6 +115,10 @@ class Simulation:
             if self.chance.random() < 1 / 2:
                 job.resume()
 
+    def _check_verified(self, process: Process) -> None:
+        damaged = self.judge.damaged
+        self.judge.check_report(self.table(process).verify(), damaged)
+
     def _check_cleaned(self, process: Process) -> None:
         """L3: a clean that gives up all it may leaves what is needed, and nothing else."""
         process.skew_ms = 3 * max(SKEWS_MS)  # later than all clocks, or plans of the future were not abandoned
@@ -161,17 +165,25 @@ class Simulation:
         self.disk.arrive(self.scheduler.step)
         if self._damage_step is not None and self.scheduler.step >= self._damage_step:
             self._damage_step = None
-            self.judge.damaged = damage(self.chance, self.disk, self.history)
-            self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")
+            self._damage()
+
+    def _damage(self) -> None:
+        self.faults.counts[Fault.DAMAGE] += 1
+        self.judge.damaged = damage(self.chance, self.disk, self.history)
+        self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")
 
     def _check_all(self, process: Process) -> None:
         """What a process sees that starts when all is over, without faults."""
         self.faults.last_step = 0
         try:
             self._check_read(process)
+            if self.chance.random() < 1 / 2:
+                self._check_verified(process)
             if not self.judge.damaged and self.chance.random() < 1 / 2:
                 self._check_cleaned(process)
                 self._check_read(process)
+                self._damage()
+                self._check_verified(process)
         except CorruptData as error:
             self.judge.excuse(error)
 
