@@ -6,7 +6,7 @@ A sender has the schema of some moment: its columns, its types. It goes on as if
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.storage.world import World, to_arrow
 from tests.strategies import (
     BALANCE,
     EVERY_GROUP,
+    MODES,
     POOLS,
     RETRACTABLE,
     Append,
@@ -110,9 +111,9 @@ class EvolvingWorld(World):
 
 
 @st.composite
-def evolutions(draw: st.DrawFn, *, max_steps: int = 12, max_rows: int = 8) -> Evolution:
-    """A configuration, and a history of it."""
-    first = draw(configs(max_groups=2))
+def evolutions(draw: st.DrawFn, *, max_steps: int = 12, max_rows: int = 8, modes: Sequence[str] = MODES) -> Evolution:
+    """A configuration with groups of these modes, and a history of it."""
+    first = draw(configs(max_groups=2 if modes is MODES else 1, modes=modes))
     versions: list[tuple[Config, Pools]] = [(first, draw(pools(first)))]
     steps: list[Sent | Change | Step] = []
     for number in range(draw(st.sampled_from([max_steps, max_steps, max_steps // 2]))):

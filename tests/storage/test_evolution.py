@@ -125,6 +125,8 @@ def test_wider_types_hold_what_did_not_fit(table: Table) -> None:
     send(table, narrow, (1, 1, 0.5, None, 1), (2, 2, 0.5, None, 1))
     table.compact()
     send(table, narrow, (2, 3, 0.5, None, 2), (3, 3, 0.5, None, 1))
+    table.fold()
+    send(table, narrow, (3, 3, 0.5, None, 2))
     with pytest.raises(InvalidInput, match="has type int64"):
         send(table, {**narrow, "n": "bigint"}, (1, 1 << 40, 0.5, None, 3))
     for name, wider in (("n", "bigint"), ("f", "double"), ("d", "decimal(12,2)"), ("ts", "bigint")):
@@ -177,26 +179,28 @@ def test_a_widened_key_keeps_its_home() -> None:
     assert sorted(contents(table)) == rows
 
 
-def test_an_added_column_is_supplied_by_a_late_event() -> None:
+@pytest.mark.parametrize("service", ["compact", "fold"])
+def test_an_added_column_is_supplied_by_a_late_event(service: str) -> None:
     """`latest_non_null`: nobody had supplied it, not even the newest event of before."""
     for first in ({"a": "string", "ts": "bigint"}, {"ts": "bigint"}):
         table = make(first, ordering=["ts"], merge="latest_non_null")
         send(table, {**ID, **first}, (1, *(("x",) if "a" in first else ()), 9))
-        table.compact()
+        getattr(table, service)()
         table.add_column("g", "b", "string")
         send(table, {**ID, "b": "string", "ts": "bigint"}, (1, "late", 3))
         assert contents(table, ["id", "b", "ts"]) == [(1, "late", 9)]
-        table.compact()
+        getattr(table, service)()
         send(table, {**ID, "b": "string", "ts": "bigint"}, (1, "later", 2))
         assert contents(table, ["id", "b", "ts"]) == [(1, "late", 9)]
 
 
-def test_columns_keep_their_own_versions_when_one_is_added() -> None:
+@pytest.mark.parametrize("service", ["compact", "fold"])
+def test_columns_keep_their_own_versions_when_one_is_added(service: str) -> None:
     """`latest_non_null`: `a` was supplied at 3 and `b` at 5; what comes at 4 is newer for `a` alone."""
     table = make({"a": "string", "b": "string", "ts": "bigint"}, ordering=["ts"], merge="latest_non_null")
     types = {**ID, "a": "string", "b": "string", "ts": "bigint"}
     send(table, types, (1, "a3", None, 3), (1, None, "b5", 5))
-    table.compact()
+    getattr(table, service)()
     table.add_column("g", "c", "string")
     send(table, {**types, "c": "string"}, (1, "a4", "b4", 4, "c4"))
     assert contents(table) == [(1, "a4", "b5", 5, "c4")]

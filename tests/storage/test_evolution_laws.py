@@ -23,9 +23,11 @@ from tests.strategies import EVERY_GROUP, MODES, POOLS, Compact, mode_of
 pytestmark = pytest.mark.usefixtures("small_files")
 
 
-@given(evolutions())
-def test_every_read_equals_the_oracle_whatever_changes(evolution: Evolution) -> None:
+@pytest.mark.parametrize("modes", [MODES, ["latest_non_null"], ["aggregate"]], ids=["any", "partial", "aggregate"])
+@given(data=st.data())
+def test_every_read_equals_the_oracle_whatever_changes(modes: list[str], data: st.DataObject) -> None:
     """Also at every cut that was ever remembered, which has the schema of then."""
+    evolution = data.draw(evolutions(modes=modes))
     with EvolvingWorld(evolution.config) as world:
         for step in evolution.steps:
             world.do(step)
@@ -99,7 +101,7 @@ def test_evolutions_cover_what_they_promise() -> None:
     """The strategy itself: every change, of groups of every mode, and senders that do not know of it."""
     seen: set[str] = set()
 
-    @settings(max_examples=300, database=None, suppress_health_check=list(HealthCheck), deadline=None)
+    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck), deadline=None)
     @given(evolutions())
     def look(evolution: Evolution) -> None:
         config, changes = evolution.config, 0
