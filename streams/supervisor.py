@@ -86,6 +86,7 @@ class JobStatus:
         message: Why it last failed, or is not running.
         tail: Last lines of its log, once it has failed.
         next_start_seconds: Until it is started again, if it waits for that.
+        exit_code: Of its last process that ended, negative for a signal; see `streams.status.Ending`.
     """
 
     name: str
@@ -98,6 +99,7 @@ class JobStatus:
     tail: tuple[str, ...]
     next_start_seconds: float | None
     background: bool
+    exit_code: int | None = None
 
 
 class Supervisor:
@@ -271,6 +273,7 @@ class _Slot:
         self._policy, self._selector = policy, selector
         self._report = Report()
         self._message = ""
+        self._exit_code: int | None = None
         self._tail: tuple[str, ...] = ()
         self._restarts = -1  # the first start is none
         self._failures = 0
@@ -286,6 +289,7 @@ class _Slot:
             restarts=max(0, self._restarts),
             report=self._report,
             message=self._message,
+            exit_code=self._exit_code,
             log=self.job.log,
             tail=self._tail,
             next_start_seconds=max(0.0, self._next_start - time.monotonic()) if waits else None,
@@ -357,6 +361,7 @@ class _Slot:
         self._ignore(process)
         self._heard(process.close())
         self.process = None
+        self._exit_code = code
         stopping = self.phase is Phase.STOPPING
         if code == Ending.DONE or (stopping and code < 0):
             self.phase = Phase.STOPPED if stopping else Phase.DONE

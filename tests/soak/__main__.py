@@ -1,0 +1,45 @@
+"""``python -m tests.soak --minutes M [--seed N] [--writers 2|3] [--dir D]``: see `tests.soak.run`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from tests.soak.run import DRAIN_SECONDS, START_SECONDS, run_soak
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Real processes under kill -9.")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of chaos; start and end come on top of it")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--writers", type=int, choices=(2, 3), default=3)
+    parser.add_argument("--dir", type=Path, help="keep table, logs and checkpoints there")
+    given = parser.parse_args()
+    started = time.monotonic()
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(f"ended by {signal.Signals(number).name}")
+
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, end)
+    # Whatever hangs, it ends: the judgement takes its time after long runs.
+    signal.alarm(round(given.minutes * 90 + 2 * START_SECONDS + DRAIN_SECONDS + 300))
+    verdict = run_soak(
+        given.minutes,
+        seed=given.seed,
+        writers=given.writers,
+        folder=given.dir,
+        say=lambda line: print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True),
+    )
+    print(*verdict.told, sep="\n")
+    print(*verdict.wrong, sep="\n", file=sys.stderr)
+    print(f"snapshot == oracle: {'no' if verdict.wrong else 'yes'} ({time.monotonic() - started:.0f} s)")
+    return 1 if verdict.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

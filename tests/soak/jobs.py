@@ -1,0 +1,202 @@
+"""The soak's processes: each job of the pipeline, its incarnations, and what is done to them.
+
+Unlike a pipeline's own supervisor this one can leave a frozen process where it is and start its successor beside it: a
+zombie, which goes on later with what it had in mind. It starts again whatever ended, as an operator would who does not
+ask why, and keeps a record of why. No process outlives the block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Final, Self
+
+from streams.status import Ending
+from streams.supervisor import ENDED, Job, JobStatus, Phase, RestartPolicy, Supervisor
+
+ONCE: Final = RestartPolicy(quick_failures=1)
+"""A supervisor that starts its job once: who follows is decided here."""
+RESTART_SECONDS: Final = 0.5  # a machine is given no more rest than that
+ZOMBIE_SECONDS: Final = 90.0  # from its awakening to its end, with Spark's on a machine that is busy with others
+
+
+@dataclass
+class Incarnation:
+    """One process of a job."""
+
+    job: Job
+    supervisor: Supervisor
+    thaw_at: float | None = None
+
+    @classmethod
+    def start(cls, job: Job) -> Incarnation:
+        made = cls(job, Supervisor([job], ONCE))
+        made.supervisor.start()
+        return made
+
+    @property
+    def status(self) -> JobStatus:
+        return self.supervisor.statuses[0]
+
+    @property
+    def frozen(self) -> bool:
+        return self.thaw_at is not None
+
+    def signal(self, number: int) -> None:
+        """To the process and its JVM: every job leads a group of its own."""
+        pid = self.status.pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+    def step(self) -> bool:
+        """Let things happen; whether it runs still."""
+        if self.thaw_at is not None and time.monotonic() >= self.thaw_at:
+            self.thaw()
+        status = self.supervisor.poll()[0]
+        return status.phase not in ENDED
+
+    def thaw(self) -> None:
+        self.thaw_at = None
+        self.signal(signal.SIGCONT)
+
+
+@dataclass
+class Tally:
+    """What was done to the processes, and how they ended.
+
+    Attributes:
+        restarts: Incarnations after the first of each job.
+        fenced: Writers that ended because another had claimed their lane.
+        zombies: Frozen processes that had a successor when they went on.
+        failures: Why processes ended that nobody had killed, and how often.
+        findings: Ends that must not be.
+    """
+
+    kills: int = 0
+    freezes: int = 0
+    zombies: int = 0
+    restarts: int = 0
+    fenced: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+
+
+class Jobs:
+    """All jobs of the soak, as a context: whatever was started in it is gone after it."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.tally = Tally()
+        # A supervisor of background jobs alone would end them at once.
+        self._jobs = {job.name: replace(job, background=False) for job in jobs}
+        self._current: dict[str, Incarnation] = {}
+        self._zombies: list[tuple[Incarnation, float]] = []
+        self._next_start: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        for name, job in self._jobs.items():
+            self._current[name] = Incarnation.start(job)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for own in [*self._current.values(), *(zombie for zombie, _ in self._zombies)]:
+            own.supervisor.stop(at_once=True)
+
+    def names(self) -> list[str]:
+        """Jobs that have a process that is not frozen."""
+        return [name for name, own in self._current.items() if own.status.pid is not None and not own.frozen]
+
+    def pid(self, name: str) -> int | None:
+        return self._current[name].status.pid
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for a job's process, its JVM included."""
+        self.tally.kills += 1
+        self._current[name].signal(signal.SIGKILL)
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT so much later."""
+        self.tally.freezes += 1
+        own = self._current[name]
+        own.signal(signal.SIGSTOP)
+        own.thaw_at = time.monotonic() + seconds
+
+    def replace(self, name: str, seconds: float) -> None:
+        """Freeze a process and start its successor beside it; so much later the frozen one goes on."""
+        self.freeze(name, seconds)
+        own = self._current[name]
+        self._zombies.append((own, time.monotonic() + seconds + ZOMBIE_SECONDS))
+        self.tally.zombies += 1
+        self._start(name)
+
+    def wake(self, name: str) -> None:
+        """Let the zombies of a job go on now."""
+        for own, _ in self._zombies:
+            if own.job.name == name and own.frozen:
+                own.thaw()
+
+    def step(self) -> None:
+        """Take note of what ended, and start it again."""
+        now = time.monotonic()
+        for name, own in self._current.items():
+            if own.step() or name in self._next_start:
+                continue
+            self._note(own)
+            self._next_start[name] = now + RESTART_SECONDS
+        for name in [name for name, at in self._next_start.items() if at <= now]:
+            del self._next_start[name]
+            self._start(name)
+        zombies = []
+        for own, until in self._zombies:
+            if not own.step():
+                self._note(own)
+            elif now >= until:
+                # It may wait for a source that has nothing for it: only a commit shows it that it is fenced.
+                own.supervisor.stop(at_once=True)
+            else:
+                zombies.append((own, until))
+        self._zombies = zombies
+
+    def calm(self) -> None:
+        """Let whatever is frozen go on; zombies are of no use any more."""
+        for own, _ in self._zombies:
+            own.supervisor.stop(at_once=True)
+        self._zombies = []
+        for own in self._current.values():
+            if own.frozen:
+                own.thaw()
+
+    def stop(self) -> None:
+        """End everything in order, as Ctrl-C does."""
+        self.calm()
+        for own in self._current.values():
+            own.supervisor.ask_stop()
+        for name, own in self._current.items():
+            if own.supervisor.stop()[0].phase is Phase.FAILED and name not in self._next_start:
+                self._note(own)
+
+    def _start(self, name: str) -> None:
+        self.tally.restarts += 1
+        self._current[name] = Incarnation.start(self._jobs[name])
+
+    def _note(self, own: Incarnation) -> None:
+        status = own.status
+        own.supervisor.stop()  # it has ended: this closes its pipes
+        if status.exit_code == -signal.SIGKILL:
+            return  # our own doing
+        if status.phase is Phase.FENCED:
+            self.tally.fenced += 1
+            return
+        why = f"{status.name}: {status.message}"
+        self.tally.failures[why] += 1
+        # What will be the same however often it is tried is wrong here, where everything is tried again.
+        if status.exit_code in {Ending.REFUSED, None} or status.exit_code == Ending.DONE:
+            self.tally.findings.append(f"{why} (exit code {status.exit_code}; log: {status.log})")

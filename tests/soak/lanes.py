@@ -1,0 +1,95 @@
+"""What the table's lanes say that they hold, read from the log itself: no reader or fold of weft's is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage import Table
+from storage.clock import SystemClock
+from storage.commit_log import CommitLog, read_table_lane
+from storage.core.cut import is_void
+from storage.core.entries import Base, Claim, CleanDone, Data, Done, Fold
+from storage.core.names import lane_name
+from storage.object_store import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    seq: int
+    events: int
+    reached: int
+
+
+class Lanes:
+    """The lanes of a table, as far as they were read."""
+
+    def __init__(self, table: Table, names: Sequence[str]) -> None:
+        self._table = table
+        self._log = CommitLog(open_store(table.uri), SystemClock())
+        self._heads = {lane_name(name): 0 for name in names}
+        self._commits: dict[str, list[_Commit]] = {name: [] for name in names}
+        self.claims = dict.fromkeys(names, 0)
+
+    def refresh(self) -> None:
+        """Read what was committed since the last call."""
+        for lane, head in self._heads.items():
+            for entry in self._log.read_after(lane, head):
+                self._heads[lane] = entry.seq
+                self.claims[lane] += isinstance(entry, Claim)
+                if isinstance(entry, Data):
+                    events = entry.rows + entry.rows_ignored
+                    self._commits[lane].append(_Commit(entry.seq, events, _reached(entry.source)))
+            self._log.forget_before(lane, self._heads[lane])
+
+    @property
+    def commits(self) -> int:
+        """Of all lanes, void ones included."""
+        return sum(map(len, self._commits.values()))
+
+    def live(self) -> dict[str, list[_Commit]]:
+        """Per lane the commits that no restore has made void."""
+        void = self._table.state().void
+        return {
+            name: [commit for commit in commits if not is_void(void.get(lane_name(name), ()), commit.seq)]
+            for name, commits in self._commits.items()
+        }
+
+    def reached(self) -> dict[str, int]:
+        """Per lane how many messages of its topic come before where its last live commit left the source."""
+        return {name: commits[-1].reached if commits else 0 for name, commits in self.live().items()}
+
+    def events(self) -> dict[str, int]:
+        """Per lane how many messages its live commits hold; one that is there twice counts twice."""
+        return {name: sum(commit.events for commit in commits) for name, commits in self.live().items()}
+
+
+def _reached(source: dict[str, Any]) -> int:
+    return sum(
+        int(offset)
+        for offsets in source.get("offsets", [])
+        for partitions in (offsets or {}).values()
+        for offset in partitions.values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What services did to a table."""
+
+    compactions: int
+    folds: int
+    restores: int
+    cleaned_files: int
+
+
+def services_of(table: Table) -> Services:
+    """From the table lane."""
+    entries = read_table_lane(CommitLog(open_store(table.uri), SystemClock()), 0)
+    return Services(
+        compactions=sum(isinstance(entry, Base) for entry in entries),
+        folds=sum(isinstance(entry, Fold) for entry in entries),
+        restores=sum(isinstance(entry, Done) for entry in entries),
+        cleaned_files=sum(entry.files for entry in entries if isinstance(entry, CleanDone)),
+    )

@@ -1,0 +1,346 @@
+"""The soak: a real pipeline under kill -9 and worse, then a comparison with the oracle.
+
+    messages --> embedded broker --> writer processes (Spark) --> table <-- two compactors, a cleaner
+                                          ^ SIGKILL, SIGSTOP, zombies ^        ^ savepoints, undo, restore
+                                                                       kept snapshots are read again and again
+
+In the end, with everything calm: every message is in a live commit of its lane exactly once, the snapshot equals the
+oracle, also after a compaction and a cleaning that keeps nothing else, no kept snapshot has changed its answer, and
+`verify` has nothing to say. Choices come from a seed; what comes of them does not, for the processes are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from storage import Table
+from storage.errors import NotFound, SnapshotExpired
+from streams.demo.broker import EmbeddedBroker
+from streams.pipeline import load_pipeline
+from streams.run import CLEAN, COMPACTION, make_jobs, open_table, service_job
+from streams.session import check_java
+from tests.soak.jobs import Jobs
+from tests.soak.lanes import Lanes, Services, services_of
+from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipeline
+
+STEP_SECONDS: Final = 0.2
+RATE: Final = 300  # messages a second and topic; writers catch up quickly after a restart
+MAX_MESSAGES: Final = 200_000  # of one topic: what two partitions of the embedded broker keep, with room to spare
+START_SECONDS: Final = 180.0  # for all writers' first commits: so many JVMs at once, on a machine busy with others
+DRAIN_SECONDS: Final = 180.0  # for the rest, from the last message on; a writer that has just been killed starts first
+CHAOS_SECONDS: Final = (3.0, 8.0)  # from one blow to the next
+FROZEN_SECONDS: Final = (1.0, 8.0)
+LOOK_SECONDS: Final = 1.0  # from one look of the reader to the next
+KEPT: Final = 4  # savepoints at a time; the oldest is released, so that cleaning has something to do
+RIVAL: Final = f"{COMPACTION}-rival"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was done, and what is wrong.
+
+    Attributes:
+        wrong: Empty if all is as it must be.
+        told: Lines for the terminal.
+    """
+
+    wrong: tuple[str, ...]
+    told: tuple[str, ...]
+
+
+@dataclass
+class _Soak:
+    """One run."""
+
+    rng: random.Random
+    table: Table
+    jobs: Jobs
+    lanes: Lanes
+    events: dict[str, Events]
+    send: Callable[[str, list[dict[str, Any]]], None]
+    say: Callable[[str], None]
+    kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    reads: int = 0
+    undone: int = 0
+    restored: int = 0
+    expired: int = 0
+    wrong: list[str] = field(default_factory=list)
+    _sent_at: float = 0.0
+    _next_look: float = 0.0
+    _savepoints: int = 0
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+
+    def step(self, rate: float) -> None:
+        """Send what is due, take care of the processes, look at the table now and then."""
+        now = time.monotonic()
+        elapsed, self._sent_at = now - (self._sent_at or now), now
+        for name, own in self.events.items():
+            room = MAX_MESSAGES - len(own.delivered)
+            count = min(room, round(rate * min(elapsed, 1.0)))
+            if count > 0:
+                self.send(name, own.take(count))
+        self.jobs.step()
+        self.lanes.refresh()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self.look()
+        time.sleep(STEP_SECONDS)
+
+    def look(self) -> None:
+        """Read a kept snapshot again, or keep another one."""
+        if not self.kept or self.rng.random() < 0.3:
+            self._savepoints += 1
+            name = f"kept-{self._savepoints}"
+            self.table.savepoint(name)
+            self.kept[name] = self.rows(name)
+            if len(self.kept) > KEPT:
+                oldest = next(iter(self.kept))
+                del self.kept[oldest]
+                self.table.release_savepoint(oldest)
+        self.check_kept(self.rng.choice(list(self.kept)))
+
+    def check_kept(self, name: str) -> None:
+        """A snapshot that is kept gives the same rows for ever."""
+        self.reads += 1
+        if self.rows(name) != self.kept[name]:
+            self.wrong.append(f"savepoint {name!r} has changed its answer: {self.table.savepoints()}")
+
+    def rows(self, as_of: str | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.table.snapshot(as_of).to_arrow().sort_by("id").to_pylist()
+        return found
+
+    # --- blows -------------------------------------------------------------------------------------------------------
+
+    def blow(self, kind: str) -> None:
+        """Do something bad."""
+        writers = [name for name in self.jobs.names() if name in self.events]
+        services = [name for name in self.jobs.names() if name not in self.events]
+        seconds = self.rng.uniform(*FROZEN_SECONDS)
+        match kind:
+            case "kill writer" if writers:
+                self._strike(kind, self.rng.choice(writers), self.jobs.kill)
+            case "kill service" if services:
+                self._strike(kind, self.rng.choice(services), self.jobs.kill)
+            case "freeze" if writers or services:
+                self._strike(kind, self.rng.choice([*writers, *services]), lambda name: self.jobs.freeze(name, seconds))
+            case "zombie" if writers:
+                self._strike(kind, self.rng.choice(writers), self.zombie)
+            case "undo":
+                self.undo()
+            case "restore" if self.kept:
+                self.restore()
+
+    def _strike(self, kind: str, name: str, strike: Callable[[str], None]) -> None:
+        self.say(f"{kind}: {name}")
+        strike(name)
+
+    def zombie(self, name: str) -> None:
+        """A writer is frozen, has a successor, and goes on when the lane is the successor's."""
+        before = self.lanes.claims[name]
+        self.jobs.replace(name, START_SECONDS)
+
+        def claimed() -> bool:
+            return self.lanes.claims[name] > before
+
+        self.until(claimed, START_SECONDS, f"the successor of {name}")
+        self.jobs.wake(name)
+
+    def undo(self) -> None:
+        """What one stream has committed of late never was; no other stream's writer may notice."""
+        name = self.rng.choice(list(self.events))
+        others = {other: (self.jobs.pid(other), self.lanes.claims[other]) for other in self.events if other != name}
+        since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=self.rng.uniform(1, 6))
+        self.say(f"undo: {name} since {since:%H:%M:%S}")
+        try:
+            result = self.table.undo(name, since)
+        except SnapshotExpired:
+            self.expired += 1
+            return
+        self.undone += 1
+        self.lanes.refresh()
+        if set(result.kept) != {name}:
+            self.wrong.append(f"the undo of {name} has cut lanes {sorted(result.kept)}")
+        for other, before in others.items():
+            if (self.jobs.pid(other), self.lanes.claims[other]) != before:
+                self.wrong.append(f"the undo of {name} has touched {other}")
+
+    def restore(self) -> None:
+        """The table is what it was at a savepoint."""
+        name = self.rng.choice(list(self.kept))
+        self.say(f"restore: {name}")
+        with contextlib.suppress(NotFound):  # a savepoint that was released meanwhile
+            self.table.restore(name)
+            self.restored += 1
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def until(self, done: Callable[[], bool], seconds: float, what: str, *, rate: float = 0.0) -> bool:
+        """Go on until something holds; it is wrong if it does not come to pass in time."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() >= deadline:
+                self.wrong.append(f"{what} did not come within {seconds:.0f} s: {self.jobs.tally.failures}")
+                return False
+            self.step(rate)
+        return True
+
+    def finish(self) -> None:
+        """The rest of the messages, and peace, until the table holds them all."""
+        self.jobs.calm()
+        for name, own in self.events.items():
+            self.send(name, own.rest())
+        sent = {name: len(own.delivered) for name, own in self.events.items()}
+        self.until(lambda: self.lanes.reached() == sent, DRAIN_SECONDS, f"all of {sent} messages")
+        self.jobs.stop()
+        self.lanes.refresh()
+
+
+def run_soak(
+    minutes: float,
+    *,
+    seed: int = 1,
+    writers: int = 3,
+    folder: Path | None = None,
+    blows: Sequence[str] | None = None,
+    say: Callable[[str], None] = print,
+) -> Verdict:
+    """Run the soak.
+
+    Args:
+        minutes: Of chaos; start and end come on top of it.
+        seed: Of all choices.
+        writers: 2 or 3.
+        folder: Keeps everything, new or empty; by default a temporary one, which stays only if something is wrong.
+        blows: Exactly these, spread over the time; by default random ones.
+        say: Takes a line about what is done.
+    """
+    check_java()
+    with _folder(folder) as place, EmbeddedBroker() as broker:
+        names = STREAMS[:writers]
+        pipeline = load_pipeline(write_pipeline(place.path, broker.bootstrap_servers, names))
+        table = open_table(pipeline)
+        broker.create_topics(dict.fromkeys(names, PARTITIONS))
+        producer = broker.producer(linger_ms=5)
+
+        def send(topic: str, events: list[dict[str, Any]]) -> None:
+            for event in events:
+                producer.produce(topic, json.dumps(event).encode(), partition=event["id"] % PARTITIONS)
+            assert producer.flush(60) == 0, "the embedded broker does not answer"
+
+        rival = service_job(pipeline, COMPACTION)
+        jobs = [*make_jobs(pipeline), replace(rival, name=RIVAL, log=rival.log.with_name(f"{RIVAL}.log"))]
+        assert {job.name for job in jobs} == {*names, COMPACTION, RIVAL, CLEAN}
+        events = {name: Events(name, random.Random(f"{seed} {name}")) for name in names}
+        with Jobs(jobs) as running:
+            soak = _Soak(random.Random(seed), table, running, Lanes(table, names), events, send, say)
+            _torment(soak, minutes * 60, blows)
+            soak.finish()
+        verdict = _judge(soak)
+        place.keep |= bool(verdict.wrong)
+        return verdict
+
+
+def _torment(soak: _Soak, seconds: float, blows: Sequence[str] | None) -> None:
+    """Blow after blow, while messages come."""
+    rate = min(RATE, MAX_MESSAGES / (seconds + START_SECONDS))
+
+    def all_write() -> bool:
+        return all(soak.lanes.reached().values())
+
+    if not soak.until(all_write, START_SECONDS, "the writers' first commits", rate=rate):
+        return
+    end = time.monotonic() + seconds
+    kinds = ["kill writer"] * 3 + ["kill service"] * 3 + ["freeze"] * 2 + ["zombie"] * 2 + ["undo", "restore"]
+    todo = list(blows) if blows is not None else None
+    pause = seconds / (len(todo) + 1) if todo else 0.0
+    next_blow = time.monotonic() + pause
+    while time.monotonic() < end or todo:
+        if time.monotonic() >= next_blow and (todo is None or todo):
+            soak.blow(soak.rng.choice(kinds) if todo is None else todo.pop(0))
+            next_blow = time.monotonic() + (pause or soak.rng.uniform(*CHAOS_SECONDS))
+        soak.step(rate)
+
+
+def _judge(soak: _Soak) -> Verdict:
+    """Compare what there is with what must be."""
+    for name in soak.kept:
+        soak.check_kept(name)
+    table, wrong = soak.table, [*soak.wrong, *soak.jobs.tally.findings]
+    sent = {name: len(own.delivered) for name, own in soak.events.items()}
+    if soak.lanes.events() != sent:
+        wrong.append(f"live commits hold {soak.lanes.events()} events of {sent} messages")
+    wanted = expected(soak.events)
+    wrong += _differences("the table", soak.rows(), wanted)
+    report = table.verify()
+    wrong += [str(finding) for finding in (*report.errors, *report.warnings)]
+    for name in soak.kept:
+        table.release_savepoint(name)
+    table.compact()
+    table.clean(retain=dt.timedelta(0), abandon_after=dt.timedelta(0))
+    wrong += _differences("the table, compacted and cleaned,", Table.open(table.uri).snapshot().to_arrow(), wanted)
+    report = table.verify()
+    wrong += [str(finding) for finding in (*report.errors, *report.warnings)]
+    return Verdict(tuple(dict.fromkeys(wrong)), tuple(_told(soak, services_of(table), sent, len(wanted))))
+
+
+def _differences(what: str, found: Any, wanted: list[dict[str, Any]]) -> list[str]:
+    rows = found if isinstance(found, list) else found.sort_by("id").to_pylist()
+    if rows == wanted:
+        return []
+    mine, theirs = ({row["id"]: row for row in side} for side in (rows, wanted))
+    differing = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+    examples = "; ".join(f"found {mine.get(key)}, wanted {theirs.get(key)}" for key in differing[:3])
+    return [f"{what} differs from the oracle in {len(differing)} of {len(theirs)} rows: {examples}"]
+
+
+def _told(soak: _Soak, done: Services, sent: dict[str, int], rows: int) -> Iterator[str]:
+    tally = soak.jobs.tally
+    yield (
+        f"{tally.kills} SIGKILL, {tally.freezes} SIGSTOP, {tally.zombies} of them replaced while frozen; "
+        f"{tally.restarts} restarts, {tally.fenced} writers fenced"
+    )
+    yield (
+        f"{soak.lanes.commits} commits, {done.compactions} compactions, {done.folds} folds, "
+        f"{done.cleaned_files} files cleaned; {soak.undone} undos ({soak.expired} refused: cleaned already), "
+        f"{soak.restored} restores"
+    )
+    yield f"{sum(sent.values())} messages {sent}, {rows} rows; kept snapshots read {soak.reads} times"
+    for why, count in tally.failures.items():
+        yield f"ended {count} times: {why}"
+
+
+@dataclass
+class _Place:
+    path: Path
+    keep: bool
+
+
+@contextlib.contextmanager
+def _folder(given: Path | None) -> Iterator[_Place]:
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield _Place(given.absolute(), keep=True)
+        return
+    place = _Place(Path(tempfile.mkdtemp(prefix="weft-soak-")), keep=False)
+    try:
+        yield place
+    except BaseException:
+        place.keep = True
+        raise
+    finally:
+        if place.keep:
+            print(f"everything is kept in {place.path}: logs in .weft/pipeline/logs; weft show {place.path}/table")
+        else:
+            # Ignored: a JVM that is just ending may still remove files of its own.
+            shutil.rmtree(place.path, ignore_errors=True)

@@ -1,0 +1,38 @@
+"""A short soak: every kind of blow once, on real processes and a real Spark. Long ones: ``python -m tests.soak``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.soak.run import run_soak
+
+BLOWS = ("kill writer", "kill service", "undo", "zombie", "kill service", "freeze", "restore")
+END_SECONDS = 30.0
+"""For a JVM that was killed and its workers to be gone; they take a moment on an idle machine."""
+
+
+def processes_of(folder: Path) -> Iterator[str]:
+    """Commands of processes that were started for a folder."""
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = command.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended meanwhile
+            continue
+        if str(folder) in text:
+            yield text
+
+
+@pytest.mark.timeout(1200)  # a minute and a half on two idle cores; several JVMs start anew, each at other tests' mercy
+def test_a_pipeline_under_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    verdict = run_soak(0.5, seed=2, writers=2, folder=tmp_path, blows=BLOWS, say=said.append)
+    assert verdict.wrong == (), "\n".join([*said, *verdict.told, *verdict.wrong])
+    assert {line.partition(":")[0] for line in said} == set(BLOWS)
+    deadline = time.monotonic() + END_SECONDS
+    while left := list(processes_of(tmp_path)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
