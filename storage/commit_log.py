@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from storage.clock import Clock
@@ -225,9 +225,13 @@ class CommitLog:
         for key in [key for key in list(cached) if key <= seq]:
             entry = cached.pop(key, None)
             if isinstance(entry, Data):
-                for file in entry.files:
-                    if isinstance(file.index, Sidecar):
-                        self._indexes.pop(file.index.path, None)
+                self.forget_indexes(entry.files)
+
+    def forget_indexes(self, files: Iterable[LogFile]) -> None:
+        """Drop cached indexes of log files that are not read any more."""
+        for file in files:
+            if isinstance(file.index, Sidecar):
+                self._indexes.pop(file.index.path, None)
 
     def _mine(self, entry: Entry) -> bool:
         """Whether the slot holds this very entry, as far as the store answers at all."""

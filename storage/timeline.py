@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from storage.checkpoint import Checkpoints
@@ -18,7 +18,7 @@ from storage.commit_log import CommitLog, lane_entries, new_id, read_table_lane
 from storage.core import cut
 from storage.core.cut import Cut
 from storage.core.entries import Data, Entry, LaneEntry, LogFile, TableEntry
-from storage.core.names import TABLE_LANE, LaneName
+from storage.core.names import TABLE_LANE, LaneName, Path
 from storage.core.slices import LiveFile
 from storage.core.timeline import Lane, TableState, fold_table
 from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, SnapshotExpired, TableError, UnsupportedFormat
@@ -40,6 +40,7 @@ class Timeline:
         self._lock = threading.RLock()
         self.checkpoints = Checkpoints(store)
         self._state: TableState | None = None
+        self._folded: Mapping[Path, LogFile] = {}
 
     def refresh(self) -> TableState:
         """Table state at the newest contiguous prefix of the table lane.
@@ -295,6 +296,9 @@ class Timeline:
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
         indexes = self.log.indexes([file for _, file in live])
+        # Nobody else says when a fold is not read any more; an older snapshot may fetch its index again.
+        known, self._folded = self._folded, {file.file.path: file for _, file in live}
+        self.log.forget_indexes([file for path, file in known.items() if path not in self._folded])
         return [
             LiveFile(TABLE_LANE, fold.slot, 0, file, index, fold.to)
             for (fold, file), index in zip(live, indexes, strict=True)

@@ -27,7 +27,7 @@ FOLD_MUTANTS = {
         (RACES, "-k", "second_is_dropped"),
     ),
     "S11 a fold takes the place of one that reaches further": Mutant(
-        "core/fold_plan.py", "and cut.within(reached, to)", "and bool(to)", (RACES, "-k", "reaches_further")
+        "core/fold_plan.py", "and cut.within(reached, to)", "and bool(to)", (RACES, "-k", "further_in_one_lane")
     ),
     "S11 what a compaction gave up is stated as covered": Mutant(
         "services/fold.py",
@@ -39,7 +39,7 @@ FOLD_MUTANTS = {
         "core/fold_plan.py",
         "folded.parent == (own.cut if own is not None else {})",
         "own is not group",
-        (RACES, "-k", "compaction_did_first"),
+        (RACES, "-k", "compaction_of_less_did_first"),
     ),
     "S18 a fold from before a restore is published after it": Mutant(
         "services/fold.py", "if plan_id not in state.plans:", "if not plan_id:", (RACES, "-k", "restore_kills")

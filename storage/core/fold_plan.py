@@ -74,9 +74,10 @@ def cut_runs(folds: Sequence[GroupFold]) -> Iterator[list[GroupFold]]:
 
 
 def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
-    """Whether a part of a fold up to ``to`` begins where slice and folds end now, and loses nothing that they hold.
+    """Whether a part of a fold up to ``to`` begins where slice and folds end now, and holds more than they do.
 
-    A fold of everything since the slice takes the place of those before it, so it must reach as far as they do.
+    A fold of everything since the slice takes the place of those before it, so it must reach as far as they do; if it
+    reaches no further, it is not worth it.
     """
     group = FileGroup(folded.partition, folded.bits, folded.bucket)
     own = state.slices.get(group)
@@ -85,6 +86,7 @@ def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
         folded.parent == (own.cut if own is not None else {})
         and folded.start in (folded.parent, reached)
         and cut.within(reached, to)
+        and not cut.within(to, reached)
     )
 
 

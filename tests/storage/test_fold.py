@@ -205,6 +205,10 @@ def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str, monkeyp
     assert isinstance(counts.state().folds[0].files[0].index, Sidecar)
     for opened in (counts, Table.open(uri)):
         assert dict(contents(opened, ["id", "n"])) == dict.fromkeys(range(20), 1)
+    # What is not read any more is not remembered.
+    counts.compact()
+    contents(counts)
+    assert counts._timeline.log._indexes == {}
     # What was given up leaves no sidecar of its file behind.
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))

@@ -16,10 +16,23 @@ from storage.core import fold_plan
 from storage.core.entries import Fold
 from storage.errors import CommitUnknown, CorruptData
 from storage.object_store import open_store
+from storage.services.compaction import run_compaction
 from storage.services.fold import run_fold
 from storage.services.plan import abort_plan
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
-from tests.storage.counts import BITS, COUNTS, MANY, count, during, entries, event_rows, fold_files, home, named_files
+from tests.storage.counts import (
+    BITS,
+    COUNTS,
+    MANY,
+    chain,
+    count,
+    during,
+    entries,
+    event_rows,
+    fold_files,
+    home,
+    named_files,
+)
 from tests.storage.shop import contents, new_uri
 
 WAIT_SECONDS = 60
@@ -67,6 +80,18 @@ def test_a_fold_that_a_compaction_did_first_entirely_is_aborted_and_removed(coun
     assert entries(uri)[-1].kind == "ABORT"
     assert counts.state().plans == {}
     assert fold_files(uri) == []
+
+
+def test_file_groups_that_a_compaction_of_less_did_first_are_skipped_too(counts: Table, uri: str) -> None:
+    """BASE before FOLD, with a cut before that of the fold: it holds again what is in the new slice."""
+    count(counts, *range(20))
+    before = counts.snapshot()
+    count(counts, *range(20))
+    store = FaultyStore(open_store(uri))
+    during(store, lambda: run_compaction(counts._timeline, before, lambda _: True))
+    result = other_process(uri, FakeClock(), store).fold()
+    assert (result.done, len(result.skipped)) == ((), 4)
+    assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
 
 
 def test_a_compaction_of_less_than_a_fold_holds_gives_the_fold_up(counts: Table, uri: str) -> None:
@@ -153,19 +178,43 @@ def test_a_fold_of_everything_takes_the_place_of_one_that_reaches_less_far(count
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
 
 
-def test_of_two_folds_upon_the_same_fold_the_second_is_dropped(counts: Table, uri: str) -> None:
+def test_a_fold_does_not_take_the_place_of_one_that_reaches_further_in_one_lane(counts: Table) -> None:
+    """Cuts are ordered lane by lane, so of two snapshots neither may be the older."""
+    for _ in range(2):
+        for lane in ("a", "b"):
+            with counts.writer("events", lane=lane) as writer:
+                writer.append(event_rows(*range(20)))
+    head = counts.state().head
+    first, second = (counts.snapshot(f"cut:1:{head}:{lanes}") for lanes in ("a=4,b=2", "a=2,b=4"))
+    assert len(run_fold(counts._timeline, first).done) == 4
+    assert run_fold(counts._timeline, second).done == ()
+    assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 4)
+
+
+def test_of_two_folds_of_everything_up_to_the_same_cut_the_second_is_dropped(counts: Table, uri: str) -> None:
+    count(counts, *range(20))
+    store = FaultyStore(open_store(uri))
+    during(store, counts.fold)
+    result = other_process(uri, FakeClock(), store).fold()
+    assert (result.done, len(result.skipped)) == ((), 4)
+    assert len(counts.state().folds) == 1
+    assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 1)
+
+
+@pytest.mark.parametrize("further", [False, True])
+def test_of_two_folds_upon_the_same_fold_the_second_is_dropped(counts: Table, uri: str, further: bool) -> None:  # noqa: FBT001
+    """Also if it reaches further, for it holds again what the first holds."""
     count(counts, *MANY)
     counts.fold()
     count(counts, 1)
-    store = FaultyStore(open_store(uri))
-
-    def overtake() -> None:
-        assert counts.fold().done == (home(1),)
+    first = counts.snapshot()
+    if further:
         count(counts, 1)
-
-    during(store, overtake)
+    store = FaultyStore(open_store(uri))
+    during(store, lambda: run_fold(counts._timeline, first))
     assert list(other_process(uri, FakeClock(), store).fold().skipped) == [home(1)]
-    assert dict(contents(counts, ["id", "n"]))[1] == 3
+    assert dict(contents(counts, ["id", "n"]))[1] == 2 + further
+    assert len(chain(counts, home(1))) == 2
 
 
 def test_a_fold_that_does_not_go_on_where_the_last_one_ended_is_corrupt(counts: Table, uri: str) -> None:
