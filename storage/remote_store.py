@@ -157,7 +157,7 @@ class RemoteStore:
                     found = self._fs.find(top, detail=True)
             except FileNotFoundError:
                 return []
-        # What is not below it: an object, or on some servers a folder, of that very name. Names that end with a slash are
+        # Not below it is an object, or on some servers a folder, of that very name. Names that end with a slash are
         # placeholders for folders, made by consoles and other tools.
         prefix = f"{top}/"
         objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")

