@@ -1,14 +1,24 @@
-"""Verify finds nothing wrong with tables that are not."""
+"""Verify finds nothing wrong with tables that are sound, however they came about and whatever happens meanwhile."""
 
 from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table
+from storage.core.names import Path
+from storage.object_store import ObjectStore, open_store
 from storage.services.findings import VerifyReport
+from tests.faulty_store import FakeClock, FaultyStore, other_process
+from tests.storage.damage import shop, verified
 from tests.storage.history import STEPS, History
+from tests.storage.shop import append, new_uri, orders, payments
 from tests.storage.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
 
@@ -38,3 +48,56 @@ def test_a_table_with_any_history_is_sound(steps: list[str]) -> None:
         history.run(step)
     sound(history.table.verify())
     sound(Table.open(history.table.uri).verify(deep=False))
+
+
+class BusyStore(FaultyStore):
+    """Somebody else does something just before one of the calls of a kind."""
+
+    def __init__(self, inner: ObjectStore, kind: str, at: int, action: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._kind, self._at, self._action = kind, at, action
+        self.met = 0
+
+    def _call(self, call: str, path: Path, run: Callable[[], Any]) -> Any:
+        if call == self._kind:
+            if self.met == self._at:
+                self._action()
+            self.met += 1
+        return super()._call(call, path, run)
+
+
+def happen(table: Table, *, clean: bool) -> None:
+    """As much at once as a busy table sees in a minute."""
+    append(table, orders(1, 2, 3, ts=20))
+    table.fold()
+    append(table, payments(1, 2, 3, ts=20), "payments")
+    table.add_column("order", "late", "bigint")
+    with table.writer("orders", lane="late") as writer:
+        writer.append(orders(30))
+    table.compact()
+    table.restore("before")
+    append(table, orders(1, 2, 3, ts=30))
+    table.compact()
+    if clean:
+        table.clean(dt.timedelta(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls", "clean"),
+    [
+        ("list", range(2, 10), False),
+        ("list", range(2, 12, 3), True),
+        ("get", range(0, 60, 15), False),
+        ("open_input", range(0, 18, 6), True),
+    ],
+)
+def test_a_table_that_changes_while_it_is_verified_is_sound(kind: str, calls: range, *, clean: bool) -> None:
+    """Before every listing that matters, and before many reads."""
+    for number in calls:
+        table = shop(new_uri())
+        table.savepoint("before")
+        store = BusyStore(open_store(table.uri), kind, number, functools.partial(happen, table, clean=clean))
+        report = other_process(table.uri, FakeClock(), store).verify()
+        assert report.ok, f"{kind} {number}: {report}"
+        assert store.met > number
+        sound(verified(table))

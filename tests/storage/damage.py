@@ -1,0 +1,156 @@
+"""Doing damage to a table on purpose: entries resealed, files written anew, objects removed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import Table
+from storage.base_file import SliceFileWriter
+from storage.core.entries import Entry, decode_entry
+from storage.core.names import TABLE_LANE, LaneName, Path, lane_folder, slot_path
+from storage.object_store import ObjectStore, open_store
+from storage.services.findings import Finding, VerifyReport
+from tests.faulty_store import FakeClock, other_process
+from tests.storage.shop import SHOP, append, orders, payments
+
+Json = dict[str, Any]
+
+
+class Damage:
+    """One table, and what is done to it behind its back."""
+
+    def __init__(self, table: Table) -> None:
+        self.uri = table.uri
+        self.store: ObjectStore = open_store(table.uri)
+        self.schema = table.schema
+
+    def content(self, path: str) -> bytes:
+        data = self.store.get(Path(path))
+        assert data is not None, path
+        return data
+
+    def overwrite(self, path: str, data: bytes) -> str:
+        self.store.delete(Path(path))
+        self.store.put(Path(path), data)
+        return path
+
+    def remove(self, path: str) -> str:
+        self.content(path)
+        self.store.delete(Path(path))
+        return path
+
+    def flip(self, path: str, part: float = 0.5) -> str:
+        data = bytearray(self.content(path))
+        data[int(len(data) * part)] ^= 0x10
+        return self.overwrite(path, bytes(data))
+
+    def paths(self, folder: str) -> list[str]:
+        return [f"{folder}/{name}" for name, _ in self.store.list(Path(folder))]
+
+    def entries(self, lane: str) -> list[Entry]:
+        count = len(self.store.list(lane_folder(LaneName(lane))))
+        return [
+            decode_entry(self.content(slot_path(LaneName(lane), n)), LaneName(lane), n) for n in range(1, count + 1)
+        ]
+
+    def slot(self, lane: str, kind: str, number: int = -1) -> str:
+        """Path of an entry: the last of its kind, or another one."""
+        own = [entry for entry in self.entries(lane) if entry.kind == kind]
+        return slot_path(LaneName(lane), own[number].seq)
+
+    def edit(self, path: str, change: Callable[[Json], object]) -> str:
+        """Another entry, whose checksum fits."""
+        entry = json.loads(self.content(path))
+        del entry["sha256"]
+        change(entry)
+        return self.overwrite(path, sealed(entry))
+
+    def append(self, lane: str, **changes: object) -> str:
+        """A further entry like the last one of its kind, in its order."""
+        *_, last = self.entries(lane)
+        like = json.loads(self.content(slot_path(LaneName(lane), last.seq)))
+        del like["sha256"]
+        like |= {"seq": last.seq + 1, "prev_id": last.commit_id, "commit_id": "f" * 32, "stamp": last.stamp + 1}
+        path = slot_path(LaneName(lane), last.seq + 1)
+        self.store.put(path, sealed(like | changes))
+        return path
+
+    def edit_slice(self, change: Callable[[Json], object], number: int = 0) -> str:
+        """Another description of a slice in the last BASE."""
+        return self.edit(self.slot(TABLE_LANE, "BASE"), lambda entry: change(entry["slices"][number]))
+
+    def rewrite(self, part: str, change: Callable[[pa.Table], pa.Table], number: int = 0) -> str:
+        """Other rows in the base or shadow of a slice of the last BASE, and an entry that agrees. Path of the file."""
+        base = json.loads(self.content(self.slot(TABLE_LANE, "BASE")))
+        reference = base["slices"][number][part]
+        rows = change(pq.read_table(pa.BufferReader(self.content(reference["path"]))))
+        self.store.delete(Path(reference["path"]))
+        writer = SliceFileWriter(self.store, Path(reference["path"]), self.schema)
+        (batch,) = rows.combine_chunks().to_batches()
+        writer.write(dict(zip(batch.schema.names, batch.columns, strict=True)))
+        written = writer.close()
+        assert written is not None
+        self.edit_slice(lambda file: file.update({part: written.model_dump()}), number)
+        return written.path
+
+
+def sealed(entry: Mapping[str, object]) -> bytes:
+    body = json.dumps(entry, separators=(",", ":")).encode()[:-1]
+    return body + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+def with_column(rows: pa.Table, name: str, values: list[object]) -> pa.Table:
+    number = rows.schema.get_field_index(name)
+    return rows.set_column(number, rows.schema.field(number), pa.array(values, rows.schema.field(number).type))
+
+
+def shop(uri: str) -> Table:
+    """Slices of all kinds, commits that they hold and commits after them.
+
+    Table lane: CREATE, LANE_ADD, LANE_ADD, PLAN, BASE. Lane orders: CLAIM, two commits in the slices, CLAIM, two after
+    them. Lane payments: CLAIM and a commit in the slices.
+    """
+    table = Table.create(uri, SHOP)
+    with table.writer("orders") as writer:
+        writer.append(orders(*range(40)), batch=("q", 0))
+        writer.append(orders(3, 4, 5, 6, op="D", ts=2), batch=("q", 1))
+    append(table, payments(*range(10, 20)), "payments")
+    table.compact()
+    with table.writer("orders") as writer:
+        writer.append(orders(*range(0, 40, 2), ts=5), batch=("q", 2))
+        writer.append(orders(1, 2, op="D", ts=6), batch=("q", 3))
+    return table
+
+
+def verified(table: Table, *, deep: bool = True) -> VerifyReport:
+    return other_process(table.uri, FakeClock()).verify(deep=deep)
+
+
+def wrong(table: Table, *, deep: bool = True) -> list[Finding]:
+    """What is wrong, after checking that it is told well."""
+    report = verified(table, deep=deep)
+    found = [*report.errors, *report.warnings]
+    for finding in found:
+        assert finding.where
+        assert finding.what
+        assert finding.mend
+        assert str(finding) in str(report)
+    assert report.ok == (not found)
+    return found
+
+
+def lane(name: str, seq: int) -> str:
+    return str(slot_path(LaneName(name), seq))
+
+
+def append_table(damage: Damage, **changes: object) -> str:
+    """A further entry of the table lane, with the members that it has and no others."""
+    path = damage.append("", **changes)
+    header = {*("lane", "seq", "epoch", "commit_id", "prev_id", "table_rev", "stamp", "committed_at_ms"), *changes}
+    return damage.edit(path, lambda e: [e.pop(name) for name in list(e) if name not in header])

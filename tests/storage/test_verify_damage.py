@@ -1,0 +1,387 @@
+"""Every kind of damage, done to a real table: verify sees it, says where, and sees nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from storage import Table, checkpoint, commit_log, log_file
+from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, slot_path
+from storage.errors import NotFound
+from storage.object_store import open_store
+from storage.services.findings import MAX_ALIKE, Severity
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from tests.storage.damage import Damage, append_table, lane, shop, verified, wrong
+from tests.storage.shop import SHOP, append, new_uri, orders, payments
+
+
+@pytest.fixture
+def table() -> Table:
+    return shop(new_uri())
+
+
+@pytest.fixture
+def damage(table: Table) -> Damage:
+    return Damage(table)
+
+
+Do = Callable[[Damage], object]
+
+
+def log_of(damage: Damage, number: int = -1) -> str:
+    """The log file of a commit."""
+    (entry,) = [entry for entry in damage.entries("orders") if entry.kind == "DATA"][number:][:1]
+    return entry.files[0].file.path
+
+
+def index(change: Callable[[dict[str, Any]], object]) -> Do:
+    """Another index in the last commit of orders but one."""
+    return lambda d: (
+        d.edit(d.slot("orders", "DATA", -2), lambda entry: change(entry["files"][0]["index"])),
+        log_of(d, -2),
+    )[1]
+
+
+def renamed(damage: Damage) -> str:
+    """The log of the last commit, as if it had been written for the commit before."""
+    path = log_of(damage)
+    other = path.replace("00000000000000000006-", "00000000000000000005-")
+    damage.store.put(Path(other), damage.content(path))
+    damage.remove(path)
+    return damage.edit(lane("orders", 6), lambda e: e["files"][0]["file"].update(path=other))
+
+
+def later(values: list[Any]) -> list[Any]:
+    return [value if value is None else value + 1 for value in values]
+
+
+ENTRIES: dict[str, tuple[Do, list[str]]] = {
+    "a flipped bit in a commit": (lambda d: d.flip(lane("orders", 5)), ["S1"]),
+    "a flipped bit in a claim": (lambda d: d.flip(lane("orders", 4)), ["S1"]),
+    "an empty entry": (lambda d: d.overwrite(lane("orders", 5), b"\n"), ["S1"]),
+    "an entry of another slot": (lambda d: d.overwrite(lane("orders", 6), d.content(lane("orders", 5))), ["S1"]),
+    "a missing entry": (lambda d: d.remove(lane("orders", 5)), ["S2"]),
+    "several missing entries": (lambda d: (d.remove(lane("orders", 4)), d.remove(lane("orders", 5)))[0], ["S2"]),
+    "a replaced entry": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(prev_id="0" * 32)), ["S2"]),
+    "a first entry that follows another": (
+        lambda d: d.edit(lane("orders", 1), lambda e: e.update(prev_id="x")),
+        ["S2"],
+    ),
+    "a commit of a fenced writer": (lambda d: d.append("orders", epoch=1, batch=4, files=[], rows=0), ["S3"]),
+    "a claim that skips one": (lambda d: d.edit(lane("payments", 1), lambda e: e.update(epoch=2)), ["S3", "S3"]),
+    "a claim for no barrier": (lambda d: d.edit(lane("orders", 4), lambda e: e.update(barrier=2)), ["S3"]),
+    "a commit of another stream": (lambda d: d.edit(lane("orders", 5), lambda e: e.update(stream="payments")), ["S5"]),
+    "a batch twice": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(batch=2)), ["S6"]),
+    "a batch that is skipped": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(batch=9)), ["S6"]),
+    "other rows than the files'": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(rows=9)), ["S7"]),
+    "a log named by another slot": (renamed, ["S17"]),
+    "a stamp that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(stamp=5)), ["S13"]),
+    "a commit time that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(committed_at_ms=5)), [""]),
+    "a revision that there is not": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(table_rev=3)), ["S19"]),
+    "a revision that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(table_rev=0)), ["S19"]),
+    "a kind of a newer version": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(kind="TWIST")), [""]),
+}
+TABLE: dict[str, tuple[Do, list[str]]] = {
+    "an epoch": (lambda d: d.edit(lane("", 4), lambda e: e.update(epoch=1)), ["S3"]),
+    "a replaced entry": (lambda d: d.edit(lane("", 4), lambda e: e.update(prev_id="0" * 32)), ["S2"]),
+    "a lane twice": (lambda d: append_table(d, kind="LANE_ADD", name="orders", lane_id=3, stream="orders"), ["S15"]),
+    "a plan of the future": (lambda d: d.edit(lane("", 4), lambda e: e.update(table=4)), ["K1"]),
+    "slices of a plan that was closed": (lambda d: d.edit(lane("", 5), lambda e: e.update(plan_id="x")), ["K3"]),
+    "a slice on top of another one": (lambda d: d.edit_slice(lambda f: f.update(parent={"orders": 1})), ["S10"]),
+    "a slice with another cut": (lambda d: d.edit_slice(lambda f: f["cut"].update(payments=1)), ["S8", "S8"]),
+    "a slice of an unknown revision": (lambda d: d.edit_slice(lambda f: f.update(rev=3)), ["S19"]),
+    "files named by another plan": (lambda d: d.edit(lane("", 5), misnamed(d)), ["S17"]),
+    "a savepoint of the future": (
+        lambda d: append_table(d, kind="SAVEPOINT", name="s", table=9, lanes={}, note=""),
+        ["S9"],
+    ),
+    "a clean of the future": (lambda d: append_table(d, kind="CLEAN_INTENT", keep=9), ["S16"]),
+    "an end of no barrier": (lambda d: append_table(d, kind="DONE", intent=2, heads={}), ["S2"]),
+    "a slice that was left out": (
+        lambda d: (d.edit(lane("", 5), lambda e: e["slices"].pop()), lane("orders", 2))[1],
+        ["S8", "S8", "S8"],
+    ),
+}
+
+
+def misnamed(damage: Damage) -> Callable[[dict[str, Any]], None]:
+    def change(entry: dict[str, Any]) -> None:
+        file = entry["slices"][0]["base"]
+        path = file["path"].replace("00000000000000000004-", "00000000000000000002-")
+        damage.store.put(path, damage.content(file["path"]))
+        damage.store.delete(file["path"])
+        file["path"] = path
+
+    return change
+
+
+FILES: dict[str, tuple[Do, list[str]]] = {
+    "a flipped bit in a block": (lambda d: d.flip(log_of(d), 0.4), ["S7"]),
+    "a flipped bit in a log's footer": (lambda d: d.flip(log_of(d), 0.99), ["S7"]),
+    "a missing log": (lambda d: d.remove(log_of(d)), ["S7"]),
+    "a log that was cut off": (lambda d: d.overwrite(log_of(d), d.content(log_of(d))[:-9]), ["S7"]),
+    "a flipped bit in a base": (lambda d: d.flip(d.paths("base")[0], 0.1), ["S7"]),
+    "a flipped bit in a base's footer": (lambda d: d.flip(d.paths("base")[0], 0.99), ["S7"]),
+    "a missing base": (lambda d: d.remove(d.paths("base")[0]), ["S7"]),
+    "a base that was cut off": (lambda d: d.overwrite(d.paths("base")[0], d.content(d.paths("base")[0])[:99]), ["S7"]),
+    "a missing shadow": (lambda d: d.remove(d.paths("shadow")[0]), ["S7"]),
+    "a flipped bit in a shadow": (lambda d: d.flip(d.paths("shadow")[0], 0.2), ["S7"]),
+}
+INDEXES: dict[str, tuple[Do, list[str]]] = {
+    "keys in another bucket's piece": (index(lambda i: i["pieces"].update(bucket=[0, 2, 1, 3])), ["S15"]),
+    "keys of another bucket": (index(lambda i: i["pieces"]["rows"].__setitem__(slice(0, 2), [1, 8])), ["S7"]),
+    "deletes that are none": (index(lambda i: i["pieces"]["deletes"].__setitem__(0, 1)), ["S7"]),
+    "another range of keys": (index(lambda i: i["blocks"].update(key_max=later(i["blocks"]["key_max"]))), ["S12"]),
+    "another range of versions": (index(lambda i: i["blocks"]["ordering_min"].update({"1": [4]})), ["S12"]),
+    "no range of versions": (index(lambda i: i["blocks"].update(ordering_min={})), ["S12"]),
+    "another checksum of a block": (index(lambda i: i["blocks"].update(crc32=later(i["blocks"]["crc32"]))), ["S7"]),
+    "fewer blocks": (index(lambda i: i["blocks"].update(rows=[])), ["S7"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("do", "invariants"),
+    [pytest.param(*case, id=name) for kind in (ENTRIES, TABLE, FILES, INDEXES) for name, case in kind.items()],
+)
+def test_damage_is_found_and_nothing_else(table: Table, damage: Damage, do: Do, invariants: list[str]) -> None:
+    where = do(damage)
+    found = wrong(table)
+    assert [finding.invariant for finding in found] == invariants, "\n".join(map(str, found))
+    assert any(str(where).removesuffix(".json") in finding.where for finding in found)
+
+
+def test_deletes_that_the_index_counts_wrongly_in_two_places(table: Table, damage: Damage) -> None:
+    """The sums agree, the pieces do not."""
+
+    def change(entry: dict[str, Any]) -> None:
+        deletes = entry["files"][0]["index"]["pieces"]["deletes"]
+        deletes[0], deletes[1] = deletes[0] - 1, deletes[1] + 1
+
+    damage.edit(damage.slot("orders", "DATA", 0), change)
+    assert wrong(table) == []  # slices hold that commit: nobody reads its log any more
+    damage.edit(damage.slot("orders", "DATA", 2), change)
+    assert [finding.invariant for finding in wrong(table)] == ["S14"]
+
+
+def test_a_lane_id_that_is_given_twice(table: Table, damage: Damage) -> None:
+    path = damage.edit(lane("", 3), lambda e: e.update(lane_id=1))
+    first, *others = wrong(table)
+    assert (first.invariant, first.where) == ("S13", path)
+    assert {finding.invariant for finding in others} == {"S5"}  # rows can no longer be traced to their commits
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_sizes_alone_show_what_is_missing_or_cut_off(table: Table, damage: Damage, name: str) -> None:
+    where = FILES[name][0](damage)
+    found = [finding.where for finding in wrong(table, deep=False)]
+    assert found == ([] if "flipped" in name else [where])
+
+
+def test_the_end_of_a_lane_that_is_gone_is_missed_where_slices_hold_it(table: Table, damage: Damage) -> None:
+    for seq in (6, 5, 4, 3):
+        damage.remove(lane("orders", seq))
+    found = wrong(table)
+    assert {finding.invariant for finding in found} == {"S4", "S5"}
+    assert {"lane 'orders'"}.issuperset({f.where for f in found if f.invariant == "S4" and "slice" not in f.where})
+
+
+def test_a_commit_after_the_end_of_a_closed_lane(table: Table, damage: Damage) -> None:
+    commit = damage.entries("orders")[5].model_dump()
+    closed = table.close_lane("orders")
+    own = ("kind", "stream", "query_id", "rows_ignored", "source")
+    append_lane(damage, "orders", rows=0, files=[], batch=4, **{name: commit[name] for name in own})
+    (finding,) = wrong(table)
+    assert (finding.invariant, finding.where) == ("S4", lane("orders", closed + 1))
+
+
+def append_lane(damage: Damage, name: str, **changes: object) -> str:
+    path = damage.append(name, **changes)
+    return damage.edit(path, lambda e: [e.pop(member, None) for member in ("owner", "barrier")])
+
+
+def test_a_barrier_that_ends_elsewhere_than_its_claims(table: Table, damage: Damage) -> None:
+    closed = table.close_lane("orders")
+    path = damage.edit(damage.slot("", "DONE"), lambda e: e.update(heads={"orders": closed + 3}))
+    (finding,) = wrong(table)
+    assert (finding.invariant, finding.where) == ("S18", path)
+
+
+def test_a_lane_that_the_table_does_not_know(table: Table, damage: Damage) -> None:
+    damage.store.put(slot_path(LaneName("stray"), 1), damage.content(lane("orders", 1)))
+    assert [(f.invariant, f.where) for f in wrong(table)] == [("S5", "_weft/timeline/lanes/stray")]
+
+
+def test_a_file_that_only_a_savepoint_needs_is_missed(table: Table, damage: Damage) -> None:
+    table.savepoint("keep")
+    table.compact()
+    newest = {file.path for own in table.state().slices.values() for file in (own.base, own.shadow) if file}
+    older = next(path for path in damage.paths("base") if path not in newest)
+    damage.flip(older)
+    (finding,) = wrong(table)
+    assert (finding.invariant, finding.where) == ("S7", older)
+    damage.remove(older)
+    (finding,) = wrong(table, deep=False)
+    assert (finding.invariant, finding.where) == ("S7", older)
+
+
+def test_a_damaged_entry_of_the_table_lane_ends_what_is_known(table: Table, damage: Damage) -> None:
+    """What follows from what cannot be read is not told as damage of its own."""
+    table.compact()
+    append(table, payments(1), "payments")
+    table.compact()
+    path = damage.flip(lane("", 5))
+    damage.remove(log_of(damage))
+    found = wrong(table)
+    assert [(finding.invariant, finding.where) for finding in found] == [("S1", path), ("S7", log_of(damage))]
+    assert any("was checked up to there" in finding.what for finding in verified(table).infos)
+
+
+def test_a_checkpoint_tells_what_follows_a_damaged_entry(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 6)
+    damage = Damage(table)
+    table.compact()
+    append(table, payments(1), "payments")
+    table.compact()
+    path = damage.flip(lane("", 5))
+    (base, *_) = [file.base for file in table.state().slices.values() if file.base]
+    damage.flip(base.path)
+    found = wrong(table)
+    assert [(finding.invariant, finding.where) for finding in found] == [("S1", path), ("S7", base.path)]
+
+
+def test_a_table_of_which_nothing_can_be_read(table: Table, damage: Damage) -> None:
+    damage.flip(lane("", 1))
+    assert [finding.invariant for finding in wrong(table)] == ["S1", "S2"]
+
+
+def test_there_must_be_a_table() -> None:
+    table = Table.create(new_uri(), SHOP)
+    Damage(table).remove(lane("", 1))
+    with pytest.raises(NotFound):
+        other_process(table.uri, FakeClock()).verify()
+
+
+def test_lists_and_indexes_in_sidecars_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 10)
+    monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 10)
+    table = shop(new_uri())
+    damage = Damage(table)
+    assert wrong(table) == []
+    (slices,) = damage.paths("_weft/index/_table")
+    before = damage.content(slices)
+    for do in (damage.flip, damage.remove):
+        do(slices)
+        assert [(f.invariant, f.where) for f in wrong(table)] == [("S7", slices)]
+        damage.store.put(slices, before)
+    *_, newest = damage.paths("_weft/index/orders")
+    damage.flip(newest)
+    assert [(f.invariant, f.where) for f in wrong(table)] == [("S7", newest)]
+    damage.remove(newest)
+    assert [(f.invariant, f.where) for f in wrong(table, deep=False)] == [("S7", newest)]
+
+
+def test_checkpoints_are_compared_with_the_replay(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 2)
+    monkeypatch.setattr(checkpoint, "LANE_EVERY", 2)
+    damage = Damage(table)
+    table.savepoint("one")
+    append(table, orders(7), "orders")
+    assert verified(table).checked["checkpoints"] == 2
+    for own in (TABLE_LANE, LaneName("orders")):
+        (path,) = damage.paths(checkpoint_folder(own))
+        before = damage.content(path)
+        damage.overwrite(path, before[:-5] + b"12345")
+        assert [(f.severity, f.where) for f in wrong(table)] == [(Severity.WARNING, path)]
+        damage.overwrite(path, _another(before, stamp=1))
+        (finding,) = wrong(table)
+        assert (finding.severity, finding.where) == (Severity.ERROR, path)
+        assert "delete" in finding.mend
+        damage.overwrite(path, _another(before, head_id="0" * 32))
+        (finding,) = wrong(table)
+        assert finding.where == path
+        damage.remove(path)
+    assert wrong(table) == []
+
+
+def _another(data: bytes, **changes: object) -> bytes:
+    """The checkpoint with other members, and a digest that fits."""
+    body = json.dumps(json.loads(data.partition(b"\n")[2]) | changes).encode()
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def test_folds_are_checked_like_logs_and_like_slices(table: Table) -> None:
+    append(table, payments(1, 2, 3, ts=4), "payments")
+    table.fold()
+    damage = Damage(table)
+    assert wrong(table) == []
+    path = damage.slot("", "FOLD")
+    before = damage.content(path)
+    for change, invariants in (
+        (lambda e: e["file_groups"][0].update(start={"orders": 1}), ["S11"]),
+        (lambda e: e["file_groups"].pop(), ["S8", "S8", "S11"]),
+        (lambda e: e["to"].update(orders=5), ["S8", "S8", "S8"]),
+        (lambda e: e["files"][0]["index"]["pieces"]["deletes"].__setitem__(0, 9), ["S7"]),
+        (lambda e: e["files"][0]["index"]["blocks"].update(key_min=[5]), ["S12"]),
+        (lambda e: e["files"][0].update(form="event"), ["S7"]),
+    ):
+        damage.edit(path, change)
+        assert [finding.invariant for finding in wrong(table)] == invariants, "\n".join(map(str, wrong(table)))
+        damage.overwrite(path, before)
+    (file,) = damage.paths("log/_fold")
+    damage.flip(file)
+    assert [(f.invariant, f.where) for f in wrong(table)] == [("S7", file)]
+
+
+def test_what_is_no_damage_is_only_told(table: Table, damage: Damage) -> None:
+    store = FaultyStore(open_store(table.uri))
+    dying = other_process(table.uri, FakeClock(), store)
+    dying.state()
+    damage.store.put("base/b02-00000/README", b"?")
+    damage.store.put("log/orders/0000000001-00000000000000000003-00000-" + "a" * 32 + ".arrow", b"orphan")
+    append_table(damage, kind="PLAN", plan_id="p" * 32, table=5, cut={"orders": 6, "payments": 2}, file_groups=1)
+    report = verified(table)
+    assert report.ok
+    assert not report.errors
+    told = "\n".join(finding.what for finding in report.infos)
+    assert "1 files, 6 bytes that nobody needs: 1 log" in told
+    assert "README" in told
+    assert "has not ended" in told
+
+
+def test_a_report_is_told_in_words_and_bounded(table: Table, damage: Damage) -> None:
+    seen: list[tuple[int, int]] = []
+    report = table.verify(progress=lambda done, total: seen.append((done, total)))
+    assert "nothing is wrong" in str(report)
+    assert "13 entries" in str(report)
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] > 13
+    with table.writer("payments") as writer:
+        for number in range(MAX_ALIKE + 20):
+            writer.append(payments(number))
+    for seq in range(4, MAX_ALIKE + 24):
+        damage.edit(lane("payments", seq), lambda e: e.update(rows=7))
+    report = verified(table)
+    assert len(report.errors) == MAX_ALIKE
+    assert report.omitted == 20
+    assert "20 more" in str(report)
+
+
+def test_a_table_that_is_cleaned_meanwhile_misses_nothing(table: Table) -> None:
+    append(table, orders(1, ts=20))
+    table.compact()
+    store = FaultyStore(open_store(table.uri))
+    looked = []
+
+    def clean() -> None:
+        looked.append(table.clean(dt.timedelta(0)).files)
+
+    store.faults.append(Fault("list", "base", action=clean))
+    report = other_process(table.uri, FakeClock(), store).verify()
+    assert looked[0] > 0
+    assert report.ok, str(report)
+    assert any("verify again" in finding.mend for finding in report.infos)
