@@ -100,6 +100,15 @@ class TestRetention:
         assert (again.files, again.keep, table.state().head) == (0, first.cut.table, head)
         assert "nothing can be given up" in again.reason
 
+    def test_commits_of_one_writer_on_both_sides_of_a_compaction(self, table: Table) -> None:
+        with table.writer("orders") as writer:
+            writer.append(orders(*ALL, status="first"))
+            table.compact()
+            writer.append(orders(*ALL, status="second", ts=2))
+            expected = contents(table)
+            assert table.clean(NOW).deleted["log"].files == 1
+            assert contents(table) == expected
+
     @pytest.mark.parametrize(
         ("arguments", "what"),
         [
@@ -266,10 +275,15 @@ class TestKeepers:
         result = table.clean(NOW)
         assert (result.files, result.foreign_files) == (0, 3)
 
-    def test_the_target_of_an_open_restore_is_kept(self, table: Table, uri: str) -> None:
+    @pytest.mark.parametrize("void", [False, True])
+    def test_the_target_of_an_open_restore_is_kept(self, table: Table, uri: str, *, void: bool) -> None:
+        append(table, orders(1, status="zeroth"))
+        table.savepoint("zeroth")
         append(table, orders(*ALL, status="first"))
         table.savepoint("good")
         answer = contents(table)
+        if void:  # what the target shows is void now
+            table.restore("zeroth")
         compacted(table, "bad", 2)
         store = FaultyStore(open_store(uri))
         store.faults.append(Fault("put_if_absent", "lanes/", times=FOREVER, error=PermissionError("killed")))
