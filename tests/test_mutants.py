@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.evolution_mutants import EVOLUTION_MUTANTS
 from tests.fold_mutants import FOLD_MUTANTS
 from tests.mode_mutants import MODE_MUTANTS
 from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
@@ -163,7 +164,7 @@ PROTOCOL_MUTANTS = {
     ),
 }
 
-MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS, **FOLD_MUTANTS}
+MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS, **FOLD_MUTANTS, **EVOLUTION_MUTANTS}
 
 
 def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
