@@ -47,7 +47,6 @@ _MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
-_LOG_FILE: Final = re.compile(r"(\d{10})-(\d{20})-(\d{5})-([0-9a-f]{32})\.(?:arrow|json)")
 _BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
 
 
@@ -134,12 +133,6 @@ def checkpoint_path(lane: LaneName, head: int, uuid: str) -> Path:
 def parse_slot(file_name: str) -> int | None:
     match = _SLOT.fullmatch(file_name)
     return int(match.group(1)) if match else None
-
-
-def parse_log_file(file_name: str) -> tuple[int, int] | None:
-    """(epoch, target seq) of the name of a log file or of its sidecar, or None for a name that is not one."""
-    match = _LOG_FILE.fullmatch(file_name)
-    return (int(match.group(1)), int(match.group(2))) if match else None
 
 
 def parse_by_slot(file_name: str) -> int | None:

@@ -161,6 +161,12 @@ class TestKeepers:
         table.clean(NOW)
         assert stored(table) == used(table.snapshot())
 
+    def test_a_lane_that_was_added_after_the_oldest_kept_state_keeps_its_logs(self, table: Table) -> None:
+        compacted(table, "first", 1)
+        append(table, payments(1, paid=7.0), "payments")
+        assert table.clean(NOW).deleted["log"].files == 1
+        assert contents(table)[1] == (1, "first", 1, 7.0, 1)
+
     def test_a_restore_to_a_savepoint_finds_all_its_files(self, table: Table) -> None:
         append(table, orders(*ALL, status="first"))
         table.compact()

@@ -170,6 +170,7 @@ class TestWhatIsVoid:
         before = table.snapshot()
         rows = contents(table)
         table.restore("one")
+        append(table, orders(3))
         assert table.clean(dt.timedelta(days=1)).files == 0
         assert contents(table, as_of=str(before.cut)) == rows
         result = table.clean(NOW)
@@ -177,7 +178,7 @@ class TestWhatIsVoid:
         assert stored(table) == used(table.snapshot())
         with pytest.raises(SnapshotExpired):
             table.snapshot(str(before.cut))
-        assert [row[0] for row in contents(table)] == [1]
+        assert [row[0] for row in contents(table)] == [1, 3]
 
     def test_a_restore_that_is_taken_back_finds_what_it_made_void(self, table: Table) -> None:
         append(table, orders(1))

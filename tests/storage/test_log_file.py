@@ -45,7 +45,8 @@ def test_a_log_file_is_an_ipc_file_with_the_documented_columns_and_field_ids() -
     assert not reader.schema.field("id").nullable
     assert sorted(reader.read_all().column("id").to_pylist()) == [1, 1, 2, 3]
     assert file.columns == reader.schema.names
-    assert names.parse_log_file(file.file.path.rsplit("/", 1)[1]) == (1, 2)
+    place = names.parse_path(file.file.path)
+    assert place == names.Place(names.Kind.LOG, names.LaneName("orders"), epoch=1, slot=2)
 
 
 def test_a_composite_key_has_its_hidden_column_first() -> None:

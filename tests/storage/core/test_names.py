@@ -1,0 +1,55 @@
+"""What is built is parsed back, and nothing else is taken for ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.core import names
+from storage.core.names import TABLE_LANE, Kind, LaneName, Path, Place
+
+ID = "0123456789abcdef" * 2
+ORDERS = LaneName("orders")
+LOG = names.log_path(ORDERS, 3, 7, 2, ID)
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        (names.slot_path(TABLE_LANE, 7), Place(Kind.ENTRY, slot=7)),
+        (names.slot_path(ORDERS, 7), Place(Kind.ENTRY, ORDERS, slot=7)),
+        (LOG, Place(Kind.LOG, ORDERS, epoch=3, slot=7)),
+        (names.log_index_path(LOG), Place(Kind.LOG_INDEX, ORDERS, epoch=3, slot=7)),
+        (names.fold_path(9, ID), Place(Kind.FOLD, slot=9)),
+        (names.log_index_path(names.fold_path(9, ID)), Place(Kind.FOLD_INDEX, slot=9)),
+        (names.base_path("day=1%2F2/b04-00003", 9, ID), Place(Kind.BASE, slot=9)),
+        (names.shadow_path("b04-00003", 9, ID), Place(Kind.SHADOW, slot=9)),
+        (names.table_index_path(9, ID), Place(Kind.TABLE_INDEX, slot=9)),
+        (names.checkpoint_path(TABLE_LANE, 9, ID), Place(Kind.CHECKPOINT, slot=9)),
+        (names.checkpoint_path(ORDERS, 9, ID), Place(Kind.CHECKPOINT, ORDERS, slot=9)),
+        (names.pin_path(ID), Place(Kind.PIN)),
+        (names.heartbeat_path(ORDERS, 3, 12345, ID), Place(Kind.HEARTBEAT, ORDERS, epoch=3, at_ms=12345)),
+        (f"{names.PROBES}/{ID}", Place(Kind.PROBE)),
+    ],
+)
+def test_a_path_says_what_it_is(path: str, place: Place) -> None:
+    assert names.parse_path(Path(path)) == place
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "base/notes.txt",
+        f"base/{9:020d}-{ID}.parquet",  # in no file group
+        LOG.replace("log/orders", "log"),
+        LOG.replace("orders", "or ders"),
+        LOG.replace(".arrow", ".json"),
+        LOG.upper(),
+        f"{LOG}.bak",
+        f"backup/{LOG}",
+        names.slot_path(ORDERS, 7).replace("lanes", "Lanes"),
+        names.pin_path("no-id"),
+    ],
+)
+def test_what_is_none_of_ours_says_nothing(path: str) -> None:
+    assert names.parse_path(Path(path)) is None

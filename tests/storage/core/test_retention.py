@@ -1,0 +1,62 @@
+"""Spans of entries, against sets of numbers; which checkpoints and heartbeats stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.core.names import Kind, LaneName, Path, Place
+from storage.core.retention import LaneEnd, Spans, contains, entry_may_come, joined, kept_checkpoints, newest_heartbeat
+from storage.core.retention import without as less
+
+TOP = 12
+spans = st.lists(
+    st.tuples(st.integers(0, TOP), st.integers(0, TOP)).map(lambda pair: (min(pair), max(pair))), max_size=5
+)
+
+
+def members(given_spans: Sequence[tuple[int, int]]) -> set[int]:
+    return {seq for after, until in given_spans for seq in range(after + 1, until + 1)}
+
+
+def check(made: Spans, expected: set[int]) -> None:
+    assert members(made) == expected
+    assert {seq for seq in range(TOP + 2) if contains(made, seq)} == expected
+    flat = [number for span in made for number in span]
+    assert flat == sorted(set(flat)), "ascending, and apart"
+
+
+@given(spans, spans)
+def test_spans_are_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    check(joined(first, second), members(first) | members(second))
+    check(less(joined(first, ()), second), members(first) - members(second))
+
+
+def test_an_entry_may_come_into_a_free_slot_under_the_claim_that_holds() -> None:
+    end = LaneEnd(head=5, epoch=3)
+    may = {(slot, epoch) for slot in (4, 5, 6, 7) for epoch in (2, 3, 4) if entry_may_come(_log(epoch, slot), end)}
+    assert may == {(6, 3), (6, 4), (7, 3), (7, 4)}
+
+
+def test_the_newest_checkpoints_stay_and_the_best_for_what_is_read() -> None:
+    heads = [10, 20, 30, 40, 50]
+    assert kept_checkpoints(heads) == {40, 50}
+    assert kept_checkpoints(heads, [35, 9, 10]) == {10, 30, 40, 50}
+    assert kept_checkpoints([7, 7]) == {7}
+    assert kept_checkpoints([], [3]) == frozenset()
+
+
+def test_one_heartbeat_stays_and_none_of_a_fenced_writer() -> None:
+    said = {"x": (3, 1), "y": (3, 2), "z": (2, 9)}
+    beats = {
+        Path(name): Place(Kind.HEARTBEAT, LaneName("a"), epoch=epoch, at_ms=at_ms)
+        for name, (epoch, at_ms) in said.items()
+    }
+    assert newest_heartbeat(beats, LaneEnd(5, 3)) == "y"
+    assert newest_heartbeat(beats, LaneEnd(9, 4)) is None
+
+
+def _log(epoch: int, slot: int) -> Place:
+    return Place(Kind.LOG, LaneName("a"), epoch=epoch, slot=slot)
