@@ -190,6 +190,16 @@ class TestWhatIsVoid:
         table.restore("two")
         assert [row[0] for row in contents(table)] == [1, 2]
 
+    def test_a_restore_behind_what_is_kept_brings_its_files_with_it(self, table: Table) -> None:
+        append(table, orders(1, status="log"))
+        table.savepoint("one")
+        compacted(table, "second", 2)
+        table.clean(NOW)
+        table.restore("one")
+        table.release_savepoint("one")
+        assert table.clean(dt.timedelta(days=1)).files == 0
+        assert [row[1] for row in contents(table)] == ["log"]
+
     def test_an_undo_finds_the_slices_from_before(self, table: Table, clock: FakeClock) -> None:
         compacted(table, "first", 1)
         clock.time_ms += HOUR_MS
