@@ -11,9 +11,10 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from storage.core.names import LaneName
-from storage.errors import Fenced, InvalidInput
+from storage.errors import Fenced, GapError, InvalidInput
 from storage.writer import Commit
 from streams.kafka.errors import DataLoss, SourceUnavailable
+from streams.resume import GAP_HINT
 from streams.sink import CommitReport
 from streams.status import Ending, Report, Reporter, describe, ending_of
 from streams.writer_job import Progress, failure_of, messages_behind
@@ -85,6 +86,14 @@ def test_an_error_of_ours_is_found_in_sparks() -> None:
     assert isinstance(found, Fenced)
     assert (found.message, found.hint) == (original.message, original.hint)
     assert ending_of(found) is Ending.FENCED
+
+
+def test_a_checkpoint_that_is_ahead_of_the_table_is_the_operators_to_mend() -> None:
+    original = GapError("the table was restored: batches 4 to 6 count as never sent", hint=GAP_HINT)
+    found = failure_of(wrapped(f"storage.errors.GapError: {original}"))
+    assert isinstance(found, GapError)
+    assert ending_of(found) is Ending.REFUSED, "it is not tried again and again"
+    assert "resume: table" in describe(found)
 
 
 def test_of_several_errors_the_last_raised_is_told() -> None:

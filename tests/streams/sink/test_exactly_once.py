@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,18 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import QueryIdleEvent
 
 from storage import Table
 from storage.core.entries import Claim, Data
+from storage.core.names import LaneName
 from storage.errors import Conflict
+from storage.heartbeat import EVERY_MS, newest_heartbeats
+from storage.object_store import open_store
 from storage.table import _timeline
-from streams.sink import CommitReport, write_batch, write_stream
+from streams.sink import CommitReport, _Attend, write_batch, write_stream
+from tests.faulty_store import FakeClock
+from tests.streams.sink.conftest import CONFIG
 from tests.streams.sink.rig import COLUMNS, WAIT_SECONDS, Feed, event, log_files, rows, run
 
 pytestmark = pytest.mark.timeout(180)
@@ -315,3 +323,23 @@ def test_the_writer_is_closed_however_the_query_ends(
     stopped.stop()
     assert len(made) == 3
     wait_until(lambda: not any(writer._open for writer in made))
+
+
+def test_a_writer_without_messages_says_that_it_is_alive(spark: SparkSession, tmp_path: Path) -> None:
+    clock = FakeClock()
+    table = Table.create(tmp_path / "table", CONFIG, clock=clock)
+
+    def last_sign() -> int | None:
+        beat = newest_heartbeats(open_store(table.uri)).get(LaneName("orders"))
+        return None if beat is None else beat.at_ms
+
+    run_id, other = uuid.uuid4(), uuid.uuid4()
+    with contextlib.ExitStack() as end:
+        listener = _Attend(spark, str(run_id), end.enter_context(table.writer("orders")), end)
+        first = last_sign()
+        clock.time_ms += 10 * EVERY_MS
+        listener.onQueryIdle(QueryIdleEvent(uuid.uuid4(), other, "2026-01-01T00:00:00Z"))
+        assert last_sign() == first
+        listener.onQueryIdle(QueryIdleEvent(uuid.uuid4(), run_id, "2026-01-01T00:00:00Z"))
+        assert last_sign() == clock.time_ms
+    assert last_sign() is None, "one that leaves in order takes it back"
