@@ -257,13 +257,16 @@ class _Run:
             self._publish(last=last)
 
     def abort(self, reason: str) -> None:
-        """Say that the plan is dead, and remove what was written for it but not published."""
+        """Say that the plan is dead, and remove what was written for it and never offered to the log.
+
+        What was offered may be there, whatever failed afterwards: cleaning knows.
+        """
         if abort_plan(self._timeline, self._plan_id, reason):
-            # Only now: no BASE of this plan can come any more that would refer to them.
             for made in self._waiting:
                 self._remove(made)
 
     def _publish(self, *, last: bool) -> None:
+        offered, self._waiting, self._waiting_bytes = self._waiting, [], 0
         kept: list[SliceFile] = []
         reason = "another compaction published a newer slice first"
 
@@ -274,7 +277,7 @@ class _Run:
             if self._plan_id not in state.plans:
                 reason = GIVEN_UP
                 return None
-            kept.extend(made for made in self._waiting if self._is_current(state, made))
+            kept.extend(made for made in offered if self._is_current(state, made))
             header = self._timeline.header(state)
             if kept:
                 slices = self._timeline.log.in_place_or_sidecar(header["seq"], kept)
@@ -285,7 +288,7 @@ class _Run:
             return None
 
         self._timeline.publish(build)
-        for made in self._waiting:
+        for made in offered:
             group = FileGroup(made.partition, made.bits, made.bucket)
             if made in kept:
                 self.done.append(group)
@@ -295,7 +298,6 @@ class _Run:
             else:
                 self.skipped[group] = reason
                 self._remove(made)
-        self._waiting, self._waiting_bytes = [], 0
 
     def _is_current(self, state: TableState, made: SliceFile) -> bool:
         newest = state.slices.get(FileGroup(made.partition, made.bits, made.bucket))
