@@ -179,7 +179,7 @@ class Judge:
         if not self.damaged:
             if not report.ok:
                 raise Violation(f"verify finds what is not wrong: {report}")
-        elif damaged and report.deep and self.history.needs.is_read(damaged[0]) and not _tells(report, damaged):
+        elif damaged and report.deep and self.history.needs.is_verified(damaged[0]) and not _tells(report, damaged):
             raise Violation(f"verify does not find {damaged}: {report}")
 
     def excuse(self, error: CorruptData) -> None:

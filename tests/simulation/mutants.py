@@ -29,6 +29,7 @@ class Mutant:
 
 
 _COMPACTION = "storage.services.compaction"
+_CLEAN = "storage.services.clean"
 
 MUTANTS: Mapping[str, Mutant] = {
     "S1 a slot is overwritten": Mutant(
@@ -79,6 +80,11 @@ MUTANTS: Mapping[str, Mutant] = {
     "S6 void batches count": Mutant(
         "storage.core.lane_state:LaneState.add", "is_void(self.void, entry.seq)", "is_void((), entry.seq)"
     ),
+    "S6 a checkpoint of before a restore is used": Mutant(
+        "storage.checkpoint:Checkpoints.newest_lane",
+        "lambda state: agreed(void, state.void, state.head)",
+        "lambda state: True",
+    ),
     "S7 an entry comes before its files": Mutant("storage.log_file:put_log_file", "store.put(path, data)", "pass"),
     "S8 a snapshot sees what comes after it": Mutant(
         "storage.timeline:Timeline.live_files", "(start.get(lane, 0), until) for", "(start.get(lane, 0), None) for"
@@ -115,6 +121,41 @@ MUTANTS: Mapping[str, Mutant] = {
         "return np.asarray(transform.bucket(one_array(columns[0]), 1 << bits)).astype(np.int32)",
         "return (np.arange(len(columns[0])) & (1 << bits) - 1).astype(np.int32)",
     ),
+    "S16 a savepoint keeps nothing": Mutant(
+        f"{_CLEAN}:_held", '*(("savepoint", name, kept.at) for name, kept in state.savepoints.items()),', ""
+    ),
+    "S16 an open compaction keeps nothing": Mutant(
+        f"{_CLEAN}:_held", '*(("compaction", plan_id, plan.at) for plan_id, plan in state.plans.items()),', ""
+    ),
+    "S16 a pin keeps nothing": Mutant(f"{_CLEAN}:_held", "own.pin.expires_at_ms > now", "own.pin.expires_at_ms < 0"),
+    "S16 a pin is not checked against cleaning": Mutant(
+        "storage.snapshot:Snapshot.pinned", "check_promised(self._timeline.refresh(), self._cut)", "pass"
+    ),
+    "S16 the target of an open restore is not needed": Mutant(f"{_CLEAN}:_needed", "needed.add_target(judged)", "pass"),
+    "S16 a lane that came later is not needed": Mutant(
+        "storage.core.retention:Needed.add_entry", "case Done() | LaneAdd():", "case Done():"
+    ),
+    "S16 a savepoint is made of what was given up": Mutant(
+        "storage.services.savepoints:make_savepoint", "check_promised(state, at)", "pass"
+    ),
+    "S16 a compaction begins from what was given up": Mutant(
+        "storage.services.plan:publish_plan", "if at.table < state.keep:", "if at.table < 0:"
+    ),
+    "S16 a restore goes back to what was given up": Mutant(
+        "storage.services.restore:restore", "check_promised(state, at)", "pass"
+    ),
+    "S16 a reader takes what was given up for lost": Mutant(
+        "storage.expiry:reading", "if state.keeps(at) or", "if True or"
+    ),
+    "S17 files of commits to come are garbage": Mutant(
+        "storage.core.retention:entry_may_come", "return place.slot > end.head and", "return False and"
+    ),
+    "S17 files of open compactions are garbage": Mutant(
+        "storage.core.retention:plan_may_publish", "or place.slot in open_plans", ""
+    ),
+    "L3 files of fenced writers are no garbage": Mutant(
+        "storage.core.retention:entry_may_come", "and place.epoch >= end.epoch", ""
+    ),
     "S18 void commits are read": Mutant(
         "storage.timeline:Timeline.live_files", "and not cut.is_void(spans, entry.seq)", ""
     ),
@@ -139,6 +180,9 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "S19 a writer keeps the revision of its claim": Mutant(
         "storage.writer:Writer.commit", "**self._header(self._table_rev()),", "**self._header(1),"
+    ),
+    "S19 a schema change undoes another": Mutant(
+        "storage.services.evolution:_publish", "wanted = change(state.schema)", "wanted = change(timeline.at(1).schema)"
     ),
     "S22 stamps follow the clock": Mutant(
         "storage.clock:Stamps.next", "stamp = max(clock.now_ms(), self._largest + 1)", "stamp = clock.now_ms()"

@@ -84,11 +84,12 @@ class Needs:
             if self._reads(path, table, lanes, exact=True):
                 raise Violation(f"S16 CleanSafe: {path} is deleted, and snapshot {table} {lanes or ''} reads it")
 
-    def is_read(self, path: str) -> bool:
-        """Whether a snapshot that must stay readable reads the file; every entry is read."""
+    def is_verified(self, path: str) -> bool:
+        """Whether `verify` looks into a file: those of the newest snapshot, savepoints and open plans; every entry."""
         if path.startswith("_weft/timeline/"):
             return True
-        return any(self._reads(path, table, lanes, exact=True) for table, lanes in self._needed())
+        snapshots = [(len(self.states), None), *self.table.savepoints.values(), *self.table.plans.values()]
+        return any(self._reads(path, table, lanes, exact=True) for table, lanes in snapshots)
 
     def may_stay(self, path: str) -> bool:
         """Whether a cleaner may think that it is needed: it need not look at which file groups a commit has rows of."""

@@ -39,6 +39,16 @@ LIMITS: Mapping[str, list[int]] = {
 }
 """Sizes at which the code under test does something else; each schedule chooses. The small ones make it do it here."""
 
+THEMES: Mapping[str, list[str]] = {
+    "none": [],
+    "none either": [],
+    "everything": list(ACTIONS),
+    "clean": ["clean", "clean", "clean", "savepoint", "release"],
+    "restore": ["restore", "undo", "clean", "savepoint"],
+    "lanes": ["close", "fence", "schema", "verify", "clean"],
+}
+"""What operators do: all of it in some schedules, in others what meets seldom by chance, again and again."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -74,6 +84,7 @@ class Plan:
 def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
     chance = random.Random(f"plan {seed}")
+    theme = chance.choice(list(THEMES))
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)
     changes = draw_changes(chance, config)
@@ -93,9 +104,9 @@ def draw_plan(seed: int) -> Plan:
         distinct=distinct,
         changes=changes,
         lanes=lanes,
-        compactions=[chance.randint(1, 4) for _ in range(chance.choice([0, 1, 1, 2]))],
+        compactions=[chance.randint(1, 4) for _ in range(chance.choice([0, 1, 1, 2] if theme != "clean" else [2, 3]))],
         reads=[chance.randint(1, 4) for _ in range(chance.choice([1, 1, 2]))],
-        operators=_operators(chance),
+        operators=_operators(chance, THEMES[theme]),
         mood=chance.choice(list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
@@ -123,12 +134,10 @@ def _batch(
     return Batch(number, lane, stream, f"q-{lane}", position, rows, known, change)
 
 
-def _operators(chance: random.Random) -> list[list[str]]:
-    """Half of all schedules have somebody who changes the table as a whole."""
-    if chance.random() < 1 / 2:
+def _operators(chance: random.Random, kinds: list[str]) -> list[list[str]]:
+    if not kinds:
         return []
-    kinds = list(ACTIONS)
-    return [chance.choices(kinds, k=chance.randint(1, 3)) for _ in range(chance.choice([1, 1, 2]))]
+    return [chance.choices(kinds, k=chance.randint(1, 4)) for _ in range(chance.choice([1, 2, 2, 3]))]
 
 
 @contextmanager

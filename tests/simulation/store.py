@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from storage.core.names import Path
-from storage.errors import CorruptData
-from storage.object_store import Ranges, answering
+from storage.object_store import Ranges, answering, missing, wrong_size
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.scheduler import Process, Scheduler, Violation
@@ -79,9 +78,9 @@ class SimStore:
         with answering(path):
             data = self._call("open_input", path, lambda: self._disk.objects.get(path))
         if data is None:
-            raise CorruptData(f"file {path} is missing", hint="restore it from a copy")
+            raise missing(path)
         if len(data) != size:
-            raise CorruptData(f"file {path} has {len(data)} bytes, not {size}", hint="restore it from a copy")
+            raise wrong_size(path, len(data), size)
         return pa.BufferReader(data)
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
