@@ -71,7 +71,7 @@ class MemoryStore:
         return []
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
-        prefix = f"{folder}/"
+        prefix = f"{folder}/" if folder else ""
         with _lock:
             found = [
                 (path.removeprefix(prefix), len(o)) for path, o in self._objects.items() if path.startswith(prefix)
