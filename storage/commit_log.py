@@ -42,6 +42,7 @@ RETRY_LAST_MS: Final = 2_000
 WINDOW_GROWTH: Final = 4  # 100 entries take 5 round trips, and a read that finds nothing new asks for one slot
 MAX_WINDOW: Final = 64  # slots of a lane in one round: beyond, round trips no longer count
 MAX_ROUND_BYTES: Final = 16 * 1024 * 1024  # of a lane: entries of many tasks have megabytes
+PART: Final = 256  # entries in memory of whoever reads a lane to its end and needs none of them afterwards
 PROBES: Final = 7  # per lane and round of a search: a third of the round trips of bisection
 
 INLINE_LIST_BYTES: Final = 64 * 1024  # a longer list would slow every reader of the table lane
@@ -85,6 +86,15 @@ class CommitLog:
     def _cached(self, lane: LaneName) -> dict[int, Entry]:
         return self._entries.setdefault(lane, {})
 
+    def read_on(self, lane: LaneName, seq: int) -> Iterator[list[Entry]]:
+        """`read_after` to the end, a part at a time: memory is that of `PART` entries if the caller forgets them."""
+        window = 1
+        while found := self._read_tails({lane: _Tail(lane, seq, None, PART, window)})[lane]:
+            yield found
+            if len(found) < PART:
+                return
+            seq, window = found[-1].seq, MAX_WINDOW
+
     def read_after(self, lane: LaneName, seq: int, until: int | None = None) -> list[Entry]:
         """Contiguous entries seq + 1, seq + 2, ... up to ``until`` or the first free slot.
 
@@ -99,7 +109,14 @@ class CommitLog:
         Args:
             wanted: Per lane the last entry that is not wanted, and the last that is (None: all there are).
         """
-        tails = {lane: _Tail(lane, after, until) for lane, (after, until) in wanted.items()}
+        return self._read_tails(
+            {
+                lane: _Tail(lane, after, until, None, 1 if until is None else MAX_WINDOW)
+                for lane, (after, until) in wanted.items()
+            }
+        )
+
+    def _read_tails(self, tails: Mapping[LaneName, _Tail]) -> dict[LaneName, list[Entry]]:
         while True:
             for tail in tails.values():
                 tail.take(self._cached(tail.lane))
@@ -288,10 +305,10 @@ class CommitLog:
 class _Tail:
     """A lane on its way from one entry to the end."""
 
-    def __init__(self, lane: LaneName, after: int, until: int | None) -> None:
-        self.lane, self._after, self._until = lane, after, until
+    def __init__(self, lane: LaneName, after: int, until: int | None, most: int | None, window: int) -> None:
+        self.lane, self._after, self._until, self._most = lane, after, until, most
         self.found: list[Entry] = []
-        self._window = MAX_WINDOW if until is not None else 1
+        self._window = window
         self._ended = until is not None and after >= until
 
     @property
@@ -315,13 +332,15 @@ class _Tail:
                 hint="an object was replaced: restore it from a copy of the store",
             )
         self.found.append(entry)
-        self._ended |= self._seq == self._until
+        self._ended |= self._seq == self._until or len(self.found) == self._most
 
     def window(self) -> range:
         """The slots to be read next."""
         if self._ended:
             return range(0)
         last = self._seq + self._window
+        if self._most is not None:
+            last = min(last, self._after + self._most)
         return range(self._seq + 1, (last if self._until is None else min(last, self._until)) + 1)
 
     def until_free(self, slots: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, bytes]]:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from storage.checkpoint import Checkpoints
 from storage.clock import Clock, Stamps, arrival
-from storage.commit_log import CommitLog, lane_entries, new_id, read_table_lane
+from storage.commit_log import CommitLog, lane_entries, new_id, read_table_lane, table_entries
 from storage.core import cut
 from storage.core.cut import Cut
 from storage.core.entries import Data, Entry, LaneEntry, LogFile, TableEntry
@@ -52,15 +52,14 @@ class Timeline:
             if self._state is None:
                 self._state = self.checkpoints.newest_table(self.log)
             known = self._state.head if self._state is not None else 0
-            fresh = read_table_lane(self.log, known)
-            if fresh or self._state is None:
-                self._state = fold_table(self._state, fresh)
+            for fresh in self.log.read_on(TABLE_LANE, known):
+                self._state = fold_table(self._state, table_entries(fresh))
+                self.log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is None:
                 raise NotFound(
                     f"there is no table at {self.store.uri}", hint="check the path, or create it: Table.create"
                 )
             self.stamps.observe(self._state.stamp)
-            self.log.forget_before(TABLE_LANE, self._state.head)
             return self._state
 
     def at(self, table: int) -> TableState:

@@ -447,9 +447,10 @@ class Writer:
         self._state = self._timeline.checkpoints.newest_lane(log, self._lane, void) or LaneState(void=void)
         owners: list[str] = []
         for _ in range(MAX_CLAIM_TRIES):
-            for entry in lane_entries(log.read_after(self._lane, self._state.head)):
-                self._state.add(entry)
-            log.forget_before(self._lane, self._state.head - 1)
+            for found in log.read_on(self._lane, self._state.head):
+                for entry in lane_entries(found):
+                    self._state.add(entry)
+                log.forget_before(self._lane, self._state.head - 1)
             self._timeline.stamps.observe(self._state.stamp)
             if self._query_id is not None:
                 self._check_owner(self._query_id)

@@ -32,6 +32,7 @@ from storage import table as table_module
 from storage.checkpoint import LANE_EVERY, TABLE_EVERY
 from storage.core.checkpoint import encode_lane, encode_table
 from storage.core.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
+from storage.core.fold_plan import MAX_CHAIN
 from storage.core.lane_state import LaneState
 from storage.core.names import TABLE_LANE, LaneName, checkpoint_path, slot_path
 from storage.core.timeline import fold_table
@@ -136,9 +137,9 @@ class _History:
 
     def _fold(self, plan_id: str, heads: dict[LaneName, int]) -> Fold:
         bits = self._log_file.bits
+        start = {} if len(self._table.folds) >= MAX_CHAIN else dict(self._table.folded)
         groups = [
-            FoldedGroup(partition="", bits=bits, bucket=bucket, parent={}, start=dict(self._table.folded))
-            for bucket in range(1 << bits)
+            FoldedGroup(partition="", bits=bits, bucket=bucket, parent={}, start=start) for bucket in range(1 << bits)
         ]
         file = self._log_file.model_copy(update={"form": "register"})
         return Fold(**self._header(), plan_id=plan_id, to=heads, covered=heads, files=[file], file_groups=groups)

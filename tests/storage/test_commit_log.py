@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from storage import commit_log
 from storage.commit_log import PUBLISH_DEADLINE_MS, CommitLog
 from storage.core.entries import Claim, decode_entry, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.object_store import open_store
+from storage.object_store import ObjectStore, open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore
 from tests.storage.shop import new_uri
 
@@ -200,3 +202,56 @@ def test_entries_are_dropped_while_other_threads_read(log: CommitLog, store: Fau
                 future.result()
     finally:
         sys.setswitchinterval(before)
+
+
+def fill(store: ObjectStore, lane: LaneName, length: int) -> None:
+    for seq in range(1, length + 1):
+        entry = claim(seq, f"{lane}{seq}", f"{lane}{seq - 1}" if seq > 1 else "")
+        store.put_if_absent(slot_path(lane, seq), encode_entry(entry.model_copy(update={"lane": lane})))
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 8, 9])
+def test_a_lane_is_read_to_its_end_in_parts(
+    log: CommitLog, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(commit_log, "PART", 4)
+    fill(store, LANE, length)
+    parts = [[entry.seq for entry in part] for part in log.read_on(LANE, 0)]
+    assert [seq for part in parts for seq in part] == list(range(1, length + 1))
+    assert all(0 < len(part) <= 4 for part in parts)
+
+
+class CountingStore(FaultyStore):
+    """Counts how often one has to wait for an answer."""
+
+    trips = 0
+
+    def get(self, path: Path) -> bytes | None:
+        self.trips += 1
+        return self.inner.get(path)
+
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        self.trips += 1
+        return self.inner.get_many(paths)
+
+
+def test_lanes_are_read_together_and_ends_are_found_together(clock: FakeClock) -> None:
+    store = CountingStore(open_store(new_uri()))
+    lengths = {LaneName(f"lane{number}"): 100 + number for number in range(8)}
+    for lane, length in lengths.items():
+        fill(store, lane, length)
+    log = CommitLog(store, clock)
+    tails = log.read_tails(dict.fromkeys(lengths, (0, None)))
+    assert {lane: len(tail) for lane, tail in tails.items()} == lengths
+    assert store.trips <= 5  # windows of 1, 4, 16, 64 and 64 slots
+    assert {lane: log.read_tails({lane: (90, 95)})[lane][-1].seq for lane in lengths} == dict.fromkeys(lengths, 95)
+    assert store.trips <= 5
+    store.trips = 0
+    assert log.read_tails(dict.fromkeys(lengths, (0, None))) == tails
+    assert store.trips == 1  # only what comes after is asked for
+    store.trips = 0
+    fresh = CommitLog(store, clock)
+    assert fresh.last_where(dict.fromkeys(lengths, (0, None))) == lengths
+    assert store.trips <= 7
+    held = fresh.last_where({lane: (0, length) for lane, length in lengths.items()}, lambda entry: entry.stamp <= 37)
+    assert held == dict.fromkeys(lengths, 37)
