@@ -36,7 +36,8 @@ def main() -> int:
         say=lambda line: print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True),
     )
     print(*verdict.told, sep="\n")
-    print(*verdict.wrong, sep="\n", file=sys.stderr)
+    for what in verdict.wrong:
+        print(what, file=sys.stderr)
     print(f"snapshot == oracle: {'no' if verdict.wrong else 'yes'} ({time.monotonic() - started:.0f} s)")
     return 1 if verdict.wrong else 0
 
