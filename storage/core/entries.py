@@ -232,8 +232,8 @@ class Abort(Header):
 class Base(Header):
     """Slices that are readable from here on; ``last`` closes the plan.
 
-    ``covered`` (a cut, or empty): no entry up to it has rows of a file group that has no slice by now. Without this
-    fact, file groups that have never had a row would keep the logs of all time alive.
+    ``covered`` (a cut, or empty): every row of an entry up to it is in a slice by now. Without this fact, file groups
+    that have no rows, or have had none for long, would keep the logs of all time alive.
     """
 
     kind: Literal["BASE"] = "BASE"

@@ -5,8 +5,8 @@ by its name and by what is needed, never by its age. Dead is for ever: whatever 
 file (a restore, a savepoint, a plan) starts from a snapshot that is kept, so that the file is among those needed now.
 
 Needed, for every state from ``keep`` on, for savepoints, open plans and pins, and for the target of an open restore:
-base and shadow files of its slices, its fold files, and the log files of entries after the slices' cuts that are not
-void there. A fold makes no event file dead: a restore ends all folds.
+base and shadow files of its slices, its fold files, and the log files of entries that slices do not cover and that
+are not void there. A fold makes no event file dead: a restore ends all folds.
 """
 
 from __future__ import annotations
@@ -70,19 +70,17 @@ class Needed:
 
     files: set[Path] = field(default_factory=set)
     entries: dict[LaneName, Spans] = field(default_factory=dict)
-    _start: cut.Seqs = field(default_factory=dict)
 
     def add_state(self, state: TableState) -> None:
         """All that snapshots of a state may read, whatever is still committed."""
         self.add_snapshot(state, dict.fromkeys(state.lanes, ENDLESS))
-        self._start = _event_start(state.covered, state.slices.values())
 
     def add_snapshot(self, state: TableState, lanes: cut.Seqs) -> None:
         """What the snapshot (``state``, ``lanes``) reads, and what a restore to it would bring back."""
         self._add_slices(state.slices.values())
         for fold in state.folds:
             self._add_fold_files(fold.files)
-        self._add_entries(_event_start(state.covered, state.slices.values()), lanes, state.void)
+        self._add_entries(state.covered, lanes, state.void)
 
     def add_entry(self, entry: TableEntry, state: TableState) -> None:
         """What the state after a further entry needs; ``state`` is that state, and the one before has been added."""
@@ -90,9 +88,6 @@ class Needed:
             case Base():
                 assert not isinstance(entry.slices, Sidecar), "lists are in place once an entry is read"
                 self._add_slices(entry.slices)
-                cuts = (state.covered, *(file.cut for file in entry.slices))
-                if not all(cut.within(self._start, own) for own in cuts):
-                    self.add_state(state)
             case Fold():
                 self._add_fold_files(entry.files)
             case Done() | LaneAdd():
@@ -107,7 +102,7 @@ class Needed:
         assert not isinstance(restore.slices, Sidecar), "lists are in place once an entry is read"
         self._add_slices(restore.slices)
         lanes = {lane: restore.keep.get(lane, ENDLESS) for lane in state.lanes}
-        self._add_entries(_event_start(restore.covered, restore.slices), lanes, {**state.void, **restore.void})
+        self._add_entries(restore.covered, lanes, {**state.void, **restore.void})
 
     def _add_slices(self, slices: Iterable[SliceFile]) -> None:
         self.files.update(file.path for own in slices for file in (own.base, own.shadow) if file is not None)
@@ -120,13 +115,6 @@ class Needed:
         for lane, until in lanes.items():
             spans = without([(start.get(lane, 0), until)], void.get(lane, ()))
             self.entries[lane] = joined(self.entries.get(lane, ()), spans)
-
-
-def _event_start(covered: cut.Seqs, slices: Iterable[SliceFile]) -> cut.Seqs:
-    """Per lane the last entry whose events all slices hold."""
-    for file in slices:
-        covered = cut.lowest(covered, file.cut)
-    return covered
 
 
 def paths_of(file: LogFile) -> Iterator[Path]:

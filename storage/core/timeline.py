@@ -105,7 +105,7 @@ class TableState:
         restored: Slot of the newest DONE of a restore; 0 if there is none.
         lanes: In the order in which they were added.
         slices: Per file group its newest slice.
-        covered: No entry up to here has rows of a file group that has no slice.
+        covered: Every row of an entry up to here is in a slice, whatever the slices' own cuts.
         folds: Oldest first. Per file group those that hold it cover, one after the other, what follows its slice.
         folded: Every row of an entry up to here is in a slice or in a fold.
         plans: By plan id.
@@ -146,10 +146,7 @@ class TableState:
 
     def log_start(self) -> dict[LaneName, int]:
         """Per lane the last entry of whose log files no file group needs any more."""
-        start: cut.Seqs = self.covered
-        for file in self.slices.values():
-            start = cut.lowest(start, file.cut)
-        return cut.highest(start, self.folded)
+        return cut.highest(self.covered, self.folded)
 
     def keeps(self, at: Cut) -> bool:
         """Whether what the table lane says keeps a snapshot's files: it is new enough, or a savepoint."""
@@ -157,9 +154,8 @@ class TableState:
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
         """Whether a snapshot that reaches to ``lanes`` has all that slices and folds hold (rule R3)."""
-        return all(cut.within(file.cut, lanes) for file in self.slices.values()) and all(
-            cut.within(fold.to, lanes) for fold in self.folds
-        )
+        held = (self.covered, *(file.cut for file in self.slices.values()), *(fold.to for fold in self.folds))
+        return all(cut.within(own, lanes) for own in held)
 
 
 def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
@@ -291,7 +287,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
     state = replace(
         state,
         slices=slices,
-        covered=entry.covered or state.covered,
+        covered=cut.highest(state.covered, entry.covered),
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
     )

@@ -281,7 +281,9 @@ class _Run:
             header = self._timeline.header(state)
             if kept:
                 slices = self._timeline.log.in_place_or_sidecar(header["seq"], kept)
-                stated = dict(self._target) if last and self._complete else {}
+                # Where another compaction was first, its slice may hold less.
+                whole = last and self._complete and not self.skipped and len(kept) == len(offered)
+                stated = dict(self._target) if whole else {}
                 return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices)
             if last:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")

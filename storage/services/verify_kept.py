@@ -26,20 +26,12 @@ class Snapshot:
 
     def __init__(self, name: str, state: TableState, lanes: cut.Seqs) -> None:
         self.name, self.state, self.lanes = name, state, lanes
-        self._start = event_start(state)
+        self._start = state.covered
 
     def needs(self, lane: LaneName, seq: int) -> bool:
         """Whether a restore to it, or a read without folds, needs the logs of an entry."""
         within = self._start.get(lane, 0) < seq <= self.lanes.get(lane, 0)
         return within and not is_void(self.state.void.get(lane, ()), seq)
-
-
-def event_start(state: TableState) -> cut.Seqs:
-    """Per lane the last entry that slices hold for all file groups."""
-    start: cut.Seqs = state.covered
-    for file in state.slices.values():
-        start = cut.lowest(start, file.cut)
-    return start
 
 
 @dataclass(slots=True)
@@ -58,7 +50,7 @@ class Kept:
 
     def add(self, state: TableState) -> None:
         """A state that may be read, from the oldest on."""
-        start = event_start(state)
+        start = state.covered
         for lane in state.lanes:
             own = start.get(lane, 0)
             self.start[lane] = min(self.start.get(lane, own), own)

@@ -60,7 +60,8 @@ class Needs:
         match entry["kind"]:
             case "BASE":
                 self._slices |= {_group(made): frozenset(slice_paths([made])) for made in parts}
-                self._covered = entry["covered"] or self._covered
+                lanes = {*self._covered, *entry["covered"]}
+                self._covered = {lane: max(self._covered.get(lane, 0), entry["covered"].get(lane, 0)) for lane in lanes}
                 self._fold_away(groups)
             case "FOLD":
                 self._fold_away(frozenset(_group(part) for part in parts if part["start"] == part["parent"]))
@@ -70,7 +71,7 @@ class Needs:
                 self._covered = self.table.restorations[-1].covered
                 self._folds = []
         cuts = dict(self.table.cuts)
-        start = {lane: min([seq, *(own.get(lane, 0) for own in cuts.values())]) for lane, seq in self._covered.items()}
+        start = dict(self._covered)
         files = frozenset().union(*self._slices.values(), *(own for _, own in self._folds))
         self.states.append(_State(cuts, start, files))
 

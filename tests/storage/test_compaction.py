@@ -303,3 +303,15 @@ def test_reading_by_time_ignores_slices_that_hold_later_commits() -> None:
     moment = dt.datetime.fromtimestamp(1_500, dt.UTC)
     assert statuses(writer, as_of=moment) == {1: "first"}
     assert statuses(writer) == {1: "second"}
+
+
+def test_file_groups_without_new_rows_hold_no_logs(table: Table) -> None:
+    append(table, orders(*range(1, 9)))
+    table.compact()
+    for ts in range(2, 6):
+        append(table, orders(1, ts=ts))
+        assert len(table.snapshot().files) == 1
+        table.compact()
+        assert table.snapshot().files == []
+    assert contents(table) == contents(Table.open(table.uri))
+    assert len(contents(table)) == 8
