@@ -71,8 +71,8 @@ PROTOCOL_MUTANTS = {
     ),
     "S2 an entry may follow any other": Mutant(
         "commit_log.py",
-        "if found and entry.prev_id != found[-1].commit_id:",
-        "if found and entry.prev_id is None:",
+        "if self.found and entry.prev_id != self.found[-1].commit_id:",
+        "if self.found and entry.prev_id is None:",
         ("tests/storage/test_commit_log.py", "-k", "does_not_follow"),
     ),
     "S3 a claim keeps the epoch": Mutant(
