@@ -39,28 +39,29 @@ class Kept:
     """What the states that may be read need.
 
     Attributes:
-        start: Per lane the last entry whose logs none of them needs.
-        voids: What is void in some of them, each once.
+        needed: For the states that take the same entries for void: per lane the last entry whose logs none of them
+            needs, and what is void.
         snapshots: Those that are counted on by name, the newest snapshot first.
     """
 
-    start: dict[LaneName, int] = field(default_factory=dict)
-    voids: list[Mapping[LaneName, tuple[Span, ...]]] = field(default_factory=list)
+    needed: list[tuple[dict[LaneName, int], Mapping[LaneName, tuple[Span, ...]]]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
 
     def add(self, state: TableState) -> None:
-        """A state that may be read, from the oldest on."""
-        start = state.covered
+        """A state that may be read."""
+        start = next((start for start, void in self.needed if void == state.void), None)
+        if start is None:
+            start = {}
+            self.needed.append((start, state.void))
         for lane in state.lanes:
-            own = start.get(lane, 0)
-            self.start[lane] = min(self.start.get(lane, own), own)
-        if state.void not in self.voids:
-            self.voids.append(state.void)
+            own = state.covered.get(lane, 0)
+            start[lane] = min(start.get(lane, own), own)
 
     def needs(self, lane: LaneName, seq: int) -> bool:
         """Whether some state needs the logs of an entry."""
-        known = lane in self.start and seq > self.start[lane]
-        return known and not all(is_void(void.get(lane, ()), seq) for void in self.voids)
+        return any(
+            lane in start and seq > start[lane] and not is_void(void.get(lane, ()), seq) for start, void in self.needed
+        )
 
 
 class FilesThere:
