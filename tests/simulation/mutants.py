@@ -83,7 +83,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "S6 a checkpoint of before a restore is used": Mutant(
         "storage.checkpoint:Checkpoints.newest_lane",
         "lambda state: agreed(void, state.void, state.head)",
-        "lambda state: True",
+        "lambda state: state.head",
     ),
     "S7 an entry comes before its files": Mutant("storage.log_file:put_log_file", "store.put(path, data)", "pass"),
     "S8 a snapshot sees what comes after it": Mutant(
@@ -101,7 +101,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.core.slices:_live", "after = file_seq[position] > held[", "after = file_seq[position] > 1 + held["
     ),
     "S11 a slice says that it holds more than it does": Mutant(
-        f"{_COMPACTION}:_fold", "cut=dict(task.target)", "cut={lane: seq + 1 for lane, seq in task.target.items()}"
+        f"{_COMPACTION}:_fold", "cut=dict(task.at.lanes)", "cut={lane: seq + 1 for lane, seq in task.at.lanes.items()}"
     ),
     "S11 a fold is published on another's slice": Mutant(
         "storage.core.fold_plan:may_publish", "folded.parent == (own.cut if own is not None else {})", "True"

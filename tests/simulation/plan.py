@@ -44,7 +44,8 @@ THEMES: Mapping[str, list[str]] = {
     "none either": [],
     "everything": list(ACTIONS),
     "clean": ["clean", "clean", "clean", "savepoint", "release"],
-    "restore": ["restore", "undo", "clean", "savepoint"],
+    "clean away": ["clean", "clean", "clean", "savepoint", "release"],
+    "restore": ["restore", "restore", "undo", "clean", "clean", "savepoint", "release"],
     "lanes": ["close", "fence", "schema", "verify", "clean"],
 }
 """What operators do: all of it in some schedules, in others what meets seldom by chance, again and again."""
@@ -85,6 +86,7 @@ def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
     chance = random.Random(f"plan {seed}")
     theme = chance.choice(list(THEMES))
+    cleans = theme.startswith("clean")
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)
     changes = draw_changes(chance, config)
@@ -104,8 +106,8 @@ def draw_plan(seed: int) -> Plan:
         distinct=distinct,
         changes=changes,
         lanes=lanes,
-        compactions=[chance.randint(1, 4) for _ in range(chance.choice([0, 1, 1, 2] if theme != "clean" else [2, 3]))],
-        reads=[chance.randint(1, 4) for _ in range(chance.choice([1, 1, 2]))],
+        compactions=[chance.randint(1, 4) for _ in range(chance.choice([2, 3] if cleans else [0, 1, 1, 2]))],
+        reads=[chance.randint(1, 4) for _ in range(chance.choice([2, 3] if cleans else [1, 1, 2]))],
         operators=_operators(chance, THEMES[theme]),
         mood=chance.choice(list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
@@ -137,7 +139,7 @@ def _batch(
 def _operators(chance: random.Random, kinds: list[str]) -> list[list[str]]:
     if not kinds:
         return []
-    return [chance.choices(kinds, k=chance.randint(1, 4)) for _ in range(chance.choice([1, 2, 2, 3]))]
+    return [chance.choices(kinds, k=chance.randint(1, 5)) for _ in range(chance.choice([1, 2, 3]))]
 
 
 @contextmanager
