@@ -150,7 +150,7 @@ class TableLane:
         keep: The largest that any CLEAN_INTENT says, be the state known or not.
         schemas: Per revision.
         revs: Slots of CREATE, SCHEMA and DONE.
-        folds: Per FOLD the schema of its files, and the file groups that it was made of.
+        fold_schemas: Per FOLD the schema of its files.
         intents: Slots of INTENTs.
         dones: DONE entries.
     """
@@ -162,7 +162,7 @@ class TableLane:
     keep: int = 1
     schemas: dict[int, TableSchema] = field(default_factory=dict)
     revs: set[int] = field(default_factory=set)
-    folds: dict[int, tuple[TableSchema, frozenset[FileGroup]]] = field(default_factory=dict)
+    fold_schemas: dict[int, TableSchema] = field(default_factory=dict)
     intents: set[int] = field(default_factory=set)
     dones: list[Done] = field(default_factory=list)
 
@@ -294,10 +294,8 @@ class TableLaneReader:
                     self._findings.error("K3", where, f"it closes plan {entry.plan_id}, which is not open", REPORT)
                 else:
                     schema = self.lane.schema_at(plan.at.table)
-                    assert not isinstance(entry.file_groups, Sidecar), "lists are in place"
                     if schema is not None:
-                        groups = (FileGroup(own.partition, own.bits, own.bucket) for own in entry.file_groups)
-                        self.lane.folds[entry.seq] = (schema, frozenset(groups))
+                        self.lane.fold_schemas[entry.seq] = schema
                     if dict(plan.at.lanes) != entry.to:
                         self._findings.error("S8", where, "its end is not the cut of its plan", REPORT)
             case Savepoint() if entry.table > state.head or entry.name in state.savepoints:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from storage.core.entries import LogFile, LogIndex, Sidecar
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import Group, Op
 from storage.core.schema import TableSchema
-from storage.core.timeline import FileGroup
 from storage.core.types import encode_scalar
 from storage.errors import CorruptData
 from storage.object_store import ObjectStore, answering
@@ -48,7 +47,6 @@ class LogVerifier:
         findings: Findings,
         *,
         found: OnArrivals,
-        allowed: Collection[FileGroup] | None = None,
     ) -> None:
         """Say what to expect.
 
@@ -58,10 +56,9 @@ class LogVerifier:
             file: As its entry describes it.
             findings: Told of what is wrong.
             found: Takes the arrivals of registers.
-            allowed: The only file groups that it may have rows of; None for all.
         """
         self._store, self._schema, self._file, self._findings = store, schema, file, findings
-        self._found, self._allowed = found, allowed
+        self._found = found
         self._where = str(file.file.path)
         self._groups = [group for group in schema.groups if group.id in file.groups]
 
@@ -114,10 +111,6 @@ class LogVerifier:
         if homes != sorted(homes) or index.partitions != sorted(set(index.partitions)):
             self._wrong("S15", "its index is not in order of file group: readers take other rows than they should")
             return False
-        if self._allowed is not None:
-            named = {FileGroup(index.partitions[p], file.bits, b) for p, b, _ in homes}
-            if not named.issubset(self._allowed):
-                self._wrong("S11", "it has rows of file groups that its fold does not name")
         return True
 
     def _check_blocks(self, index: LogIndex) -> None:
