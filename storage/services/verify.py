@@ -131,10 +131,12 @@ class _Verification:
         return reader.lane
 
     def _check_checkpoint(self, path: Path, state: TableState, *, known: bool) -> None:
-        self._findings.count("checkpoints")
         with answering(path):
             data = self._store.get(path)
-        made = decode_table(data) if data is not None else None
+        if data is None:
+            return  # cleaned since it was listed
+        self._findings.count("checkpoints")
+        made = decode_table(data)
         if made is None or (made.head, made.head_id) != (state.head, state.head_id):
             unusable_checkpoint(path, self._findings)
         elif known and made != state:

@@ -211,8 +211,10 @@ class _Checkpoints:
             for path in paths:
                 with answering(path):
                     data = store.get(path)
+                if data is None:
+                    continue  # cleaned since it was listed
                 findings.count("checkpoints")
-                state = decode_lane(data) if data is not None else None
+                state = decode_lane(data)
                 if state is None:
                     unusable_checkpoint(path, findings)
                 else:
