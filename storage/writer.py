@@ -5,14 +5,14 @@ or refused whole, and committed exactly once however often it is replayed (S3 Ep
 BatchExactlyOnce). Writers of other lanes are never waited for, and never contended with (L1 NonBlocking).
 
 The work is in three steps so that Spark can do the middle one in its tasks:
-`begin` (driver) -> `write_rows` (anywhere, in parallel) -> `commit` (driver).
+`begin` (driver) -> `write_task.write_rows` (anywhere, in parallel) -> `commit` (driver).
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,27 +22,20 @@ import pyarrow as pa
 from storage.barrier import complete_barrier
 from storage.commit_log import CommitLog, lane_entries, new_id
 from storage.core.cut import Span, is_void
-from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd, LogFile
-from storage.core.events import EventBatch, Problem, prepare, prepare_good
+from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd
 from storage.core.lane_state import LaneState
-from storage.core.model import Stream
 from storage.core.names import LaneName, StreamName, lane_name
-from storage.core.schema import TableSchema
 from storage.core.timeline import Lane, TableState
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.heartbeat import Pulse
-from storage.log_file import remove_log_file, write_log_file
-from storage.object_store import ObjectStore, check_capability
+from storage.object_store import check_capability
 from storage.timeline import Timeline, check_writable
+from storage.write_task import Batch, WriteTicket, Written, write_rows
 
 MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
 STAMP_REFRESH_MS: Final = 60_000  # how far ties may be ordered by skewed clocks instead of by what was seen
-CHUNK_BYTES: Final = 128 * 1024 * 1024  # one log file of a long append: bounds memory, keeps files large
 LOOK_UP_ENTRIES: Final = 1_000  # of a lane in memory while an old batch is looked for
 MAX_LANE_ID: Final = (1 << 20) - 1
-
-Batch = tuple[str, int]
-"""(query id, batch number)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,95 +55,6 @@ class Commit:
     rows: int
     rows_ignored: int
     replayed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTicket:
-    """The right to write files for one slot of a lane; goes to tasks."""
-
-    store: ObjectStore
-    schema: TableSchema
-    stream: Stream
-    lane: LaneName
-    epoch: int
-    seq: int
-    batch: Batch | None
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What one task wrote: files in the order of its rows, and how many rows meant nothing."""
-
-    files: tuple[LogFile, ...]
-    rows_ignored: int
-
-
-OnProblems = Callable[[pa.Table, Sequence[Problem]], None]
-"""Takes the input rows of a chunk and what is wrong with some of them."""
-
-
-def write_rows(
-    ticket: WriteTicket,
-    rows: pa.Table | pa.RecordBatchReader,
-    *,
-    task: int = 0,
-    on_problems: OnProblems | None = None,
-) -> Written:
-    """Write the log files of one task. Nothing is visible before `Writer.commit`.
-
-    Args:
-        ticket: From `Writer.begin`.
-        rows: Input rows of the stream.
-        task: Number of the task; tasks' rows are ordered by it.
-        on_problems: Gets bad rows, which are then left out; without it they are an error.
-
-    Raises:
-        InvalidInput: A column, type or row is wrong; what was written is removed again.
-    """
-    files: list[LogFile] = []
-    ignored = 0
-    try:
-        for chunk in _chunks(rows):
-            events = _prepared(ticket, chunk, on_problems)
-            ignored += events.ignored
-            file = write_log_file(
-                ticket.store, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
-            )
-            if file is not None:
-                files.append(file)
-    except TableError:
-        for file in files:
-            # Nobody can know of these files yet.
-            remove_log_file(ticket.store, file)
-        raise
-    return Written(tuple(files), ignored)
-
-
-def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:
-    if on_problems is None:
-        return prepare(chunk, ticket.schema, ticket.stream)
-    events, problems = prepare_good(chunk, ticket.schema, ticket.stream)
-    if problems:
-        on_problems(chunk, problems)
-    return events
-
-
-def _chunks(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """The input in tables of about `CHUNK_BYTES`; at least one, be it empty, so that its columns are checked."""
-    if isinstance(rows, pa.Table):
-        yield rows
-        return
-    pending: list[pa.RecordBatch] = []
-    size = 0
-    seen = False
-    for batch in rows:
-        pending.append(batch)
-        size += batch.nbytes
-        if size >= CHUNK_BYTES:
-            yield pa.Table.from_batches(pending, rows.schema)
-            pending, size, seen = [], 0, True
-    if pending or not seen:
-        yield pa.Table.from_batches(pending, rows.schema)
 
 
 class Writer:

@@ -2,7 +2,7 @@
 
     driver   Writer.begin((query id, batch))  ->  commit that is there: nothing to do
                  |  ticket
-    tasks    mapInArrow: storage.writer.write_rows, one log file a task (`streams.sink_task`)
+    tasks    mapInArrow: storage.write_task.write_rows, one log file a task (`streams.sink_task`)
                  |  reports, a few kilobytes each
     driver   Writer.commit: one DATA entry makes all of them visible
 
@@ -51,7 +51,8 @@ from storage.errors import GapError, InvalidInput
 from storage.log_file import remove_log_file
 from storage.object_store import ObjectStore
 from storage.table import Table
-from storage.writer import Commit, Writer, WriteTicket
+from storage.write_task import WriteTicket
+from storage.writer import Commit, Writer
 from streams.checkpoint import read_checkpoint, read_offsets
 from streams.dead_letter import SOURCE, DeadLetters, open_dead_letters
 from streams.decode import SOURCE_TYPE

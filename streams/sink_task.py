@@ -5,7 +5,7 @@ Nothing of Spark's SQL layer may enter: a worker imports this module before it r
 Rules of this room:
 
 1. Rows stay in Arrow. Python looks at single rows only where they are refused.
-2. A task holds about `storage.writer.CHUNK_BYTES` of rows at a time, whatever the size of its partition.
+2. A task holds about `storage.write_task.CHUNK_BYTES` of rows at a time, whatever the size of its partition.
 3. Input that can never be stored is *reported*, not raised: Spark would run the task again, to no other end. Everything
    else (a store that does not answer) is raised, so that Spark does run it again.
 """
@@ -26,7 +26,7 @@ from pyspark import TaskContext
 from storage.core.entries import LogFile
 from storage.core.events import Problem
 from storage.errors import InvalidInput
-from storage.writer import CHUNK_BYTES, WriteTicket, Written, write_rows
+from storage.write_task import CHUNK_BYTES, WriteTicket, Written, write_rows
 from streams.dead_letter import SOURCE, DeadLetterFile, DeadLetters
 
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])

@@ -189,7 +189,8 @@ def _abort_abandoned(
     if abandon_after is None:
         return state, ()
     limit = timeline.clock.now_ms() - abandon_after // _MILLISECOND
-    dead = [plan_id for plan_id, plan in state.plans.items() if plan.committed_at_ms <= limit]
+    # 0 means all, also those whose maker's clock was ahead of ours.
+    dead = [own for own, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
     if dry_run:
         return replace(state, plans={own: plan for own, plan in state.plans.items() if own not in dead}), tuple(dead)
     reason = f"abandoned: begun more than {abandon_after} ago"

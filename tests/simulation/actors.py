@@ -16,7 +16,8 @@ from storage.core.cut import Cut
 from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
 from storage.snapshot import Snapshot
 from storage.table import Table
-from storage.writer import Commit, Writer, write_rows
+from storage.write_task import write_rows
+from storage.writer import Commit, Writer
 from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
 from tests.simulation.scheduler import Crash, Process, Violation
@@ -244,10 +245,10 @@ class Reader(Worker):
         snapshot = table.snapshot(as_of)
         groups = list(judge.history.table.config(snapshot.cut.table)["groups"])
         require = [] if chance.random() < 3 / 4 else chance.sample(groups, chance.randint(1, len(groups)))
+        self._pause(process)
         if chance.random() < 1 / 2:
             judge.check_answer(snapshot.cut, self._rows(snapshot, require), require)
             return snapshot.cut
-        self._pause(process)
         with snapshot.pinned(PIN):
             for _ in range(chance.choice([1, 2, 3])):
                 try:

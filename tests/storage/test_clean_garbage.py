@@ -28,7 +28,7 @@ from storage.core.names import (
 )
 from storage.errors import CorruptData, Fenced, SnapshotExpired, StoreUnavailable
 from storage.object_store import check_capability, open_store
-from storage.writer import write_rows
+from storage.write_task import write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import (
     ALL,

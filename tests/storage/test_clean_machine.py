@@ -23,7 +23,8 @@ from storage.core.names import Kind, Path, parse_path
 from storage.errors import Conflict, Fenced, GapError, NotFound, SnapshotExpired
 from storage.object_store import open_store
 from storage.snapshot import Snapshot
-from storage.writer import Writer, WriteTicket, Written, write_rows
+from storage.write_task import WriteTicket, Written, write_rows
+from storage.writer import Writer
 from tests.faulty_store import FakeClock, other_process
 from tests.oracle import Oracle
 from tests.storage.cleaning import NOW, Killed, MortalStore, killed, killed_late, stored

@@ -17,7 +17,7 @@ from storage.core.types import parse_type
 from storage.errors import Conflict, InvalidInput, NotFound
 from storage.object_store import open_store
 from storage.services.evolution import SchemaChange
-from storage.writer import WriteTicket, write_rows
+from storage.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from storage import Table, log_file, writer
+from storage import Table, log_file, write_task
 from storage.commit_log import CommitLog, lane_entries
 from storage.core.entries import Claim, Data, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, NotFound, SplitBrain
 from storage.object_store import open_store
-from storage.writer import write_rows
+from storage.write_task import write_rows
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, new_uri, orders, payments, statuses
 
@@ -246,7 +246,7 @@ def test_a_ticket_is_good_for_one_commit(table: Table) -> None:
 def test_a_long_append_is_cut_into_files_and_refused_whole(
     table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(write_task, "CHUNK_BYTES", 1)
 
     def batches(last_id: int | None) -> Iterator[pa.RecordBatch]:
         for key, status in ((1, "a"), (2, "b"), (1, "c"), (last_id, "d")):
