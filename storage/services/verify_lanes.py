@@ -133,7 +133,7 @@ class LaneVerifier:
             if named != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
                 what = f"log file {file.file.path} is not named by this lane, claim and slot: cleaning may misjudge it"
                 findings.error("S17", where, what, REPORT)
-        if self._table.current:
+        if self._table.current and entry.table_rev <= self._table.head:  # else it knows of a restore that we do not
             self._check_batch(entry, where)
             if self._held is not None and not is_void(self._void, entry.seq):
                 self._check_held(entry, self._held, where)

@@ -75,8 +75,10 @@ def happen(table: Table, *, clean: bool) -> None:
     with table.writer("orders", lane="late") as writer:
         writer.append(orders(30))
     table.compact()
+    for number in (2, 3, 4):
+        append(table, orders(number, ts=30), batch=("q", number + 2))
     table.restore("before")
-    append(table, orders(1, 2, 3, ts=30))
+    append(table, orders(1, 2, 3, ts=30), batch=("q", 4))
     table.compact()
     if clean:
         table.clean(dt.timedelta(0))
