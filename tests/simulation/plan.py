@@ -82,10 +82,10 @@ class Plan:
         return {batch.id: batch for own in self.lanes.values() for batch in own}
 
 
-def draw_plan(seed: int) -> Plan:
-    """The plan of a seed."""
+def draw_plan(seed: int, theme: str | None = None) -> Plan:
+    """The plan of a seed, with a theme of its own unless one is given."""
     chance = random.Random(f"plan {seed}")
-    theme = chance.choice(list(THEMES))
+    theme = theme or chance.choice(list(THEMES))
     cleans = theme.startswith("clean")
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)

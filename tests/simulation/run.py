@@ -214,11 +214,11 @@ def _seeded_ids(seed: int) -> Iterator[None]:
         yield
 
 
-def run_seed(seed: int) -> Outcome:
-    """Run the schedule of a seed."""
+def run_seed(seed: int, theme: str | None = None) -> Outcome:
+    """Run the schedule of a seed; see `draw_plan`."""
     started = time.perf_counter()
     mergers.allow("tests.mergers")
-    plan = draw_plan(seed)
+    plan = draw_plan(seed, theme)
     with limits(plan.limits), _seeded_ids(seed):
         simulation = Simulation(plan)
         simulation.run()
