@@ -59,8 +59,11 @@ class Judge:
         }
 
     def newest_stamp(self) -> int:
-        """What a writer that enters later must order itself after (W2)."""
-        return max(entry["stamp"] for entries in self.history.lanes.values() for entry in entries)
+        """What a writer that enters later must order itself after (W2); nothing counts beyond the end of a closed lane."""
+        heads = self.heads()
+        return max(
+            entry["stamp"] for lane, own in self.history.lanes.items() for entry in own[: heads.get(lane, len(own))]
+        )
 
     def draw_moment(self, chance: random.Random) -> int:
         """A time at which something was committed, or one close by."""
