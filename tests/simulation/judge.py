@@ -28,6 +28,7 @@ from tests.storage.world import canonical
 from tests.strategies import Config
 
 _FOR_A_SLOT = re.compile(r"(?:log|_weft/index)/(?P<lane>[^_/][^/]*)/(?P<epoch>\d{10})-(?P<slot>\d{20})-.*")
+_FOR_A_TABLE_SLOT = re.compile(r"_weft/index/_table/(?P<slot>\d{20})-.*")
 Answer = dict[Any, dict[str, Any]]
 LANE_BITS = 20
 
@@ -59,7 +60,7 @@ class Judge:
         }
 
     def newest_stamp(self) -> int:
-        """What a writer that enters later must order itself after (W2); nothing counts beyond the end of a closed lane."""
+        """What a writer that enters later must order itself after (W2): nothing beyond the end of a closed lane."""
         heads = self.heads()
         return max(
             entry["stamp"] for lane, own in self.history.lanes.items() for entry in own[: heads.get(lane, len(own))]
@@ -164,8 +165,11 @@ class Judge:
             for key, row in oracle.read(require).items()
         }
 
-    def check_left(self, path: str) -> None:
-        """L3: what is left after a clean is needed, or may be: by a writer that has not been fenced."""
+    def check_left(self, path: str, table: int) -> None:
+        """L3: what is left after a clean is needed, or may be: by a writer that has not been fenced.
+
+        ``table``: how long the table lane was when the clean began.
+        """
         if self.history.needs.may_stay(path):
             return
         match = _FOR_A_SLOT.fullmatch(path)
@@ -173,7 +177,8 @@ class Judge:
             entries = self.history.lanes.get(match["lane"], [])
             if int(match["slot"]) > len(entries) and int(match["epoch"]) >= (entries[-1]["epoch"] if entries else 0):
                 return
-        if path.startswith("_weft/index/_table/") and path in self.history.named:
+        match = _FOR_A_TABLE_SLOT.fullmatch(path)
+        if match is not None and (path in self.history.named or int(match["slot"]) > table):
             return
         raise Violation(f"L3: {path} is garbage, and a clean has left it")
 
