@@ -61,7 +61,8 @@ def show(console: Console, table: Inspection, what: What, *, limit: int, as_json
 def _print(console: Console, facts: Sequence[Fact], drawn: Iterable[Grid | Text], *, as_json: bool) -> None:
     if as_json:
         for fact in facts:
-            print(json.dumps(_plain(fact), ensure_ascii=False, default=dataclasses.asdict))  # noqa: T201 - this is what it is for
+            text = json.dumps(_plain(fact), ensure_ascii=False, default=dataclasses.asdict)
+            print(text)  # noqa: T201 - this is what it is for
         return
     for part in drawn:
         console.print(part)
@@ -92,7 +93,15 @@ def _draw_overview(table: Overview) -> Iterable[Grid | Text]:
     yield Text(f"rows        {rows}")
     yield Text(f"stored      {_bytes(table.base_bytes)} in bases, {logs}")
     yield Text(f"compaction  {waiting}")
-    yield Text(f"snapshot    {table.cut}\n")
+    yield Text(f"snapshot    {table.cut}")
+    kept = "all snapshots" if table.keep <= 1 else f"snapshots from entry {table.keep} of the table lane on"
+    yield Text(f"kept        {kept}")
+    for keeper in table.keepers:
+        since = "" if keeper.since_ms is None else f", since {_age(keeper.since_ms)}"
+        until = "" if keeper.until_ms is None else f", until {_moment(keeper.until_ms)}"
+        note = f": {keeper.note}" if keeper.note else ""
+        yield Text(f"            {keeper.cut} by {keeper.what} {keeper.name}{since}{until}{note}")
+    yield Text("")
     grid = _grid("group", "columns", "ordering", "merge", "streams")
     for group in schema.groups:
         columns = ", ".join(f"{name} {format_type(schema.column_by_name[name].type)}" for name in group.columns)
@@ -140,12 +149,13 @@ def _draw_files(facts: Sequence[FileReport]) -> Iterable[Grid | Text]:
 
 def _draw_streams(facts: Sequence[LaneReport]) -> Iterable[Grid | Text]:
     numbers = ("epoch", "commit", "age", "batch", "rows", "waiting")
-    grid = _grid("stream", "lane", *numbers, "owner", right=numbers)
+    grid = _grid("stream", "lane", "writer", *numbers, "owner", right=numbers)
     for lane in facts:
         _add(
             grid,
             lane.stream,
             lane.lane,
+            _writer(lane),
             str(lane.epoch),
             _optional(lane.last_commit),
             "-" if lane.committed_at_ms is None else _age(lane.committed_at_ms),
@@ -155,6 +165,15 @@ def _draw_streams(facts: Sequence[LaneReport]) -> Iterable[Grid | Text]:
             lane.owner,
         )
     yield grid
+
+
+def _writer(lane: LaneReport) -> str:
+    """Whether a lane's writer lives, as far as it tells."""
+    if lane.closed:
+        return "lane closed"
+    if lane.writer == "silent" and lane.heartbeat_at_ms is not None:
+        return f"silent for {_age(lane.heartbeat_at_ms)}"
+    return "ended" if lane.writer == "closed" else lane.writer
 
 
 def _grid(*columns: str, right: Sequence[str] = ()) -> Grid:
