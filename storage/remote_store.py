@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import selectors
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -52,6 +54,26 @@ _AZURE: Final = _Kind("azure")
 _KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE, "abfss": _AZURE}
 
 
+_loops: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""Event loops of this process that wait for stores' answers."""
+
+
+def _let_go() -> None:
+    """In a forked child: let nothing that tidies up reach what the parent's event loops wait for.
+
+    The kernel keeps one list (epoll) for both processes. SDKs close inherited connections when they are collected, and
+    that would take the parent's connections off the list: their answers would never be heard.
+    """
+    for loop in _loops:
+        if hasattr(loop, "_selector"):
+            loop._selector = selectors.SelectSelector()  # noqa: SLF001 - asyncio has no name for this
+    _loops.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
 class RemoteStore:
     """A prefix of a bucket or container.
 
@@ -83,6 +105,7 @@ class RemoteStore:
         self._file_system, root = fsspec.url_to_fs(self._uri, **options)
         self._root = root.rstrip("/")
         self._process = os.getpid()
+        _loops.add(self._file_system.loop)
 
     @property
     def _fs(self) -> Any:
@@ -159,7 +182,7 @@ class RemoteStore:
                 return []
         # Not below it is an object, or on some servers a folder, of that very name. Names that end with a slash are
         # placeholders for folders, made by consoles and other tools.
-        prefix = f"{top}/"
+        prefix = f"{top.rstrip('/')}/"  # the store's own folder ends with one
         objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")
         return sorted((name, int(info["size"])) for name, info in objects)
 
@@ -301,7 +324,8 @@ class _Input(io.RawIOBase):
         if isinstance(answer, Exception):
             raise self._failure(answer) from answer
         if len(answer) != end - start:
-            raise wrong_size(self._path, start + len(answer), self._size)
+            found = start + len(answer) if answer else self._found()
+            raise wrong_size(self._path, found, self._size)
         return answer
 
     def _failure(self, error: Exception) -> TableError:
@@ -311,12 +335,16 @@ class _Input(io.RawIOBase):
         except FileNotFoundError:
             return missing(self._path)
         except OSError as told:
-            # A range that begins behind the end is answered with an error (416).
-            with contextlib.suppress(OSError), _told():
-                found = self._fs.info(self._full_path)["size"]
+            # A range that begins behind the end is answered with an error (416), or with nothing.
+            with contextlib.suppress(StoreUnavailable):
+                found = self._found()
                 if found != self._size:
                     return wrong_size(self._path, found, self._size)
             return no_answer(self._path, told)
+
+    def _found(self) -> int:
+        with answering(self._path), _told():
+            return self._fs.info(self._full_path)["size"]
 
     def readable(self) -> bool:
         return True
