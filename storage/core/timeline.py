@@ -291,7 +291,25 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
     )
+    state = _ended(state, [file.cut for file in entry.slices])
     return _closed(state, entry.plan_id) if entry.last else state
+
+
+def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
+    """Closed lanes end no earlier than slices and folds reach.
+
+    Behind the end there may be claims, which say nothing, and a compaction that began before may have seen one.
+    """
+    if all(lane.closed is None for lane in state.lanes.values()):
+        return state
+    furthest: cut.Seqs = {}
+    for own in reached:
+        furthest = cut.highest(furthest, own)
+    lanes = {
+        name: lane if lane.closed is None else replace(lane, closed=max(lane.closed, furthest.get(name, 0)))
+        for name, lane in state.lanes.items()
+    }
+    return replace(state, lanes=lanes)
 
 
 def _with_fold(state: TableState, entry: Fold) -> TableState:
@@ -310,7 +328,8 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
     folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in folds) if f.groups)
     groups = frozenset(FileGroup(own.partition, own.bits, own.bucket) for own in entry.file_groups)
     live = LiveFold(entry.seq, entry.to, tuple(entry.files), groups)
-    return replace(state, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
+    state = replace(state, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
+    return _ended(state, [entry.to])
 
 
 def _done(state: TableState, entry: Done) -> TableState:
@@ -319,7 +338,8 @@ def _done(state: TableState, entry: Done) -> TableState:
         raise CorruptData(f"entry {entry.seq} ends a barrier that is not open", hint="report it")
     if intent.restore is None:
         lanes = {name: replace(lane, closed=entry.heads.get(name, lane.closed)) for name, lane in state.lanes.items()}
-        return replace(state, lanes=lanes, intent=None)
+        reached = (*(file.cut for file in state.slices.values()), *(fold.to for fold in state.folds))
+        return _ended(replace(state, lanes=lanes, intent=None), reached)
     target = intent.restore
     assert not isinstance(target.slices, Sidecar)
     void = {**state.void, **{lane: tuple(spans) for lane, spans in target.void.items()}}

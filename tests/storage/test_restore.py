@@ -7,11 +7,12 @@ import datetime as dt
 import pytest
 
 from storage import Table
-from storage.barrier import complete_barrier
+from storage.barrier import complete_barrier, fence_lane
 from storage.core.entries import Claim, Done, Intent
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
 from storage.object_store import open_store
+from storage.services.compaction import run_compaction
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 
@@ -231,6 +232,30 @@ def test_a_closed_lane_is_not_asked_for_its_end(table: Table) -> None:
     reader = other_process(table.uri, FakeClock(), store)
     assert len(contents(reader)) == 1
     assert not [path for _, path in store.calls if path.endswith(f"lanes/fix/{closed + 1:020d}.json")]
+
+
+def test_a_slice_may_reach_to_a_claim_behind_the_end_of_a_closed_lane(table: Table, uri: str) -> None:
+    """Such claims say nothing; a compaction that began before the lane was closed has seen one."""
+    with table.writer("orders", lane="fix") as writer:
+        writer.append(orders(*range(1, 9)))
+    before = contents(table)
+    dying_store = FaultyStore(open_store(uri))
+    done = f"timeline/table/{table.snapshot().cut.table + 2:020d}.json"
+    dying_store.faults.append(Fault("put_if_absent", done, times=FOREVER, error=PermissionError("killed")))
+    with pytest.raises(StoreUnavailable):
+        other_process(uri, FakeClock(), dying_store).close_lane("fix")
+    late = fence_lane(table._timeline, LaneName("fix"), "somebody who had not looked")
+    snapshot = table.snapshot()
+    assert snapshot.cut.lanes["fix"] == late
+    complete_barrier(table._timeline)
+    assert table.state().lanes[LaneName("fix")].closed == late - 1
+    first = snapshot.slices[0].group
+    run_compaction(table._timeline, snapshot, lambda file_slice: file_slice.group == first)
+    assert contents(table) == before
+    assert contents(Table.open(uri), as_of=str(table.snapshot().cut)) == before
+    table.compact()
+    assert contents(table) == before
+    assert table.verify().ok
 
 
 def test_a_restore_takes_back_what_a_closed_lane_brought(table: Table) -> None:
