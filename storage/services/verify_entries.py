@@ -167,8 +167,8 @@ class TableLane:
     dones: list[Done] = field(default_factory=list)
 
     def schema_at(self, rev: int) -> TableSchema | None:
-        """The schema that was the newest at a revision."""
-        known = [own for own in self.schemas if own <= rev]
+        """The schema that was the newest at a revision; None for one that came after what was read here."""
+        known = [own for own in self.schemas if own <= rev <= self.head]
         return self.schemas[max(known)] if known and self.whole else self.schemas.get(rev)
 
 
