@@ -117,7 +117,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.core.fold_plan:may_publish", "folded.parent == (own.cut if own is not None else {})", "True"
     ),
     "S12 a part of the file groups is stated as all of them": Mutant(
-        f"{_COMPACTION}:_Run._publish", "if last and self._complete else {}", "if last else {}"
+        f"{_COMPACTION}:_Run._publish", "last and self._complete and not", "last and not"
     ),
     "S12 compaction forgets hidden rows": Mutant(f"{_COMPACTION}:_fold", "(shadow, stitched.hidden))", "(shadow, {}))"),
     "S13 the last version that comes wins": Mutant(

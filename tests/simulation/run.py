@@ -123,10 +123,11 @@ class Simulation:
         """L3: a clean that gives up all it may leaves what is needed, and nothing else."""
         process.skew_ms = 3 * max(SKEWS_MS)  # later than all clocks, or plans of the future were not abandoned
         nothing = dt.timedelta(0)
+        table = len(self.history.lanes[TABLE])
         self.table(process).clean(nothing, abandon_after=nothing)
         for path in self.disk.objects:
             if path.startswith(("log/", "base/", "shadow/", "_weft/index/", "_weft/probe/")):
-                self.judge.check_left(path)
+                self.judge.check_left(path, table)
 
     def check_kept(self, table: Table, text: str) -> None:
         """S9: what was read once is read again, unless it was given up since."""
