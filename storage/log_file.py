@@ -31,7 +31,7 @@ from storage.object_store import ObjectStore, damaged, verify_tail
 
 BLOCK_MIN_BYTES: Final = 256 * 1024  # below this, the fixed cost of a record batch is felt
 BLOCK_MAX_BYTES: Final = 16 * 1024 * 1024  # above this, a reader of one small file group wastes too much
-INLINE_INDEX_BYTES: Final = 64 * 1024  # a larger index would slow every reader of the entry
+INLINE_INDEX_BYTES: Final = 16 * 1024  # a commit of a thousand tasks is still one small object
 
 _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
