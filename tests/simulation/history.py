@@ -53,6 +53,7 @@ class History:
     Attributes:
         lanes: Per lane its entries in order; "" is the table lane.
         table: What the table lane says.
+        damaged: What the environment has damaged.
         named: Lists that stand beside entries of the table lane.
         needs: Which files must be there.
     """
@@ -61,6 +62,7 @@ class History:
         self.lanes: dict[str, list[Entry]] = {TABLE: []}
         self.table = TableLane()
         self.needs = Needs(self.table)
+        self.damaged: tuple[str, ...] = ()
         self.named: set[str] = set()
         self._objects = objects
         self._batches = batches
@@ -157,6 +159,8 @@ class History:
     def _check_files(self, entry: Entry, references: Iterator[Mapping[str, Any]]) -> None:
         for file in references:
             data = self._objects.get(file["path"])
+            if file["path"] in self.damaged:
+                continue
             if data is None or len(data) != file["size"] or zlib.crc32(data) != file["crc32"]:
                 raise Violation(
                     f"S7 NoDangling: entry {entry['seq']} of {entry['lane']!r} refers to {file['path']}, "

@@ -185,7 +185,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "timeline.log.head(lane, seq)",
     ),
     "S18 a writer does not complete a barrier that it meets": Mutant(
-        "storage.writer:Writer._enter_lane", "if table.intent is None and same:", "if same:"
+        "storage.writer:Writer._enter_lane", "if table.intent is None and same:", "if same:", theme="restore"
     ),
     "S18 a compaction of void commits is published": Mutant(
         f"{_COMPACTION}:_Run._publish", "if self._plan_id not in state.plans:", "if self._plan_id is None:"

@@ -85,7 +85,7 @@ class Operator(Worker):
     def _close(self, table: Table) -> None:
         lane = self._lane()
         head = table.close_lane(lane)
-        assert self.simulation.history.table.closed.get(lane) == head, f"lane {lane} is not closed at {head}"
+        assert self.simulation.history.table.closed.get(lane, 0) >= head, f"lane {lane} is not closed at {head}"
 
     def _fence(self, table: Table) -> None:
         lane = self._lane()
@@ -108,7 +108,7 @@ class Operator(Worker):
             dry_run=chance.random() < 1 / 8,
             abandon_after=chance.choice([None, *RETENTIONS]),
         )
-        assert result.foreign_files == 0, f"{result.foreign} are not foreign"
+        assert result.foreign_files == 0 or self.simulation.judge.damaged, f"{result.foreign} are not foreign"
 
     def _verify(self, table: Table) -> None:
         """Whatever others are doing meanwhile, nothing is wrong."""

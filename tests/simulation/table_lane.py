@@ -139,6 +139,9 @@ class TableLane:
                 self.disturbed = True
                 if entry["restore"] is not None:
                     self.plans.clear()
+                    target = entry["restore"]["table"]
+                    if target < self.keep and target not in [table for table, _ in self.savepoints.values()]:
+                        raise Violation(f"S16 CleanSafe: INTENT {entry['seq']} goes back to what was given up")
             case "DONE":
                 self._done(entry, slices, claims)
             case "CLEAN_INTENT":
@@ -164,6 +167,11 @@ class TableLane:
                 self._check_fold(entry, slices)
                 self._close_plan(entry)
 
+    def _end_lanes(self) -> None:
+        """Closed lanes end no earlier than slices and folds reach: claims may stand behind the end."""
+        for cut in [*self.cuts.values(), *self.folded.values()]:
+            self.closed |= {lane: max(end, cut.get(lane, 0)) for lane, end in self.closed.items()}
+
     def _close_plan(self, entry: Entry) -> None:
         if self.plans.pop(entry["plan_id"], None) is None:
             raise Violation(f"K3: {entry['kind']} {entry['seq']} of a plan that is not open")
@@ -178,6 +186,7 @@ class TableLane:
                 raise Violation(f"S10 CutChain: the slice of {group} goes back to {made['cut']} from {newest}")
             self.cuts[group] = made["cut"]
             self.folded.pop(group, None)
+        self._end_lanes()
 
     def _check_fold(self, entry: Entry, parts: list[Mapping[str, Any]]) -> None:
         for part in parts:
@@ -189,6 +198,7 @@ class TableLane:
             if any(entry["to"].get(lane, 0) < seq for lane, seq in reached.items()):
                 raise Violation(f"S11 ExactlyOnceFold: the fold of {group} goes back to {entry['to']} from {reached}")
             self.folded[group] = entry["to"]
+        self._end_lanes()
 
     def _intent(self, done: Entry) -> Entry:
         if self.intent is None or self.intent["seq"] != done["intent"]:
@@ -207,6 +217,7 @@ class TableLane:
         restore = intent["restore"]
         if restore is None:
             self.closed |= entry["heads"]
+            self._end_lanes()
             return
         self.restorations.append(
             Restoration(
