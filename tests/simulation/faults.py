@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 SKEWS_MS = [0, 0, 1, -1, 60_000, -60_000, DAY_MS, -DAY_MS, 365 * DAY_MS, -365 * DAY_MS]
 FREEZE_STEPS = [10, 50, 200, 2_000]
 LATE_STEPS = [1, 5, 20, 100, 500]
-OUTAGE_MS = [1_000, 70_000, 90_000]  # the longer ones outlast the patience of a publication
+OUTAGE_MS = [1_000, 62_000, 62_000, 90_000]  # the longer ones outlast the patience of a publication
 
 
 class Fault(StrEnum):
@@ -44,7 +44,7 @@ _NETWORK = {
     Fault.DELAYED: 3,
     Fault.DOUBLED: 3,
     Fault.REFUSED: 0.5,
-    Fault.OUTAGE: 0.3,
+    Fault.OUTAGE: 3,
 }
 _CRASHES = {Fault.CRASH: 2, Fault.CRASH_AFTER: 2, Fault.CRASH_DELAYED: 2}
 _FREEZES = {Fault.FREEZE: 2, Fault.FREEZE_AFTER: 2}
@@ -86,8 +86,16 @@ class Faults:
         fault = self.chance.choices(self._faults, self._weights)[0]
         if fault in _EFFECTS and call not in _WRITES:
             return None  # a read has no effect that could come late
+        if fault is Fault.OUTAGE and call != "put_if_absent":
+            return None  # who only reads gives up at once; who publishes waits, and then does not know
         self.counts[fault] += 1
         return fault
+
+    def draw_offline(self, call: str) -> Fault:
+        """What happens to a call while the network is down: nobody hears of it, but it may arrive."""
+        if call not in _WRITES:
+            return Fault.LOST_REQUEST
+        return self.chance.choice([Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.DELAYED])
 
     def order(self, count: int) -> list[int]:
         """In which order requests arrive that were sent at once."""

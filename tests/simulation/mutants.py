@@ -221,19 +221,22 @@ MUTANTS: Mapping[str, Mutant] = {
     "W2 a writer does not learn what was committed before": Mutant(
         "storage.writer:Writer._observe_all_lanes", "self._timeline.stamps.observe(entry.stamp)", "pass"
     ),
-    "K4 an unknown publication loses its files": Mutant(
-        f"{_COMPACTION}:run_compaction", "except CommitUnknown:", "except ZeroDivisionError:"
+    "K4 what was offered to the log is removed": Mutant(
+        f"{_COMPACTION}:_Run._publish",
+        "    self._timeline.publish(build)",
+        "    try:\n"
+        "        self._timeline.publish(build)\n"
+        "    except CommitUnknown:\n"
+        "        [self._remove(made) for made in offered]\n"
+        "        raise",
+        theme="outages",
     ),
     "L1 a compaction waits for open plans": Mutant(
         "storage.services.plan:publish_plan",
         "    plan_id = new_id()",
         "    while timeline.refresh().plans:\n        timeline.clock.sleep(1)\n    plan_id = new_id()",
     ),
-    "L2 a publication never gives up": Mutant(
-        "storage.commit_log:CommitLog.publish",
-        "for _ in range(PUBLISH_DEADLINE_MS // RETRY_FIRST_MS):",
-        "while self._store.get(path) is None or not failure:",
-    ),
+    "L2 a reader waits at a free slot": Mutant("storage.commit_log:_Tail.until_free", "self._ended = True", "pass"),
     "L4 a second claim of a barrier is its boundary": Mutant(
         "storage.barrier:fence_lane", "after += len(fresh)", "after = log.head(lane, after)"
     ),

@@ -10,7 +10,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from unittest import mock
 
 from tests.simulation.changes import Change, draw_changes, with_column
@@ -39,16 +39,32 @@ LIMITS: Mapping[str, list[int]] = {
 }
 """Sizes at which the code under test does something else; each schedule chooses. The small ones make it do it here."""
 
-THEMES: Mapping[str, list[str]] = {
-    "none": [],
-    "none either": [],
-    "everything": list(ACTIONS),
-    "clean": ["clean", "clean", "clean", "savepoint", "release"],
-    "clean away": ["clean", "clean", "clean", "savepoint", "release"],
-    "restore": ["restore", "restore", "undo", "clean", "clean", "savepoint", "release"],
-    "lanes": ["close", "fence", "schema", "verify", "clean"],
+_CLEANING = ["clean", "clean", "clean", "savepoint", "release"]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """What meets in a schedule: what operators do, and how many compactors and readers there are.
+
+    ``moods``: of the faults; all of them if empty.
+    """
+
+    actions: list[str]
+    compactors: list[int] = field(default_factory=lambda: [0, 1, 1, 2])
+    readers: list[int] = field(default_factory=lambda: [1, 1, 2])
+    moods: list[str] = field(default_factory=list)
+
+
+THEMES: Mapping[str, Theme] = {
+    "none": Theme([]),
+    "outages": Theme([], compactors=[3, 4], moods=["network"]),
+    "everything": Theme(list(ACTIONS)),
+    "clean": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3]),
+    "clean in peace": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3], moods=["quiet", "freezes"]),
+    "restore": Theme(["restore", "restore", "undo", "clean", "clean", "savepoint", "release"]),
+    "lanes": Theme(["close", "fence", "schema", "verify", "clean"]),
 }
-"""What operators do: all of it in some schedules, in others what meets seldom by chance, again and again."""
+"""What meets seldom by chance meets again and again in some schedules."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +98,10 @@ class Plan:
         return {batch.id: batch for own in self.lanes.values() for batch in own}
 
 
-def draw_plan(seed: int, theme: str | None = None) -> Plan:
+def draw_plan(seed: int, name: str | None = None) -> Plan:
     """The plan of a seed, with a theme of its own unless one is given."""
     chance = random.Random(f"plan {seed}")
-    theme = theme or chance.choice(list(THEMES))
-    cleans = theme.startswith("clean")
+    theme = THEMES[name or chance.choice(list(THEMES))]
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)
     changes = draw_changes(chance, config)
@@ -106,10 +121,10 @@ def draw_plan(seed: int, theme: str | None = None) -> Plan:
         distinct=distinct,
         changes=changes,
         lanes=lanes,
-        compactions=[chance.randint(1, 4) for _ in range(chance.choice([2, 3] if cleans else [0, 1, 1, 2]))],
-        reads=[chance.randint(1, 4) for _ in range(chance.choice([2, 3] if cleans else [1, 1, 2]))],
-        operators=_operators(chance, THEMES[theme]),
-        mood=chance.choice(list(MOODS)),
+        compactions=[chance.randint(1, 4) for _ in range(chance.choice(theme.compactors))],
+        reads=[chance.randint(1, 4) for _ in range(chance.choice(theme.readers))],
+        operators=_operators(chance, theme.actions),
+        mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
         limits={name: chance.choice(values) for name, values in LIMITS.items()},

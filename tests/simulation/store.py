@@ -105,8 +105,8 @@ class SimStore:
         try:
             scheduler.pause(process)
             fault = self._faults.draw(call, scheduler.step)
-            if process.offline_until > scheduler.now_ms and fault is not Fault.DELAYED:
-                fault = Fault.LOST_REQUEST
+            if process.offline_until > scheduler.now_ms:
+                fault = self._faults.draw_offline(call)
             if fault is not None:
                 scheduler.log(process, f"{call} {path}: {fault}")
                 return self._faulty(fault, call, path, effect)
