@@ -101,7 +101,7 @@ def test_evolutions_cover_what_they_promise() -> None:
     """The strategy itself: every change, of groups of every mode, and senders that do not know of it."""
     seen: set[str] = set()
 
-    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck), deadline=None)
+    @settings(max_examples=400, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None)
     @given(evolutions())
     def look(evolution: Evolution) -> None:
         config, changes = evolution.config, 0
