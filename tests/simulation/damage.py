@@ -19,7 +19,7 @@ def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ..
         How an error may name it.
     """
     path = chance.choice(sorted(path for path in disk.objects if not path.startswith("_weft/probe/")))
-    data = disk.objects[path]
+    data = history.originals[path] = disk.objects[path]
     is_slot = "/timeline/" in path
     match chance.choice(["cut", "flip"] if is_slot else ["remove", "cut", "flip"]):
         case "remove":

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import zlib
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,18 +54,18 @@ class History:
     Attributes:
         lanes: Per lane its entries in order; "" is the table lane.
         table: What the table lane says.
-        damaged: What the environment has damaged.
+        originals: What the environment has damaged, as it was: nobody but the environment is to blame for it.
         named: Lists that stand beside entries of the table lane.
         needs: Which files must be there.
     """
 
-    def __init__(self, objects: Mapping[str, bytes], batches: Mapping[int, Batch]) -> None:
+    def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch]) -> None:
         self.lanes: dict[str, list[Entry]] = {TABLE: []}
         self.table = TableLane()
         self.needs = Needs(self.table)
-        self.damaged: tuple[str, ...] = ()
+        self.originals: dict[str, bytes] = {}
         self.named: set[str] = set()
-        self._objects = objects
+        self._objects = ChainMap(self.originals, objects)
         self._batches = batches
 
     def watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
@@ -159,8 +160,6 @@ class History:
     def _check_files(self, entry: Entry, references: Iterator[Mapping[str, Any]]) -> None:
         for file in references:
             data = self._objects.get(file["path"])
-            if file["path"] in self.damaged:
-                continue
             if data is None or len(data) != file["size"] or zlib.crc32(data) != file["crc32"]:
                 raise Violation(
                     f"S7 NoDangling: entry {entry['seq']} of {entry['lane']!r} refers to {file['path']}, "

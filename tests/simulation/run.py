@@ -170,7 +170,7 @@ class Simulation:
 
     def _damage(self) -> None:
         self.faults.counts[Fault.DAMAGE] += 1
-        self.judge.damaged = self.history.damaged = damage(self.chance, self.disk, self.history)
+        self.judge.damaged = damage(self.chance, self.disk, self.history)
         self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")
 
     def _check_all(self, process: Process) -> None:
