@@ -101,7 +101,7 @@ MODE_MUTANTS = {
         "core/stitch.py",
         "deleted |= row_delete & ~there",
         "deleted |= row_delete",
-        ("tests/storage/test_compaction.py", "-k", "comes_back_whole"),
+        (TRAPS, "-k", "its_floor_stays"),
     ),
     "retractions add": Mutant(
         FUNCTIONS, "pc.negate(values), values)", "values, values)", (TRAPS, "-k", "until_it_fits")

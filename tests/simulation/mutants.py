@@ -185,7 +185,10 @@ MUTANTS: Mapping[str, Mutant] = {
         "timeline.log.head(lane, seq)",
     ),
     "S18 a writer does not complete a barrier that it meets": Mutant(
-        "storage.writer:Writer._enter_lane", "if table.intent is None and same:", "if same:", theme="restore"
+        "storage.writer:Writer._enter_lane",
+        "if table.intent is None and same:",
+        "if same:",
+        theme="barriers",
     ),
     "S18 a compaction of void commits is published": Mutant(
         f"{_COMPACTION}:_Run._publish", "if self._plan_id not in state.plans:", "if self._plan_id is None:"
@@ -217,6 +220,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.timeline:Timeline.newest_cut",
         "if state.readable_at(lanes):",
         "state = self.refresh()\n        if True:",
+        theme="clean in peace",
     ),
     "W2 a writer does not learn what was committed before": Mutant(
         "storage.writer:Writer._observe_all_lanes", "self._timeline.stamps.observe(entry.stamp)", "pass"
@@ -235,10 +239,14 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.services.plan:publish_plan",
         "    plan_id = new_id()",
         "    while timeline.refresh().plans:\n        timeline.clock.sleep(1)\n    plan_id = new_id()",
+        theme="outages",
     ),
     "L2 a reader waits at a free slot": Mutant("storage.commit_log:_Tail.until_free", "self._ended = True", "pass"),
     "L4 a second claim of a barrier is its boundary": Mutant(
-        "storage.barrier:fence_lane", "after += len(fresh)", "after = log.head(lane, after)"
+        "storage.barrier:fence_lane",
+        "after += len(fresh)",
+        "after = log.head(lane, after)",
+        theme="barriers",
     ),
 }
 

@@ -14,8 +14,6 @@ from typing import Any
 from tests.simulation.scheduler import Violation
 from tests.simulation.table_lane import Entry, Group, TableLane
 
-_ENDLESS = 1 << 62
-
 
 @dataclass(frozen=True)
 class _State:
@@ -27,6 +25,18 @@ class _State:
     cuts: Mapping[Group, Mapping[str, int]]
     start: Mapping[str, int]
     files: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What has to be readable: a prefix of the table lane, and how far of each lane (all of one that is not named).
+
+    ``live_at``: the prefix that says what is live, if it is another one.
+    """
+
+    table: int
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    live_at: int | None = None
 
 
 @dataclass
@@ -81,36 +91,44 @@ class Needs:
         Raises:
             Violation: It is needed.
         """
-        for table, lanes in self._needed():
-            if self._reads(path, table, lanes, exact=True):
-                raise Violation(f"S16 CleanSafe: {path} is deleted, and snapshot {table} {lanes or ''} reads it")
+        for snapshot in self._needed():
+            if self._reads(path, snapshot, exact=True):
+                raise Violation(f"S16 CleanSafe: {path} is deleted, and {snapshot} reads it")
 
     def is_verified(self, path: str) -> bool:
         """Whether `verify` looks into a file: those of the newest snapshot, savepoints and open plans; every entry."""
         if path.startswith("_weft/timeline/"):
             return True
-        snapshots = [(len(self.states), None), *self.table.savepoints.values(), *self.table.plans.values()]
-        return any(self._reads(path, table, lanes, exact=True) for table, lanes in snapshots)
+        snapshots = [_Snapshot(len(self.states)), *self._named()]
+        return any(self._reads(path, snapshot, exact=True) for snapshot in snapshots)
 
     def may_stay(self, path: str) -> bool:
         """Whether a cleaner may think that it is needed: it need not look at which file groups a commit has rows of."""
-        return any(self._reads(path, table, lanes, exact=False) for table, lanes in self._needed())
+        return any(self._reads(path, snapshot, exact=False) for snapshot in self._needed())
 
-    def _needed(self) -> Iterator[tuple[int, Mapping[str, int] | None]]:
-        """What must stay readable: (prefix of the table lane, how far of each lane; None for all of it)."""
-        yield from ((table, None) for table in range(self.table.keep, len(self.states) + 1))
-        yield from self.table.savepoints.values()
-        yield from self.table.plans.values()
-        restore = self.table.intent and self.table.intent["restore"]
-        if restore:
-            yield restore["table"], None
+    def _needed(self) -> Iterator[_Snapshot]:
+        """What must stay readable."""
+        yield from (_Snapshot(table) for table in range(self.table.keep, len(self.states) + 1))
+        yield from self._named()
+        intent = self.table.intent
+        if intent is not None and intent["restore"] is not None:
+            target = intent["restore"]
+            full = target["label"].startswith("restore")
+            # A closed lane is not fenced: what is kept of it ends where its last span of void entries begins.
+            ends = {lane: spans[-1][0] for lane, spans in target["void"].items() if spans and lane in self.table.closed}
+            yield _Snapshot(target["table"], {**ends, **target["keep"]}, live_at=None if full else intent["seq"] - 1)
 
-    def _reads(self, path: str, table: int, lanes: Mapping[str, int] | None, *, exact: bool) -> bool:
-        state = self.states[table - 1]
+    def _named(self) -> Iterator[_Snapshot]:
+        for table, lanes in [*self.table.savepoints.values(), *self.table.plans.values()]:
+            yield _Snapshot(table, {lane: lanes.get(lane, 0) for lane in self.table.lane_ids})
+
+    def _reads(self, path: str, snapshot: _Snapshot, *, exact: bool) -> bool:
+        state = self.states[snapshot.table - 1]
         if path not in self.commits:
             return path in state.files
         lane, seq, groups = self.commits[path]
-        if seq > (_ENDLESS if lanes is None else lanes.get(lane, 0)) or not self.table.is_live(lane, seq, table):
+        live_at = snapshot.live_at or snapshot.table
+        if seq > snapshot.lanes.get(lane, seq) or not self.table.is_live(lane, seq, live_at):
             return False
         if not exact:
             return seq > state.start.get(lane, 0)

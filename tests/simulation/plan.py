@@ -62,6 +62,7 @@ THEMES: Mapping[str, Theme] = {
     "clean": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3]),
     "clean in peace": Theme(_CLEANING, compactors=[2, 3], readers=[2, 3], moods=["quiet", "freezes"]),
     "restore": Theme(["restore", "restore", "undo", "clean", "clean", "savepoint", "release"]),
+    "barriers": Theme(["restore", "undo", "close"], compactors=[0], readers=[1], moods=["quiet", "freezes", "storm"]),
     "lanes": Theme(["close", "fence", "schema", "verify", "clean"]),
 }
 """What meets seldom by chance meets again and again in some schedules."""

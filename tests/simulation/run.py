@@ -169,6 +169,8 @@ class Simulation:
             self._damage()
 
     def _damage(self) -> None:
+        if self.judge.damaged:
+            return  # one thing at a time: what else is wrong may hide behind it
         self.faults.counts[Fault.DAMAGE] += 1
         self.judge.damaged = damage(self.chance, self.disk, self.history)
         self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")

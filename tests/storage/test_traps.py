@@ -155,6 +155,15 @@ def test_hidden_row_keeps_receiving_and_comes_back(story: Story) -> None:
     assert story.rows() == [{"k": 1, "o": "back", "o_ts": 6, "p": "p2", "p_ts": 2, "n": 20}]
 
 
+def test_a_row_that_was_deleted_comes_back_though_its_floor_stays(story: Story) -> None:
+    story(*partial(on_delete="row"))
+    story.put("s", {"k": 1, "a": "old", "ts": 1})
+    story.put("s", {"k": 1, "a": None, "ts": 5, "_op": "D"})
+    assert story.rows() == []
+    story.put("s", {"k": 1, "b": "back", "ts": 6})
+    assert story.rows() == [{"k": 1, "a": None, "b": "back", "ts": 6}]
+
+
 def test_one_column_sees_rows_that_other_groups_make_visible_or_hide(story: Story) -> None:
     columns = {"a": "string", "b": "string", "b_ts": "bigint"}
     groups = {"A": {"columns": ["a"]}, "B": {"columns": ["b", "b_ts"], "ordering": ["b_ts"]}}
