@@ -14,6 +14,8 @@ __all__ = [
     "GapError",
     "InvalidInput",
     "NotFound",
+    "OffsetExpired",
+    "OffsetInvalidated",
     "SnapshotExpired",
     "SplitBrain",
     "StoreUnavailable",
@@ -134,6 +136,18 @@ class SnapshotExpired(TableError):
     """The snapshot asked for is older than what is retained."""
 
     code = "SNAPSHOT_EXPIRED"
+
+
+class OffsetExpired(SnapshotExpired):
+    """Changes are asked for since, or up to, a snapshot that is older than what is retained."""
+
+    code = "OFFSET_EXPIRED"
+
+
+class OffsetInvalidated(TableError):
+    """Changes are asked for since a snapshot that a restore or an undo came after: what it showed may be void."""
+
+    code = "OFFSET_INVALIDATED"
 
 
 class UnsupportedFormat(TableError):

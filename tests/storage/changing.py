@@ -1,0 +1,98 @@
+"""The oracle of changes: two whole answers compared row by row in plain Python, and changes applied to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from storage.core.schema import TableSchema
+from storage.snapshot import Snapshot
+from tests.storage.world import canonical
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+Present = frozenset[str]
+State = dict[Key, tuple[Row, Present]]
+"""Per key of a visible row its values, and which groups are there."""
+Changed = dict[Key, dict[str, Any]]
+
+
+def state_of(snapshot: Snapshot, require: Sequence[str] = ()) -> State:
+    """What is visible, read group by group: a group is present in the rows that a read which requires it gives."""
+    key = snapshot.table_schema.key
+    rows = by_key(key, snapshot.to_arrow(require=require))
+    present = {
+        group.name: set(by_key(key, snapshot.to_arrow(list(key), require=[*require, group.name])))
+        for group in snapshot.table_schema.groups
+    }
+    return {k: (row, frozenset(name for name, there in present.items() if k in there)) for k, row in rows.items()}
+
+
+def under(snapshot: Snapshot, later: Snapshot) -> Snapshot:
+    """The snapshot as the schema of a later one shows it."""
+    state = replace(snapshot.state, schema=later.state.schema, schema_rev=later.state.schema_rev)
+    return Snapshot(snapshot._timeline, state, snapshot.cut)
+
+
+def by_key(key: Sequence[str], table: pa.Table) -> dict[Key, Row]:
+    result: dict[Key, Row] = {}
+    for row in table.to_pylist():
+        own = canonical(tuple(row[name] for name in key))
+        assert own not in result, f"key {own} comes twice"
+        result[own] = {name: canonical(value) for name, value in row.items()}
+    return result
+
+
+def expected(
+    schema: TableSchema, before: State, after: State, columns: Iterable[str] | None = None, *, images: bool = True
+) -> Changed:
+    """The definition, one row after the other."""
+    wanted = list(columns) if columns is not None else [column.name for column in schema.columns]
+    groups = [group for group in schema.groups if set(group.columns) & set(wanted)]
+    shown = [*schema.key, *(name for name in wanted if name not in schema.key)]
+    result: Changed = {}
+    for key in {**before, **after}:
+        old, had = before.get(key, ({}, frozenset()))
+        new, has = after.get(key, ({}, frozenset()))
+        changed = []
+        for group in groups:
+            values = [name for name in group.columns if name in wanted]
+            there = (group.name in had, group.name in has)
+            if key not in after or key not in before:
+                if any(there):
+                    changed.append(group.name)
+            elif there[0] != there[1] or any(old[name] != new[name] for name in values):
+                changed.append(group.name)
+        if key in before and key in after and not changed:
+            continue
+        kind = "insert" if key not in before else "delete" if key not in after else "update"
+        row = {name: canonical(new.get(name)) for name in shown}
+        row |= {name: key[number] for number, name in enumerate(schema.key)}
+        row |= {"_change": kind, "_changed_groups": tuple(changed)}
+        if images:
+            row["_before"] = tuple((n, old[n]) for n in shown if n not in schema.key) if key in before else None
+        result[key] = row
+    return result
+
+
+def got(schema: TableSchema, changes: pa.RecordBatchReader | pa.Table) -> Changed:
+    table = changes.read_all() if isinstance(changes, pa.RecordBatchReader) else changes
+    table.validate(full=True)
+    return by_key(schema.key, table)
+
+
+def applied(schema: TableSchema, answer: Mapping[Key, Row], changes: pa.RecordBatchReader) -> dict[Key, Row]:
+    """What somebody has who holds an answer and is told what changed."""
+    result = dict(answer)
+    for key, row in by_key(schema.key, changes.read_all()).items():
+        kind = row.pop("_change")
+        del row["_changed_groups"]
+        if kind == "delete":
+            del result[key]
+        else:
+            assert (key in result) == (kind == "update"), (kind, key)
+            result[key] = row
+    return result
