@@ -169,10 +169,19 @@ class Timeline:
             )
         heads = self.heads(newest)
         lanes = self._last_before({lane: heads[lane] for lane in self.at(table).lanes}, limit)
-        past = self._readable(table, lanes)
-        at = Cut(past.head, self._known_to(past, {lane: lanes[lane] for lane in past.lanes}))
+        past, at = self.longest_cut(table, lanes)
         self.check_kept(at)
         return past, at
+
+    def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:
+        """The snapshot of the longest prefix up to ``table`` that is one with ``lanes`` (R3), as far as it knows them.
+
+        Args:
+            table: A prefix of the table lane.
+            lanes: Of every lane that it has.
+        """
+        past = self._readable(table, lanes)
+        return past, Cut(past.head, self._known_to(past, {lane: lanes[lane] for lane in past.lanes}))
 
     def _readable(self, table: int, lanes: cut.Seqs) -> TableState:
         """The longest prefix up to ``table`` whose slices and folds hold nothing beyond ``lanes``."""
@@ -276,8 +285,11 @@ class Timeline:
 
         In version order: what a fold holds knows its versions itself.
         """
-        start = state.log_start()
-        tails = self.log.read_tails({lane: (start.get(lane, 0), until) for lane, until in at.lanes.items()})
+        return [*self._fold_files(state), *self.committed_files(state, state.log_start(), at.lanes)]
+
+    def committed_files(self, state: TableState, after: cut.Seqs, until: cut.Seqs) -> list[LiveFile]:
+        """Files of all live commits after one cut, up to another, in version order."""
+        tails = self.log.read_tails({lane: (after.get(lane, 0), last) for lane, last in until.items()})
         live: list[tuple[Data, LogFile]] = []
         for lane, tail in tails.items():
             spans = state.void.get(lane, ())
@@ -290,7 +302,7 @@ class Timeline:
             for (entry, file), index in zip(live, indexes, strict=True)
         ]
         # Stable: files of one commit keep their place in it.
-        return [*self._fold_files(state), *sorted(found, key=lambda live: live.arrival)]
+        return sorted(found, key=lambda live: live.arrival)
 
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
