@@ -18,6 +18,7 @@ from storage.core.slices import FileSlice, LiveFile, plan_slices
 from storage.core.timeline import TableState
 from storage.expiry import reading
 from storage.pins import DEFAULT_PIN, pin, unpin
+from storage.read_optimized import ReadOptimized, base_slices
 from storage.scan import Scan, make_projection, make_tasks
 from storage.timeline import Timeline, check_promised
 
@@ -97,6 +98,10 @@ class Snapshot:
             self._slices = plan_slices(self._state, self.files)
         return self._slices
 
+    def read_optimized(self) -> ReadOptimized:
+        """The base files alone: what the last compaction has left, read without merging, and how stale that is."""
+        return ReadOptimized(self, self._timeline)
+
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -104,6 +109,7 @@ class Snapshot:
         require: Sequence[str] | None = None,
         *,
         parallelism: int | None = None,
+        read_optimized: bool = False,
     ) -> Scan:
         """Plan a read.
 
@@ -112,12 +118,14 @@ class Snapshot:
             filter: pyarrow expression over any columns of the table.
             require: Groups that must be present in a row: one makes a left join, all an inner join.
             parallelism: At most so many tasks; None for one a core.
+            read_optimized: Base files alone, see `read_optimized`.
 
         Raises:
             NotFound: A column or group that the table does not have.
         """
         projection = make_projection(self._state.schema, columns, filter, require)
-        tasks = make_tasks(self.slices, self.files, parallelism or os.cpu_count() or 1)
+        slices, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
+        tasks = make_tasks(slices, files, parallelism or os.cpu_count() or 1)
         return Scan(
             store=self._timeline.store,
             schema=self._state.schema,
@@ -132,9 +140,11 @@ class Snapshot:
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,  # noqa: A002
         require: Sequence[str] | None = None,
+        *,
+        read_optimized: bool = False,
     ) -> pa.Table:
         """The answer as one table; rows in no particular order. Arguments and errors as in `scan`."""
-        scan = self.scan(columns, filter, require)
+        scan = self.scan(columns, filter, require, read_optimized=read_optimized)
         if len(scan.tasks) <= 1:
             parts = [list(scan.read(task)) for task in scan.tasks]
         else:
@@ -147,9 +157,11 @@ class Snapshot:
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,  # noqa: A002
         require: Sequence[str] | None = None,
+        *,
+        read_optimized: bool = False,
     ) -> pa.RecordBatchReader:
         """The answer as a stream: memory is that of one file group's logs and one row group."""
-        scan = self.scan(columns, filter, require, parallelism=1)
+        scan = self.scan(columns, filter, require, parallelism=1, read_optimized=read_optimized)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for task in scan.tasks:

@@ -1,0 +1,277 @@
+"""Read-optimized: the base files of a snapshot and nothing else, and how stale that is.
+
+Any Parquet reader is as fast as this and reads the same: nothing is merged. What it costs is freshness: a commit is in
+the answer once a compaction has folded it into base files. Rules of this room:
+
+- Each file group shows the slice that it has in the snapshot. File groups are compacted each in its own time, so the
+  answer as a whole may be no snapshot: a row is never torn, but of two rows one may know later commits (`Compacted`).
+- A file group that was never compacted shows nothing. Nothing else is left out, and nothing silently: `Staleness`.
+- Other engines get the user's columns alone, and only files that say what the table says when they are read as they
+  are: FORMAT.md, "Files of older schemas".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+
+from storage.core import cut as cuts
+from storage.core.cut import Cut
+from storage.core.entries import Data, FileRef
+from storage.core.evolution import reads_as_it_is
+from storage.core.names import LaneName
+from storage.core.slices import FileSlice
+from storage.core.timeline import FileGroup, TableState
+from storage.errors import InvalidInput, NotFound
+from storage.expiry import reading
+from storage.object_store import ObjectStore, verify_tail
+from storage.timeline import Timeline
+
+if TYPE_CHECKING:
+    from storage.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """How far the base of one file group goes.
+
+    Attributes:
+        cut: Per lane the last entry that is in it; None where the file group was never compacted.
+        rows: Of its base.
+        size_bytes: Of its base.
+        commits_waiting: Commits of which rows wait for compaction; a fold of many counts as one.
+        rows_waiting: Those rows: events, and registers of folds.
+        bytes_waiting: Stored bytes of those rows, all columns.
+    """
+
+    file_group: FileGroup
+    cut: Mapping[LaneName, int] | None
+    rows: int
+    size_bytes: int
+    commits_waiting: int
+    rows_waiting: int
+    bytes_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """What a read-optimized answer lacks of its snapshot; nothing does if ``rows`` is 0.
+
+    Attributes:
+        since: When the oldest commit was made that is not wholly in it: everything before is. None if nothing is
+            lacking. Of commits in a fold nobody knows any more which file groups they touched: the time may be earlier
+            than it need be, never later.
+        commits: So many commits are not wholly in it; a fold of many counts as one.
+        rows: Log rows that wait for compaction: events, and registers of folds.
+        size_bytes: Stored bytes of those rows, all columns.
+        file_groups: File groups for which something waits.
+        never_compacted: Those of them that show nothing at all.
+    """
+
+    since: dt.datetime | None
+    commits: int
+    rows: int
+    size_bytes: int
+    file_groups: int
+    never_compacted: int
+
+
+def base_slices(state: TableState) -> list[FileSlice]:
+    """The slices of a state that have a base, as if nothing had been committed after them; in order of file group."""
+    none = np.empty(0, np.int64)
+    return [
+        FileSlice(group, file, file=none, block=none, start=none, rows=none, deletes=0, log_bytes=0)
+        for group, file in sorted(state.slices.items())
+        if file.base is not None
+    ]
+
+
+class ReadOptimized:
+    """The base files of one snapshot; get one from `storage.snapshot.Snapshot.read_optimized`.
+
+    Reading takes the arguments of the snapshot's own methods, and raises what they raise.
+    """
+
+    def __init__(self, snapshot: Snapshot, timeline: Timeline) -> None:
+        self._snapshot, self._timeline = snapshot, timeline
+        self._staleness: Staleness | None = None
+
+    @property
+    def cut(self) -> Cut:
+        """Names the snapshot whose base files these are. What is in them, `file_groups` says."""
+        return self._snapshot.cut
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The user's columns in table order, with Arrow types."""
+        return self._snapshot.schema
+
+    @property
+    def file_groups(self) -> list[Compacted]:
+        """Every file group that has rows, in order of file group."""
+        return [self._compacted(file_slice) for file_slice in self._snapshot.slices]
+
+    def _compacted(self, file_slice: FileSlice) -> Compacted:
+        base = file_slice.slice.base if file_slice.slice is not None else None
+        return Compacted(
+            file_group=file_slice.group,
+            cut=file_slice.slice.cut if file_slice.slice is not None else None,
+            rows=base.rows if base is not None else 0,
+            size_bytes=base.size if base is not None else 0,
+            commits_waiting=len(self._commits([file_slice])),
+            rows_waiting=int(file_slice.rows.sum()),
+            bytes_waiting=file_slice.log_bytes,
+        )
+
+    @property
+    def staleness(self) -> Staleness:
+        """What the answer lacks of the snapshot."""
+        if self._staleness is None:
+            behind = [file_slice for file_slice in self._snapshot.slices if len(file_slice.rows)]
+            self._staleness = Staleness(
+                since=self._oldest_waiting(behind),
+                commits=len(self._commits(behind)),
+                rows=sum(int(file_slice.rows.sum()) for file_slice in behind),
+                size_bytes=sum(file_slice.log_bytes for file_slice in behind),
+                file_groups=len(behind),
+                never_compacted=sum(file_slice.slice is None for file_slice in behind),
+            )
+        return self._staleness
+
+    def _commits(self, slices: Sequence[FileSlice]) -> set[tuple[LaneName, int]]:
+        """(lane, seq) of the commits and folds that have rows for some of the file groups."""
+        files = self._snapshot.files
+        numbers = {number for file_slice in slices for number in file_slice.file.tolist()}
+        return {(files[number].lane, files[number].seq) for number in numbers}
+
+    def _oldest_waiting(self, behind: Sequence[FileSlice]) -> dt.datetime | None:
+        """Commit time of the oldest commit with rows of these file groups that their slices do not hold."""
+        oldest: dict[LaneName, int] = {}
+        for file_slice in behind:
+            held = file_slice.slice.cut if file_slice.slice is not None else {}
+            for number in set(file_slice.file.tolist()):
+                file = self._snapshot.files[number]
+                # What a fold holds begins somewhere behind the slice.
+                own = {lane: held.get(lane, 0) + 1 for lane in file.reach} if file.is_fold else {file.lane: file.seq}
+                oldest = {**own, **oldest, **{lane: min(oldest[lane], own[lane]) for lane in own if lane in oldest}}
+        times = [self._first_commit_ms(lane, seq) for lane, seq in oldest.items()]
+        known = [time_ms for time_ms in times if time_ms is not None]
+        return dt.datetime.fromtimestamp(min(known) / 1000, dt.UTC) if known else None
+
+    def _first_commit_ms(self, lane: LaneName, seq: int) -> int | None:
+        """Commit time of a lane's first live commit from ``seq`` on; times ascend within a lane."""
+        void = self._snapshot.state.void.get(lane, ())
+        for number in range(seq, self._snapshot.cut.lanes.get(lane, 0) + 1):
+            entry = self._timeline.log.entry(lane, number)
+            if isinstance(entry, Data) and not cuts.is_void(void, number):
+                return entry.committed_at_ms
+        return None
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's own word for it
+        require: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of the base files as one table; in no particular order."""
+        return self._snapshot.to_arrow(columns, filter, require, read_optimized=True)
+
+    def to_reader(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002
+        require: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """The rows of the base files as a stream: memory is that of one row group."""
+        return self._snapshot.to_reader(columns, filter, require, read_optimized=True)
+
+    def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
+        """The base files as a dataset of pyarrow, for engines that read those: DuckDB, Polars, Dask, ...
+
+        It can be read again and again, in parallel and with pushed-down columns and filters, and holds what was there
+        when it was made; pin the snapshot if that takes long. Everything that is read is verified, as always.
+
+        Args:
+            columns: That it shall have; None for all of the table. Hidden ones it never has.
+
+        Raises:
+            NotFound: A column that the table does not have.
+            InvalidInput: Some base files are of an older schema, and do not show what the table shows in these columns.
+        """
+        schema = self._snapshot.table_schema
+        names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
+        for name in names:
+            if name not in schema.column_by_name:
+                raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
+        files = [file_slice.slice for file_slice in base_slices(self._snapshot.state)]
+        revs = {file.rev for file in files if file is not None}
+        older = [name for name in names if not all(reads_as_it_is(schema, rev, (name,)) for rev in revs)]
+        if older:
+            raise InvalidInput(
+                f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
+                hint="name the other columns; to_arrow and to_reader read files of every schema",
+            )
+        bases = [file.base for file in files if file is not None and file.base is not None]
+        return _dataset(
+            _BaseFiles(self._timeline.store, self._snapshot.cut, bases),
+            pa.schema([schema.field(name).remove_metadata() for name in names]),
+        )
+
+
+def _dataset(files: _BaseFiles, schema: pa.Schema) -> ds.Dataset:
+    """What `_BaseFiles` gives, as fragments of one dataset."""
+    options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
+    parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
+    file_system = pa_fs.PyFileSystem(files)
+    fragments = [parquet.make_fragment(file.path, file_system, file_size=file.size) for file in files.by_path.values()]
+    return ds.FileSystemDataset(fragments, schema, parquet, file_system)
+
+
+class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publishes no types
+    """Base files through the table's store: read-only, and these alone. Verifies what every reader must (FORMAT.md).
+
+    Can be pickled, as the store can: fragments may be read in other processes.
+    """
+
+    def __init__(self, store: ObjectStore, at: Cut, files: Sequence[FileRef]) -> None:
+        self._store, self._at = store, at
+        self.by_path = {str(file.path): file for file in files}
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        file = self.by_path[path]
+        with reading(self._store, self._at):
+            source = self._store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)])
+            # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
+            verify_tail(source, file)
+        return source
+
+    def get_file_info(self, paths: Sequence[str]) -> list[pa_fs.FileInfo]:
+        return [
+            pa_fs.FileInfo(path, pa_fs.FileType.File, size=self.by_path[path].size)
+            if path in self.by_path
+            else pa_fs.FileInfo(path, pa_fs.FileType.NotFound)
+            for path in paths
+        ]
+
+    def get_type_name(self) -> str:
+        return "weft"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def _refuse(self, *_: object) -> Never:
+        raise io.UnsupportedOperation("base files of a table are read one by one, and never changed")
+
+    get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+
+    open_input_stream = open_input_file
