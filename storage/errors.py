@@ -13,6 +13,7 @@ __all__ = [
     "Fenced",
     "GapError",
     "InvalidInput",
+    "NotComplete",
     "NotFound",
     "OffsetExpired",
     "OffsetInvalidated",
@@ -148,6 +149,12 @@ class OffsetInvalidated(TableError):
     """Changes are asked for since a snapshot that a restore or an undo came after: what it showed may be void."""
 
     code = "OFFSET_INVALIDATED"
+
+
+class NotComplete(TableError):
+    """The snapshot may lack events up to the value that was asked for, as far as its streams declare: wait."""
+
+    code = "NOT_COMPLETE"
 
 
 class UnsupportedFormat(TableError):

@@ -12,15 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import mergers
+from storage.core.completeness import check_complete
 from storage.core.cut import Cut
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile, plan_slices
 from storage.core.timeline import TableState
+from storage.core.watermarks import Value, Watermarks
 from storage.expiry import reading
 from storage.pins import DEFAULT_PIN, pin, unpin
 from storage.read_optimized import ReadOptimized, base_slices
 from storage.scan import Scan, make_projection, make_tasks
 from storage.timeline import Timeline, check_promised
+from storage.watermarks import read_watermarks
 
 
 class Snapshot:
@@ -55,6 +58,24 @@ class Snapshot:
     def schema_rev(self) -> int:
         """Revision of the schema: slices of older ones are read through `storage.core.evolution`."""
         return self._state.schema_rev
+
+    def watermarks(self) -> Watermarks:
+        """What every stream declares of its events to come, by stream and group, as of this snapshot."""
+        return read_watermarks(self._timeline.log, self._state, self._cut)
+
+    def check_complete(self, through: Value | str, require: Sequence[str] | None = None) -> None:
+        """Make sure that nothing up to ``through`` is still to come, as far as the streams declare.
+
+        Args:
+            through: Value of the first ordering columns (or its text form); itself included. A date: all of that day.
+            require: Groups that matter; None for all.
+
+        Raises:
+            NotComplete: A stream that feeds one of these groups is not there yet; it is named.
+            NotFound: The table has no such group.
+            InvalidInput: ``through`` is not such a value, or a group can have no watermark.
+        """
+        check_complete(self.watermarks(), self._state.schema, through, require)
 
     def check_kept(self) -> None:
         """Make sure that nobody has given the snapshot up since it was taken; for whoever reads it again and again.

@@ -27,7 +27,8 @@ from storage.core.names import TABLE_LANE, lane_name
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice
 from storage.core.timeline import TableState
-from storage.errors import Conflict
+from storage.core.watermarks import Lateness, Value, Watermarks
+from storage.errors import Conflict, InvalidInput
 from storage.object_store import check_capability, open_store
 from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
 from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
@@ -140,6 +141,7 @@ class Table:
         takeover: bool = False,
         owner: str | None = None,
         query_id: str | None = None,
+        lateness: Lateness | None = None,
     ) -> Writer:
         """A writer of one stream; entering it claims the lane and fences whoever held it.
 
@@ -149,22 +151,42 @@ class Table:
             takeover: Let a new query go on where another query has written.
             owner: Who this is, for messages to those who are fenced; host and process by default.
             query_id: Of the batches to come, if known: checked before anybody is fenced. "" is a new query.
+            lateness: By how much at most the first ordering value of an event is smaller than the largest before it:
+                a timedelta for dates and times, an integer for integers. Every commit then moves the stream's
+                watermark on. Events that are later are stored like any other, and counted.
 
         Raises:
             NotFound: The table has no such stream (on entering).
+            InvalidInput: No group of the stream is ordered by what ``lateness`` is of (on entering).
             Conflict: The lane belongs to another stream, or to another query (on entering).
         """
         timeline = Timeline(self._timeline.store, self._clock, self._timeline.stamps)
-        return Writer(timeline, stream, lane, takeover=takeover, owner=owner, query_id=query_id)
+        return Writer(timeline, stream, lane, takeover=takeover, owner=owner, query_id=query_id, lateness=lateness)
 
-    def snapshot(self, as_of: dt.datetime | str | None = None) -> Snapshot:
+    def snapshot(
+        self,
+        as_of: dt.datetime | str | None = None,
+        *,
+        complete_through: Value | str | None = None,
+        require: Sequence[str] | None = None,
+    ) -> Snapshot:
         """A state of the table: now, at a time (aware datetime), a savepoint, or a cut (text of `Snapshot.cut`).
+
+        Args:
+            as_of: Which.
+            complete_through: Refuse it if events up to this value may still come: see `Snapshot.check_complete`.
+            require: The groups that ``complete_through`` is about; None for all.
 
         Raises:
             InvalidInput: ``as_of`` is none of these, or before the table existed.
             NotFound: The table has no such savepoint or cut.
             SnapshotExpired: It is older than what is retained.
+            NotComplete: A stream is not there yet; it is named.
         """
+        if require is not None and complete_through is None:
+            raise InvalidInput(
+                "require without complete_through", hint="rows that have all of some groups: to_arrow(require=...)"
+            )
         if as_of is None:
             state, cut = self._timeline.newest_cut()
         elif isinstance(as_of, dt.datetime):
@@ -173,7 +195,14 @@ class Table:
             state, cut = self._timeline.exact_cut(parse_cut(as_of))
         else:
             state, cut = self._timeline.exact_cut(find_savepoint(self.state(), as_of))
-        return Snapshot(self._timeline, state, cut)
+        found = Snapshot(self._timeline, state, cut)
+        if complete_through is not None:
+            found.check_complete(complete_through, require)
+        return found
+
+    def watermarks(self) -> Watermarks:
+        """What every stream declares of its events to come, by stream and group, as of now."""
+        return self.snapshot().watermarks()
 
     def compact(
         self, only: Callable[[FileSlice], bool] = lambda _: True, *, execute: Execute = one_by_one

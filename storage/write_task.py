@@ -6,8 +6,8 @@ timeline, and runs anywhere. Its rows are accepted whole or refused whole, or th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from storage.core.events import EventBatch, Problem, prepare, prepare_good
 from storage.core.model import Stream
 from storage.core.names import LaneName
 from storage.core.schema import TableSchema
+from storage.core.watermarks import Seen, joined, see
 from storage.errors import TableError
 from storage.log_file import remove_log_file, write_log_file
 from storage.object_store import ObjectStore
@@ -29,7 +30,10 @@ Batch = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class WriteTicket:
-    """The right to write files for one slot of a lane; goes to tasks."""
+    """The right to write files for one slot of a lane; goes to tasks.
+
+    ``watched``: the groups whose events have to be looked at for the lane's watermarks (`storage.core.watermarks`).
+    """
 
     store: ObjectStore
     schema: TableSchema
@@ -38,14 +42,26 @@ class WriteTicket:
     epoch: int
     seq: int
     batch: Batch | None
+    watched: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one task wrote: files in the order of its rows, and how many rows meant nothing."""
+    """What one task wrote: files in the order of its rows, how many rows meant nothing, what watched groups saw."""
 
     files: tuple[LogFile, ...]
     rows_ignored: int
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Written]) -> Written:
+        """What several parts of one commit wrote, in their order."""
+        parts = list(parts)
+        return cls(
+            tuple(file for part in parts for file in part.files),
+            sum(part.rows_ignored for part in parts),
+            joined(part.seen for part in parts),
+        )
 
 
 OnProblems = Callable[[pa.Table, Sequence[Problem]], None]
@@ -71,11 +87,13 @@ def write_rows(
         InvalidInput: A column, type or row is wrong; what was written is removed again.
     """
     files: list[LogFile] = []
+    seen: list[dict[str, Seen]] = []
     ignored = 0
     try:
         for chunk in _chunks(rows):
             events = _prepared(ticket, chunk, on_problems)
             ignored += events.ignored
+            seen.append(see(events.rows, events.groups, ticket.watched))
             file = write_log_file(
                 ticket.store, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
             )
@@ -86,7 +104,7 @@ def write_rows(
             # Nobody can know of these files yet.
             remove_log_file(ticket.store, file)
         raise
-    return Written(tuple(files), ignored)
+    return Written(tuple(files), ignored, joined(seen))
 
 
 def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:

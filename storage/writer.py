@@ -26,6 +26,7 @@ from storage.core.entries import WRITER_FEATURES, Claim, Data, LaneAdd
 from storage.core.lane_state import LaneState
 from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.timeline import Lane, TableState
+from storage.core.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.heartbeat import Pulse
 from storage.object_store import check_capability
@@ -48,6 +49,8 @@ class Commit:
         rows: Events stored.
         rows_ignored: Rows that mean nothing: ignored deletes, and upserts without any ordering value.
         replayed: The batch had been committed before; nothing was written.
+        late: Events below what the lane had promised (`Table.watermarks`), counted per group; stored like any other.
+            0 if ``replayed``.
     """
 
     lane: LaneName
@@ -55,6 +58,7 @@ class Commit:
     rows: int
     rows_ignored: int
     replayed: bool
+    late: int = 0
 
 
 class Writer:
@@ -69,12 +73,14 @@ class Writer:
         takeover: bool,
         owner: str | None,
         query_id: str | None,
+        lateness: Lateness | None = None,
     ) -> None:
         self._timeline = timeline
         self._stream = StreamName(stream)
         self._lane = lane_name(lane or stream)
         self._takeover = takeover
         self._query_id = query_id
+        self._lateness = lateness
         self._owner = owner or f"{socket.gethostname()} pid {os.getpid()} {new_id()[:8]}"
         self._table: TableState | None = None
         self._state = LaneState()
@@ -87,7 +93,9 @@ class Writer:
 
     def __enter__(self) -> Self:
         table = self._timeline.refresh()
-        table.schema.stream(self._stream)
+        stream = table.schema.stream(self._stream)
+        if self._lateness is not None:
+            check_lateness(self._lateness, table.schema, stream)
         check_writable(table, WRITER_FEATURES)
         check_capability(self._timeline.store)
         self._table = self._enter_lane()
@@ -189,14 +197,16 @@ class Writer:
                 return known
         self._table = self._timeline.refresh()
         check_writable(self._table, WRITER_FEATURES)
+        schema, stream = self._table.schema, self._table.schema.stream(self._stream)
         return WriteTicket(
             store=self._timeline.store,
-            schema=self._table.schema,
-            stream=self._table.schema.stream(self._stream),
+            schema=schema,
+            stream=stream,
             lane=self._lane,
             epoch=self._epoch,
             seq=self._state.head + 1,
             batch=batch,
+            watched=watched(schema, stream, self._lateness, self._state.watermarks),
         )
 
     def commit(
@@ -210,11 +220,10 @@ class Writer:
         self._check_usable()
         if (ticket.lane, ticket.epoch, ticket.seq) != (self._lane, self._epoch, self._state.head + 1):
             raise InvalidInput("the ticket is not for the next commit of this writer", hint="begin again")
-        files = [file for part in written for file in part.files]
-        rows = sum(file.file.rows for file in files)
-        ignored = sum(part.rows_ignored for part in written)
-        if not files and ticket.batch is None:
-            return Commit(self._lane, self._state.head, 0, ignored, replayed=False)
+        whole = Written.joined(written)
+        rows = sum(file.file.rows for file in whole.files)
+        if not whole.files and ticket.batch is None:
+            return Commit(self._lane, self._state.head, 0, whole.rows_ignored, replayed=False)
         self._refresh_stamps()
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
@@ -223,9 +232,10 @@ class Writer:
             query_id=query_id,
             batch=number,
             rows=rows,
-            rows_ignored=ignored,
+            rows_ignored=whole.rows_ignored,
             source=source or {},
-            files=files,
+            files=list(whole.files),
+            watermarks=advanced(self._state.watermarks, whole.seen, self._lateness, ticket.schema),
         )
         try:
             winner = self._timeline.log.publish(entry)
@@ -239,7 +249,8 @@ class Writer:
         self._timeline.log.forget_before(self._lane, entry.seq)
         self._timeline.checkpoints.save_lane(self._lane, self._state)
         self.heartbeat()
-        return Commit(self._lane, entry.seq, rows, ignored, replayed=False)
+        late = sum(seen.late for seen in whole.seen.values())
+        return Commit(self._lane, entry.seq, rows, whole.rows_ignored, replayed=False, late=late)
 
     def _lost(self, epoch: int, winner: object) -> TableError:
         if epoch > self._epoch:

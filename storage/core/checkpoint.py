@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.core.cut import Cut
-from storage.core.entries import READER_FEATURES, Intent, LogFile, Seqs, SliceFile, Voids
+from storage.core.entries import READER_FEATURES, Intent, LogFile, Promise, Seqs, SliceFile, Voids
 from storage.core.lane_state import Committed, LaneState
 from storage.core.names import LaneName
 from storage.core.schema import TableSchema
@@ -98,6 +98,7 @@ class _LaneState(_Model):
     void_from: dict[str, int]
     source: dict[str, Any]
     recent: list[tuple[str, int, int, int, int]]
+    watermarks: dict[int, Promise] = {}  # one from before there were any was of a lane that had none
 
 
 def encode_table(state: TableState) -> bytes:
@@ -215,6 +216,7 @@ def encode_lane(state: LaneState) -> bytes:
                 (query, batch, known.seq, known.rows, known.rows_ignored)
                 for (query, batch), known in state.recent.items()
             ],
+            watermarks=state.watermarks,
         )
     )
 
@@ -239,6 +241,7 @@ def decode_lane(data: bytes) -> LaneState | None:
         void_from=dict(own.void_from),
         source=dict(own.source),
         recent={(query, batch): Committed(seq, rows, ignored) for query, batch, seq, rows, ignored in own.recent},
+        watermarks=own.watermarks,
     )
 
 

@@ -126,6 +126,16 @@ class LogFile(_Model):
     index: LogIndex | Sidecar
 
 
+class Promise(_Model):
+    """What a lane says of one group's events to come: none has a first ordering value below ``value`` (JSON form).
+
+    ``late`` counts the lane's live events so far that were below a promise made before them.
+    """
+
+    value: Any
+    late: int
+
+
 class SliceFile(_Model):
     """One slice of a file group: everything of its logs up to ``cut``, merged.
 
@@ -356,7 +366,10 @@ class Claim(Header):
 
 
 class Data(Header):
-    """One commit: all its files become visible at once."""
+    """One commit: all its files become visible at once.
+
+    ``watermarks``: by group id all that the lane has promised by now; not written if it has promised nothing.
+    """
 
     kind: Literal["DATA"] = "DATA"
     stream: str
@@ -366,6 +379,7 @@ class Data(Header):
     rows_ignored: int
     source: dict[str, Any]
     files: list[LogFile]
+    watermarks: dict[int, Promise] = {}
 
 
 class Noop(Header):
@@ -400,7 +414,9 @@ _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE
 
 def encode_entry(entry: Entry) -> bytes:
     """Bytes of an entry, checksum last."""
-    body = json.dumps(entry.model_dump(), separators=(",", ":"), ensure_ascii=False).encode()[:-1]
+    # What a lane without promises says stays readable by whoever does not know them.
+    left_out = {"watermarks"} if isinstance(entry, Data) and not entry.watermarks else None
+    body = json.dumps(entry.model_dump(exclude=left_out), separators=(",", ":"), ensure_ascii=False).encode()[:-1]
     return body + _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 

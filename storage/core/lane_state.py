@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from storage.core.cut import Span, is_void
-from storage.core.entries import Claim, Data, LaneEntry
+from storage.core.entries import Claim, Data, LaneEntry, Promise
 from storage.errors import CorruptData
 
 RECENT_COMMITS: Final = 1_000  # a source replays its last batch; whoever asks for an older one waits for a look-up
@@ -44,6 +44,7 @@ class LaneState:
             back that far, and no further on.
         source: Where the last commit left its source, as the sink recorded it.
         recent: The newest commits with a batch, by batch; `RECENT_COMMITS` at most.
+        watermarks: By group id what the last live commit says that the lane has promised.
     """
 
     void: tuple[Span, ...] = ()
@@ -60,6 +61,7 @@ class LaneState:
     void_from: dict[str, int] = field(default_factory=dict)
     source: dict[str, object] = field(default_factory=dict)
     recent: dict[tuple[str, int], Committed] = field(default_factory=dict)
+    watermarks: dict[int, Promise] = field(default_factory=dict)
 
     def add(self, entry: LaneEntry) -> None:
         """Fold the next entry in.
@@ -83,13 +85,18 @@ class LaneState:
         self.committed_at_ms, self.table_rev = entry.committed_at_ms, entry.table_rev
         if isinstance(entry, Claim):
             self.owner, self.barrier = entry.owner, entry.barrier
-        elif isinstance(entry, Data) and entry.query_id and is_void(self.void, entry.seq):
-            if entry.query_id not in self.batches:
+        elif isinstance(entry, Data) and is_void(self.void, entry.seq):
+            if entry.query_id and entry.query_id not in self.batches:
                 self.void_from.setdefault(entry.query_id, entry.batch)
-        elif isinstance(entry, Data) and entry.query_id:
-            self.query_id = entry.query_id
-            self.batches[entry.query_id] = entry.batch
-            self.source = entry.source
-            self.recent[entry.query_id, entry.batch] = Committed(entry.seq, entry.rows, entry.rows_ignored)
-            if len(self.recent) > RECENT_COMMITS:
-                del self.recent[next(iter(self.recent))]
+        elif isinstance(entry, Data):
+            self.watermarks = entry.watermarks
+            if entry.query_id:
+                self._note_batch(entry)
+
+    def _note_batch(self, entry: Data) -> None:
+        self.query_id = entry.query_id
+        self.batches[entry.query_id] = entry.batch
+        self.source = entry.source
+        self.recent[entry.query_id, entry.batch] = Committed(entry.seq, entry.rows, entry.rows_ignored)
+        if len(self.recent) > RECENT_COMMITS:
+            del self.recent[next(iter(self.recent))]
