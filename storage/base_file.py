@@ -16,6 +16,7 @@ from storage.core.evolution import Adaptation
 from storage.core.keys import one_array
 from storage.core.names import Path
 from storage.core.schema import TableSchema
+from storage.encoding import choose_encodings
 from storage.errors import CorruptData
 from storage.object_store import ObjectStore, verify_tail
 
@@ -75,17 +76,21 @@ class SliceFileWriter:
         self._stack.__exit__(type(error), error, error.__traceback__)
 
     def _write_row_group(self, rows: int) -> None:
+        table = pa.Table.from_batches(self._pending, self._schema)
         if self._writer is None:
+            encodings = choose_encodings(table.slice(0, rows))
             self._sink = _ChecksumFile(self._stack.enter_context(self._store.open_output(self._path)))
             self._writer = pq.ParquetWriter(
                 pa.PythonFile(self._sink, mode="w"),
                 self._schema,
                 compression="zstd",
+                use_dictionary=encodings.use_dictionary,
+                column_encoding=encodings.column_encoding,
+                store_decimal_as_integer=True,
                 sorting_columns=[pq.SortingColumn(self._sort_column)],
                 write_page_index=True,
                 write_page_checksum=True,
             )
-        table = pa.Table.from_batches(self._pending, self._schema)
         self._writer.write_table(table.slice(0, rows), row_group_size=rows)
         rest = table.slice(rows)
         self._pending = rest.to_batches()

@@ -1,0 +1,69 @@
+"""How the columns of a base file are encoded: chosen by looking at its first row group.
+
+A dictionary is right for values that repeat, and for nothing else: of values that do not it stores every one twice, and
+reads cost twice. Such columns get the encoding that suits their kind, which is both smaller and faster to read, for
+Arrow and for Spark (`tests/benchmarks/encoding.py`). Any Parquet reader of the last years knows all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SAMPLE_ROWS: Final = 4096
+_INT64_DIGITS: Final = 18  # decimals up to it are stored as whole numbers
+REPEATS_BELOW: Final = 1 / 4  # distinct values a row in the sample: below it a dictionary stays small
+
+
+@dataclass(frozen=True, slots=True)
+class Encodings:
+    """Arguments of `pyarrow.parquet.ParquetWriter`: leaf columns with a dictionary, and encodings of others."""
+
+    use_dictionary: list[str]
+    column_encoding: dict[str, str]
+
+
+def choose_encodings(rows: pa.Table) -> Encodings:
+    """The encodings for a file that begins with these rows, at least one."""
+    sample = rows.take(pa.array(np.unique(np.linspace(0, len(rows) - 1, SAMPLE_ROWS, dtype=np.int64))))
+    repeated: list[str] = []
+    other: dict[str, str] = {}
+    for name, column in zip(rows.schema.names, sample.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            repeated.extend(_leaves(name, column.type))
+        elif pc.count_distinct(column, mode="all").as_py() < len(sample) * REPEATS_BELOW:
+            repeated.append(name)
+        elif _is_whole_number(column.type):
+            other[name] = "DELTA_BINARY_PACKED"
+        elif pa.types.is_floating(column.type):
+            other[name] = "BYTE_STREAM_SPLIT"
+    return Encodings(repeated, other)
+
+
+def _is_whole_number(arrow_type: pa.DataType) -> bool:
+    """Whether Parquet stores it as one."""
+    return bool(
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_date(arrow_type)
+        or pa.types.is_timestamp(arrow_type)
+        or (pa.types.is_decimal(arrow_type) and arrow_type.precision <= _INT64_DIGITS)
+    )
+
+
+def _leaves(path: str, arrow_type: pa.DataType) -> Iterator[str]:
+    """Parquet's names of the leaf columns of a nested one."""
+    if pa.types.is_struct(arrow_type):
+        for field in arrow_type:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(arrow_type):
+        yield from _leaves(f"{path}.key_value.key", arrow_type.key_type)
+        yield from _leaves(f"{path}.key_value.value", arrow_type.item_type)
+    elif pa.types.is_list(arrow_type):
+        yield from _leaves(f"{path}.list.element", arrow_type.value_type)
+    else:
+        yield path

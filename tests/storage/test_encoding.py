@@ -1,0 +1,85 @@
+"""Encodings of base files: what does not repeat gets no dictionary, and every type comes back as it was."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.encoding import choose_encodings
+
+ROWS = 10_000
+DAY = dt.date(2000, 1, 1)
+DISTINCT = {
+    "whole": pa.array(range(ROWS), pa.int64()),
+    "small": pa.array([i % 30_000 for i in range(ROWS)], pa.int16()),
+    "day": pa.array([DAY + dt.timedelta(i) for i in range(ROWS)]),
+    "moment": pa.array(range(ROWS), pa.timestamp("us", tz="UTC")),
+    "price": pa.array([Decimal(i) / 100 for i in range(ROWS)], pa.decimal128(12, 2)),
+    "float": pa.array([i * 0.1 for i in range(ROWS)]),
+    "single": pa.array([i * 0.5 for i in range(ROWS)], pa.float32()),
+    "large": pa.array([Decimal(i) / 100 for i in range(ROWS)], pa.decimal128(38, 2)),
+    "text": pa.array([f"t{i}" for i in range(ROWS)]),
+    "bytes": pa.array([f"t{i}".encode() for i in range(ROWS)]),
+    "flag": pa.array([i % 2 == 0 for i in range(ROWS)]),
+    "a.b": pa.array(range(ROWS), pa.int64()),
+    "list": pa.array([[i, None] for i in range(ROWS)]),
+    "map": pa.array([[("a", i)] for i in range(ROWS)], pa.map_(pa.string(), pa.int64())),
+    "struct": pa.array([{"x": i, "y": {"z": [str(i)]}} for i in range(ROWS)]),
+    "null": pa.nulls(ROWS, pa.int32()),
+}
+EXPECTED = {
+    "whole": "DELTA_BINARY_PACKED",
+    "small": "DELTA_BINARY_PACKED",
+    "day": "DELTA_BINARY_PACKED",
+    "moment": "DELTA_BINARY_PACKED",
+    "price": "DELTA_BINARY_PACKED",
+    "a.b": "DELTA_BINARY_PACKED",
+    "float": "BYTE_STREAM_SPLIT",
+    "single": "BYTE_STREAM_SPLIT",
+    "large": "PLAIN",
+    "text": "PLAIN",
+    "bytes": "PLAIN",
+}
+
+
+def written(rows: pa.Table) -> pq.ParquetFile:
+    chosen = choose_encodings(rows)
+    sink = io.BytesIO()
+    pq.write_table(
+        rows,
+        sink,
+        use_dictionary=chosen.use_dictionary,
+        column_encoding=chosen.column_encoding,
+        store_decimal_as_integer=True,
+    )
+    return pq.ParquetFile(io.BytesIO(sink.getvalue()))
+
+
+def encodings(parquet: pq.ParquetFile) -> dict[str, tuple[str, ...]]:
+    group = parquet.metadata.row_group(0)
+    return {(own := group.column(i)).path_in_schema: own.encodings for i in range(group.num_columns)}
+
+
+def test_values_that_do_not_repeat_get_the_encoding_of_their_kind() -> None:
+    parquet = written(pa.table(DISTINCT))
+    assert parquet.read().equals(pa.table(DISTINCT))
+    found = encodings(parquet)
+    assert {name: own for name, own in EXPECTED.items() if own not in found[name]} == {}
+    assert [name for name in EXPECTED if "RLE_DICTIONARY" in found[name]] == []
+    assert "RLE_DICTIONARY" in found["map.key_value.key"]
+    assert "RLE_DICTIONARY" in found["struct.y.z.list.element"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, ROWS])
+def test_values_that_repeat_get_a_dictionary(rows: int) -> None:
+    same = {name: column.take(pa.array([1] * ROWS)).slice(0, rows) for name, column in DISTINCT.items()}
+    parquet = written(pa.table(same))
+    assert parquet.read().equals(pa.table(same))
+    if rows == ROWS:
+        assert "RLE_DICTIONARY" in encodings(parquet)["whole"]
+        assert "RLE_DICTIONARY" in encodings(parquet)["text"]
