@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage import Table
@@ -29,6 +30,7 @@ class Shape:
     commits: int = 5
     buckets: int = 8
     seed: int = 7
+    key_type: str = "bigint"
 
     @property
     def values_per_group(self) -> int:
@@ -39,7 +41,7 @@ class Shape:
         return [(f"{group}{i}", kinds[i % 4]) for i in range(self.values_per_group)]
 
     def config(self) -> dict[str, Any]:
-        columns: dict[str, str] = {"k": "bigint"}
+        columns: dict[str, str] = {"k": self.key_type}
         groups = {}
         for group in GROUPS:
             own = dict([*self.value_columns(group), (f"{group}_ts", "timestamp")])
@@ -54,9 +56,16 @@ class Shape:
         }
 
 
+def key_column(shape: Shape, keys: np.ndarray) -> pa.Array:
+    """Numbers of keys as keys; a string has 16 characters, as an order number might."""
+    if shape.key_type == "bigint":
+        return pa.array(keys)
+    return pc.binary_join_element_wise("key", pc.utf8_lpad(pa.array(keys).cast(pa.string()), 12, "0"), "-")
+
+
 def events(shape: Shape, group: str, keys: np.ndarray, moment: int, rng: np.random.Generator) -> pa.Table:
     """One batch of a stream: the given keys at about one moment."""
-    columns: dict[str, pa.Array] = {"k": pa.array(keys)}
+    columns: dict[str, pa.Array] = {"k": key_column(shape, keys)}
     words = pa.array([f"word-{i:05d}" for i in range(10_000)])
     for name, kind in shape.value_columns(group):
         if kind == "bigint":

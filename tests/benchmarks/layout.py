@@ -1,0 +1,248 @@
+"""What reading costs by the layout of a table: width, file groups, commits, kind of key; and single keys, compaction.
+
+    python -m tests.benchmarks.layout [--keys 1000000] [--rows 2000000] [--rounds 5] [--folder DIR] [--only width ...]
+
+In process, `Snapshot.to_arrow` of 5 columns, opening and planning included; 10 % of the keys of every group are in the
+log unless a line says otherwise. Ratios are against the first line of their part, medians of rounds in which the lines
+of a part take turns; the first round is not counted.
+
+- *width*: 5 of 63 and 5 of 300 columns.
+- *groups*: the same data in 8 and in 1024 file groups.
+- *commits*: ``rows`` updates of one group in 20 commits, in 200 and in 1, of half as many keys.
+- *keys*: bigint keys and strings of 16 characters.
+- *look-up*: one key, all columns. *cold*: the system has forgotten the files and the table is opened anew; *warm*: the
+  same `Table`, each time another key.
+- *compaction*: all file groups with their logs, against ``pyarrow`` reading and writing the same base files in the same
+  encodings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage import Table
+from storage.base_file import ROW_GROUP_ROWS
+from storage.encoding import choose_encodings
+from tests.benchmarks import fold
+from tests.benchmarks.wide_table import GROUPS, Shape, batches
+
+COLUMNS = ["k", "a0", "a1", "b0", "c0"]
+WIDE = 300
+MANY_GROUPS = 1024
+MANY_COMMITS = 200
+LOOK_UPS = 20
+Run = Callable[[], object]
+Line = tuple[str, float, float | None]
+"""What, median seconds, and the target of its ratio to the first line of its part."""
+
+
+def filled(folder: Path, shape: Shape) -> Path:
+    """A table whose load is compacted and whose updates are in the log; kept between runs if it is whole."""
+    if not (folder / "done").exists():
+        table = Table.create(folder / "table", shape.config())
+        compacted = False
+        with contextlib.ExitStack() as stack:
+            writers = {group: stack.enter_context(table.writer(group)) for group in GROUPS}
+            for group, commit, rows in batches(shape):
+                if commit and not compacted:
+                    table.compact()
+                    compacted = True
+                writers[group].append(rows)
+        (folder / "done").touch()
+    return folder / "table"
+
+
+def logged(folder: Path, shape: Shape, rows: int, commits: int) -> Path:
+    if not (folder / "done").exists():
+        fold.build(folder / "table", shape, commits, rows, lambda *_: None)
+        (folder / "done").touch()
+    return folder / "table"
+
+
+def read(uri: Path, expected: int) -> None:
+    found = len(Table.open(uri).snapshot().to_arrow(COLUMNS))
+    if found != expected:
+        raise SystemExit(f"{uri}: {found} rows instead of {expected}")
+
+
+def take_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            if number:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _reads(tables: dict[str, tuple[Path, float | None]], keys: int, rounds: int) -> list[Line]:
+    taken = take_turns({name: partial(read, uri, keys) for name, (uri, _) in tables.items()}, rounds)
+    return [(name, taken[name], target) for name, (_, target) in tables.items()]
+
+
+def width(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    del rows
+    wide = filled(folder / "wide", replace(shape, columns=WIDE))
+    tables = {
+        f"5 of {shape.columns} columns": (filled(folder / "plain", shape), None),
+        f"5 of {WIDE} columns": (wide, 1.3),
+    }
+    return _reads(tables, shape.keys, rounds)
+
+
+def groups(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    del rows
+    many = filled(folder / "groups", replace(shape, buckets=MANY_GROUPS))
+    tables = {
+        f"{shape.buckets} file groups": (filled(folder / "plain", shape), None),
+        f"{MANY_GROUPS} file groups": (many, 1.3),
+    }
+    return _reads(tables, shape.keys, rounds)
+
+
+def commits(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    shape = replace(shape, keys=shape.keys // 2)
+    few = MANY_COMMITS // fold.FEWER
+    counts: dict[int, float | None] = {few: None, MANY_COMMITS: 1.5, 1: None}
+    tables = {
+        f"{rows:,} rows in {count} commits": (logged(folder / f"log{count}", shape, rows, count), target)
+        for count, target in counts.items()
+    }
+    return _reads(tables, shape.keys, rounds)
+
+
+def keys(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    del rows
+    strings = filled(folder / "strings", replace(shape, key_type="string"))
+    tables = {
+        "bigint keys": (filled(folder / "plain", shape), None),
+        "string keys": (strings, None),
+    }
+    return _reads(tables, shape.keys, rounds)
+
+
+def look_up(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    del rows
+    uri = filled(folder / "plain", shape)
+    table = Table.open(uri)
+    chosen = itertools.cycle(np.random.default_rng(shape.seed).integers(0, shape.keys, LOOK_UPS).tolist())
+
+    def one(table: Table) -> None:
+        key = next(chosen)
+        found = table.snapshot().to_arrow(filter=pc.field("k") == key)
+        if found["k"].to_pylist() != [key]:
+            raise SystemExit(f"key {key}: {found['k'].to_pylist()}")
+
+    def cold() -> Iterator[float]:
+        for _ in range(rounds):
+            forget(uri)
+            started = time.perf_counter()
+            one(Table.open(uri))
+            yield time.perf_counter() - started
+
+    one(table)
+    warm = take_turns({"warm": lambda: one(table)}, LOOK_UPS)["warm"]
+    return [("one key, warm", warm, None), ("one key, cold", statistics.median(cold()), None)]
+
+
+def forget(folder: Path) -> None:
+    """Let the operating system drop what it remembers of the files."""
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def compaction(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    del rows
+    uri = filled(folder / "plain", shape)
+    taken: dict[str, list[float]] = {"copy": [], "compaction": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            started = time.perf_counter()
+            copy_bases(uri, Path(name))
+            taken["copy"].append(time.perf_counter() - started)
+            shutil.copytree(uri, Path(name) / "table")
+            taken["compaction"].append(Table.open(Path(name) / "table").compact().seconds)
+    return [
+        ("pyarrow reads and writes the bases", statistics.median(taken["copy"]), None),
+        ("compaction", statistics.median(taken["compaction"]), 2.0),
+    ]
+
+
+def copy_bases(uri: Path, target: Path) -> None:
+    for number, file_slice in enumerate(Table.open(uri).snapshot().slices):
+        assert file_slice.slice is not None
+        assert file_slice.slice.base is not None
+        rows = pq.read_table(uri / file_slice.slice.base.path)
+        encodings = choose_encodings(rows)
+        with (target / f"{number}.parquet").open("wb") as file:
+            pq.write_table(
+                rows,
+                file,
+                compression="zstd",
+                row_group_size=ROW_GROUP_ROWS,
+                write_page_index=True,
+                write_page_checksum=True,
+                use_dictionary=encodings.use_dictionary,
+                column_encoding=encodings.column_encoding,
+            )
+            file.flush()
+            os.fsync(file.fileno())  # as durable as a compaction's
+
+
+PARTS = {
+    "width": width,
+    "groups": groups,
+    "commits": commits,
+    "keys": keys,
+    "look-up": look_up,
+    "compaction": compaction,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="of the part commits")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="keep the data here (default: a temporary folder)")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    asked = parser.parse_args()
+    folder = asked.folder or Path(tempfile.mkdtemp(prefix="weft-benchmark-"))
+    shape = Shape(keys=asked.keys)
+    print(f"{shape.keys:,} keys x {shape.columns} columns in {shape.buckets} file groups, {os.cpu_count()} cores")
+    try:
+        for part in asked.only:
+            lines = PARTS[part](folder, shape, asked.rounds, asked.rows)
+            first = lines[0][1]
+            for name, seconds, target in lines:
+                note = f"   (target: at most {target:g})" if target else ""
+                print(f"{part:10s} {name:36s} {seconds:8.4f} s {seconds / first:7.2f} x{note}", flush=True)
+    finally:
+        if asked.folder is None:
+            shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
