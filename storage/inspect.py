@@ -6,6 +6,7 @@ for, not by the table's history: the newest entries of a lane are read, and its 
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -35,6 +36,8 @@ from storage.core.entries import (
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice
+from storage.core.types import encode_scalar
+from storage.core.watermarks import Watermark, to_ticks
 from storage.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from storage.object_store import open_store
 from storage.pins import unexpired
@@ -67,6 +70,27 @@ class Keeper:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamReport:
+    """How far one stream says that one group is complete.
+
+    Attributes:
+        column: The first ordering column; None where the group's order has no watermarks.
+        watermark: No later event of the stream is below it, in JSON form; None: nothing is promised.
+        lag_ms: By how much it is behind the clock; None where there is none, or it is no time.
+        late: Events so far that broke a promise.
+        held_by: The open lanes that it waits for.
+    """
+
+    stream: str
+    group: str
+    column: str | None
+    watermark: Any
+    lag_ms: int | None
+    late: int
+    held_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """A table at a glance.
 
@@ -78,6 +102,7 @@ class Overview:
         compactions_open: Compactions that have begun and not ended, or died.
         keep: Snapshots whose cut has a smaller first number are given up, unless they are savepoints.
         keepers: What keeps files of older snapshots. How much garbage there is, only a dry run of a clean can tell.
+        streams: How far every stream says that its groups are complete.
     """
 
     uri: str
@@ -95,6 +120,7 @@ class Overview:
     compactions_open: int
     keep: int
     keepers: tuple[Keeper, ...]
+    streams: tuple[StreamReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +177,8 @@ class LaneReport:
             died, or waits long without telling; ``closed``: the last one ended in order, or was fenced; ``never``:
             there was none. Advisory: only a fence makes sure.
         heartbeat_at_ms: Of its last sign of life; None if there is none of the present writer.
+        watermarks: By group what the lane promises of its events to come (JSON form); None: nothing.
+        late: Events so far that broke a promise.
     """
 
     lane: str
@@ -171,6 +199,8 @@ class LaneReport:
     closed: bool
     writer: Literal["live", "silent", "closed", "never"]
     heartbeat_at_ms: int | None
+    watermarks: Mapping[str, Any]
+    late: int
 
 
 class Inspection:
@@ -187,6 +217,7 @@ class Inspection:
         self._state, cut = self._timeline.newest_cut()
         self._snapshot = Snapshot(self._timeline, self._state, cut)
         self._lanes = cut.lanes
+        self._watermarks = self._snapshot.watermarks()
 
     def overview(self) -> Overview:
         """The table at a glance."""
@@ -209,7 +240,13 @@ class Inspection:
             compactions_open=len(self._state.plans),
             keep=self._state.keep,
             keepers=tuple(self._keepers()),
+            streams=tuple(self.streams()),
         )
+
+    def streams(self) -> list[StreamReport]:
+        """Every stream and group, in the schema's order."""
+        now = self._timeline.clock.now_ms()
+        return [_stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
 
     def _keepers(self) -> Iterator[Keeper]:
         state = self._state
@@ -267,9 +304,11 @@ class Inspection:
         claim = self._claim(lane, head)
         # One of an older claim is what a fenced writer, or one that died before, has left.
         present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
+        stream = self._state.lanes[lane].stream
+        promises = {name: mark.lanes[lane] for name, mark in self._watermarks[stream].items()}
         return LaneReport(
             lane=lane,
-            stream=self._state.lanes[lane].stream,
+            stream=stream,
             head=head,
             epoch=claim.epoch if claim else 0,
             owner=claim.owner if claim else "",
@@ -286,6 +325,8 @@ class Inspection:
             closed=self._state.lanes[lane].closed is not None,
             writer=self._writer(claim, present),
             heartbeat_at_ms=present.at_ms if present else None,
+            watermarks={group: encode_scalar(own.value) for group, own in promises.items()},
+            late=sum(own.late for own in promises.values()),
         )
 
     def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
@@ -312,6 +353,17 @@ class Inspection:
             low, high = (low, middle) if entry.epoch == last.epoch else (middle, high)
         claim = self._timeline.log.entry(lane, high)
         return claim if isinstance(claim, Claim) else None
+
+
+def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
+    lag_ms = None
+    if isinstance(mark.value, dt.date):
+        moment = mark.value if isinstance(mark.value, dt.datetime) else dt.datetime.combine(mark.value, dt.time.min)
+        # A date begins, and a wall clock that does not say where it hangs is read, in UTC.
+        lag_ms = max(0, now_ms - (to_ticks(moment) // 1_000))
+    return StreamReport(
+        mark.stream, mark.group, mark.column, encode_scalar(mark.value), lag_ms, mark.late, mark.held_by
+    )
 
 
 def _rows(file_slice: FileSlice, part: str) -> int:

@@ -173,6 +173,7 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
         dead_letter=resolve_location(given.dead_letter, folder) if given.dead_letter else None,
         takeover=given.takeover,
         resume=given.resume,
+        lateness=given.lateness,
         checkpoint=resolve_location(given.checkpoint or str(state / "checkpoints" / name), folder),
         spark={**whole.spark, **given.spark},
     )

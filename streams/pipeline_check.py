@@ -9,6 +9,7 @@ from storage.config import build_schema
 from storage.core.evolution import widens
 from storage.core.model import Stream
 from storage.core.schema import TableSchema
+from storage.core.watermarks import check_lateness
 from storage.errors import Conflict, InvalidInput
 from streams.pipeline_model import Pipeline, WriterSpec
 
@@ -30,6 +31,11 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
                 hint=f"streams: {', '.join(streams)}; the writer's name is the default",
             )
         _check_select(writer, known, schema)
+        if writer.lateness is not None:
+            try:
+                check_lateness(writer.lateness, schema, known)
+            except InvalidInput as error:
+                raise InvalidInput(f"writers.{writer.name}.{error.message}", hint=error.hint) from None
 
 
 def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:

@@ -7,6 +7,7 @@ mend it; a secret comes from the environment and is never part of a message; not
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ MAX_SECONDS: Final = 366 * 24 * 3600  # a longer wait is a slip of the pen, and 
 _VARIABLE: Final = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_WHOLE: Final = re.compile(r"\s*\d{1,19}\s*")
 _UNITS: Final[Mapping[str, float]] = {
     "": 1,
     "ms": 0.001,
@@ -122,6 +124,21 @@ def parse_duration(value: Any) -> float:
     if seconds > MAX_SECONDS:
         raise ValueError(f"{value!r} is longer than a year")
     return seconds
+
+
+def parse_lateness(value: Any) -> int | dt.timedelta:
+    """How late events may be: ``10 minutes`` where they are ordered by a time, a whole number where by an integer.
+
+    Raises:
+        ValueError: It is neither, or longer than a year.
+    """
+    if isinstance(value, dt.timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        return int(value)  # from the environment, or in quotes
+    if isinstance(value, str):
+        return dt.timedelta(seconds=parse_duration(value))
+    raise ValueError(f"{value!r} is no lateness; write for example 10 minutes, or a whole number for integer columns")
 
 
 def resolve_location(location: str, folder: Path) -> str:

@@ -6,6 +6,7 @@ Meaning of the fields: README.md, "Pipeline file".
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from storage.config import TableConfig
 from storage.errors import InvalidInput
 from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION
-from streams.pipeline_file import parse_duration
+from streams.pipeline_file import parse_duration, parse_lateness
 
 _MIN_EVERY_SECONDS: Final = 0.1  # a service that looks more often does nothing but look
 
@@ -33,6 +34,7 @@ def _none_if_off(value: Any) -> Any:
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+Lateness = Annotated[int | dt.timedelta, BeforeValidator(parse_lateness)]
 Setting = Annotated[str, BeforeValidator(_text)]
 Settings = dict[str, Setting]
 
@@ -83,6 +85,7 @@ class WriterSection(_Model):
     lane: str | None = None
     takeover: bool = False
     resume: Literal["checkpoint", "table"] = "checkpoint"
+    lateness: Lateness | None = None
     checkpoint: str | None = None
     kafka: Settings = {}
     spark: Settings = {}
@@ -145,6 +148,7 @@ class WriterSpec:
         select: Output column to SQL expression; None: the source's or the message's columns as they are.
         trigger_seconds: At least so long from one batch's start to the next.
         resume: What says where to go on: the checkpoint alone, or the table (`streams.resume`).
+        lateness: How late its events come at most; None: it promises nothing (`storage.core.watermarks`).
         dead_letter: Folder for messages that cannot be stored; None: such a message is fatal.
         spark: Spark settings of this writer, the pipeline's included.
     """
@@ -162,6 +166,7 @@ class WriterSpec:
     dead_letter: str | None
     takeover: bool
     resume: Literal["checkpoint", "table"]
+    lateness: int | dt.timedelta | None
     checkpoint: str
     spark: Mapping[str, str] = field(repr=False)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from storage.core.names import TABLE_LANE
 from storage.core.types import format_type
-from storage.inspect import FileReport, Inspection, LaneReport, Overview, TimelineEntry
+from storage.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
@@ -55,7 +55,7 @@ def show(console: Console, table: Inspection, what: What, *, limit: int, as_json
             _print(console, files, _draw_files(files), as_json=as_json)
         case What.STREAMS:
             lanes = table.lanes()
-            _print(console, lanes, _draw_streams(lanes), as_json=as_json)
+            _print(console, lanes, [*_draw_streams(lanes), *_draw_watermarks(lanes, table.streams())], as_json=as_json)
 
 
 def _print(console: Console, facts: Sequence[Fact], drawn: Iterable[Grid | Text], *, as_json: bool) -> None:
@@ -167,6 +167,26 @@ def _draw_streams(facts: Sequence[LaneReport]) -> Iterable[Grid | Text]:
     yield grid
 
 
+def _draw_watermarks(lanes: Sequence[LaneReport], facts: Sequence[StreamReport]) -> Iterable[Grid | Text]:
+    if all(value is None for lane in lanes for value in lane.watermarks.values()):
+        return  # nobody has declared a lateness
+    grid = _grid("stream", "group", "column", "watermark", "lag", "late", "waits for", right=("lag", "late"))
+    for mark in facts:
+        if mark.column is not None:
+            _add(
+                grid,
+                mark.stream,
+                mark.group,
+                mark.column,
+                "-" if mark.watermark is None else str(mark.watermark),
+                "-" if mark.lag_ms is None else _duration(mark.lag_ms / 1000),
+                f"{mark.late:,}",
+                ", ".join(f"lane {lane}" for lane in mark.held_by) or "-",
+            )
+    yield Text("")
+    yield grid
+
+
 def _writer(lane: LaneReport) -> str:
     """Whether a lane's writer lives, as far as it tells."""
     if lane.closed:
@@ -204,7 +224,10 @@ def _moment(milliseconds: int) -> str:
 
 
 def _age(milliseconds: int) -> str:
-    seconds = max(0.0, time.time() - milliseconds / 1000)
+    return _duration(max(0.0, time.time() - milliseconds / 1000))
+
+
+def _duration(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"

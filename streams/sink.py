@@ -24,6 +24,7 @@ Rules of this room:
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import pickle
 import time
 import uuid
@@ -56,6 +57,7 @@ from storage.writer import Commit, Writer
 from streams.checkpoint import read_checkpoint, read_offsets
 from streams.dead_letter import SOURCE, DeadLetters, open_dead_letters
 from streams.decode import SOURCE_TYPE
+from streams.pipeline_file import parse_lateness
 from streams.resume import GAP_HINT, ResumePoint, check_follows
 from streams.sink_task import REPORT_TYPE, TaskReport, task_writer
 
@@ -96,6 +98,7 @@ def write_stream(
     once: bool = False,
     dead_letter: str | None = None,
     takeover: bool = False,
+    lateness: str | int | dt.timedelta | None = None,
     resume: ResumePoint | None = None,
     storage_options: Mapping[str, Any] | None = None,
     query_name: str | None = None,
@@ -115,6 +118,9 @@ def write_stream(
         dead_letter: Folder (path or fsspec URL) for messages that cannot be stored. Without it the first one ends
             the query.
         takeover: Let this query go on in a lane where another query (another checkpoint) has written.
+        lateness: By how much at most an event's first ordering value is smaller than the largest before it: ``10
+            minutes`` or a timedelta for dates and times, an integer for integers. Every batch then moves the stream's
+            watermark on (`storage.Table.watermarks`). Later events are stored like any other, and counted.
         resume: From `streams.resume_point`: go on where the lane's live commits end, also after a restore or an undo
             of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
         storage_options: For the table's store.
@@ -138,6 +144,7 @@ def write_stream(
             f"the point to resume at is for checkpoint {resume.checkpoint!r} and lane {resume.lane!r}",
             hint="pass its checkpoint and its lane",
         )
+    within = None if lateness is None else _lateness(lateness)
     table = Table.open(uri, storage_options=storage_options)
     _check_columns(df, table, stream)
     spark = df.sparkSession
@@ -149,7 +156,9 @@ def write_stream(
     check_follows(uri, storage_options, lane or stream, own)
     takeover |= resume is not None and resume.anew
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(table.writer(stream, lane, takeover=takeover, query_id=own.query_id))
+        writer = stack.enter_context(
+            table.writer(stream, lane, takeover=takeover, query_id=own.query_id, lateness=within)
+        )
         if resume is not None:
             resume.check(writer.source)
         sink = _Sink(writer, stream, folder, checkpoint, on_commit)
@@ -332,6 +341,13 @@ def _stream_writer(
         raise InvalidInput(
             f"trigger {trigger!r} is not an interval: {error}", hint="for example '2 seconds' or '1 minute'"
         ) from None
+
+
+def _lateness(given: str | int | dt.timedelta) -> int | dt.timedelta:
+    try:
+        return parse_lateness(given)
+    except ValueError as error:
+        raise InvalidInput(f"lateness: {error}", hint="leave it out where nobody waits for this stream") from None
 
 
 def _check_frame(df: DataFrame, *, streaming: bool) -> None:

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from storage.core.entries import LogFile
 from storage.core.events import Problem
 from storage.errors import InvalidInput
 from storage.write_task import CHUNK_BYTES, WriteTicket, Written, write_rows
@@ -79,19 +78,17 @@ def write_task(
         task: Number of the partition; it orders the rows of the batch.
         batches: Columns of the stream, and optionally `SOURCE`.
     """
-    files: list[LogFile] = []
-    ignored = count = 0
+    parts: list[Written] = []
+    count = 0
     try:
         # Left by an exception, the block leaves no file of letters: the batch that they belong to fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
             for chunk in _chunks(batches):
-                written = _write_chunk(ticket, chunk, task, file)
-                files.extend(written.files)
-                ignored += written.rows_ignored
+                parts.append(_write_chunk(ticket, chunk, task, file))  # noqa: PERF401 - those before an error count
             count = file.count if file is not None else 0
     except InvalidInput as error:
-        return TaskReport(task, Written(tuple(files), ignored), 0, error)
-    return TaskReport(task, Written(tuple(files), ignored), count, None)
+        return TaskReport(task, Written.joined(parts), 0, error)
+    return TaskReport(task, Written.joined(parts), count, None)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -121,6 +121,7 @@ def _start(
                 once=once,
                 dead_letter=writer.dead_letter,
                 takeover=writer.takeover,
+                lateness=writer.lateness,
                 resume=point,
                 storage_options=location.storage_options,
                 query_name=writer.name,

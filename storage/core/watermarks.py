@@ -107,9 +107,9 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
         InvalidInput: It is negative, no lateness at all, or of a kind that no first ordering column of the stream has.
     """
     if isinstance(lateness, bool) or not isinstance(lateness, int | dt.timedelta):
-        raise InvalidInput(f"lateness {lateness!r} is none", hint="give a timedelta, or an integer for integer columns")
+        raise InvalidInput(f"lateness: {lateness!r} is none", hint="give a timedelta, or an integer for integers")
     if (lateness if isinstance(lateness, int) else lateness // _MICROSECOND) < 0:
-        raise InvalidInput(f"lateness {lateness} is negative", hint="0 says that events come in order")
+        raise InvalidInput(f"lateness: {lateness} is negative", hint="0 says that events come in order")
     carrying = {
         group.ordering[0]: first
         for group in (schema.group_by_name[name] for name in stream.groups)
@@ -126,7 +126,7 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
     wanted = "an integer" if isinstance(lateness, dt.timedelta) else "a duration (10 minutes, a timedelta)"
     ordered = ", ".join(f"{name} {format_type(first)}" for name, first in carrying.items())
     raise InvalidInput(
-        f"lateness {lateness} is {kind}, but stream {stream.name!r} is ordered by {ordered}",
+        f"lateness: {lateness} is {kind}, but stream {stream.name!r} is ordered by {ordered}",
         hint=f"give {wanted}: how much smaller than the largest value so far a later one may be",
     )
 
