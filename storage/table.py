@@ -183,7 +183,7 @@ class Table:
             SnapshotExpired: It is older than what is retained.
             NotComplete: A stream is not there yet; it is named.
         """
-        if require is not None and complete_through is None:
+        if require and complete_through is None:
             raise InvalidInput(
                 "require without complete_through", hint="rows that have all of some groups: to_arrow(require=...)"
             )

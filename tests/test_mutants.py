@@ -20,6 +20,7 @@ from tests.evolution_mutants import EVOLUTION_MUTANTS
 from tests.fold_mutants import FOLD_MUTANTS
 from tests.mode_mutants import MODE_MUTANTS
 from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
+from tests.watermark_mutants import WATERMARK_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_SECONDS = 200  # a mutant may also hang; that counts as found
@@ -164,7 +165,7 @@ PROTOCOL_MUTANTS = {
     ),
 }
 
-MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS, **FOLD_MUTANTS, **EVOLUTION_MUTANTS}
+MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS, **FOLD_MUTANTS, **EVOLUTION_MUTANTS, **WATERMARK_MUTANTS}
 
 
 def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

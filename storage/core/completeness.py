@@ -37,7 +37,7 @@ def check_complete(
         schema: Of the snapshot.
         through: Integer, date or datetime as the first ordering columns have it, or its text form. A date means the
             end of that day, in UTC where the column is an instant.
-        require: Groups that matter; None for all.
+        require: Groups that matter; none or None for all.
 
     Raises:
         NotComplete: Some stream that feeds one of these groups is not there yet.
@@ -49,7 +49,7 @@ def check_complete(
     if isinstance(through, bool) or not isinstance(through, int | dt.date):
         raise InvalidInput(f"complete_through {through!r} is no value of an ordering column", hint=_FORMS)
     lagging: list[Watermark] = []
-    for name in require if require is not None else schema.group_by_name:
+    for name in require or schema.group_by_name:
         if name not in schema.group_by_name:
             raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(schema.group_by_name)}")
         limit = _limit(through, schema.group_by_name[name], schema)
