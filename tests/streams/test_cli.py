@@ -91,6 +91,19 @@ def test_show_the_rest(table: Table, what: str, first: dict[str, Any]) -> None:
         assert len(weft("show", table.uri, what, "--json", "--limit", "2").stdout.splitlines()) == 2
 
 
+def test_show_watermarks_once_somebody_has_declared_a_lateness(table: Table) -> None:
+    assert "waits for" not in weft("show", table.uri, "streams").stdout
+    with table.writer("sa", lateness=3) as writer:
+        writer.append(pa.table({"id": [1], "a": ["x"], "at": [10]}))
+        writer.append(pa.table({"id": [1], "a": ["x"], "at": [5]}))
+    text = weft("show", table.uri, "streams").stdout
+    assert [line.split() for line in text.splitlines() if "lane sa" in line] == [
+        ["sa", "ga", "at", "7", "-", "1", "lane", "sa"]
+    ]
+    (lane,) = [json.loads(line) for line in weft("show", table.uri, "streams", "--json").stdout.splitlines()]
+    assert (lane["watermarks"], lane["late"]) == ({"ga": 7}, 1)
+
+
 def test_compact(table: Table) -> None:
     first = json.loads(weft("compact", table.uri, "--json").stdout)
     assert (first["rows"], first["skipped"]) == (2, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from storage.config import build_schema, configuration, load_config
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams.pipeline import is_pipeline, load_location, load_pipeline
 from streams.pipeline_check import check_same_table, check_writers
-from streams.pipeline_file import parse_duration
+from streams.pipeline_file import parse_duration, parse_lateness
 
 CONFIG: dict[str, Any] = {
     "key": ["order_id"],
@@ -217,6 +218,10 @@ def test_secrets_are_not_printed(load: Any) -> None:
             "writers.orders.resume: only a Kafka source",
             "takeover",
         ),
+        ({"writers/orders/lateness": "soon"}, "writers.orders.lateness: 'soon' is not a duration", ""),
+        ({"writers/orders/lateness": 1.5}, "writers.orders.lateness: 1.5 is no lateness", ""),
+        ({"writers/orders/lateness": 5}, "writers.orders.lateness: 5 is a number, but stream 'orders'", "a duration"),
+        ({"writers/orders/lateness": -5}, "writers.orders.lateness: -5 is negative", ""),
         ({"compaction": {"min_commits": 0}}, "compaction.min_commits: Input should be greater than or equal to 1", ""),
         ({"compaction": {"evry": 1}}, "compaction.evry: is not a field here", "mean every?"),
         ({"compaction": {"every": 0}}, "compaction.every: Input should be greater", ""),
@@ -298,6 +303,29 @@ def test_durations(text: Any, seconds: float) -> None:
 def test_durations_that_are_none(text: Any) -> None:
     with pytest.raises(ValueError, match=r"not a duration|longer than a year"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("10 minutes", dt.timedelta(minutes=10)), ("0 s", dt.timedelta(0)), ("1.5s", dt.timedelta(seconds=1.5)),
+     (100, 100), ("100", 100), (0, 0), (dt.timedelta(1), dt.timedelta(1))],
+)  # fmt: skip
+def test_lateness_is_a_duration_or_a_number(given: Any, meant: Any) -> None:
+    assert parse_lateness(given) == meant
+    assert type(parse_lateness(given)) is type(meant)
+
+
+@pytest.mark.parametrize("given", ["", "soon", "-1 s", "-1", "400 days", True, 1.5, None, [1]])
+def test_lateness_that_is_none(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"no lateness|not a duration|longer than a year"):
+        parse_lateness(given)
+
+
+def test_a_writer_promises_what_the_file_says(load: Any) -> None:
+    assert load().writer("orders").lateness is None
+    assert load({"writers/orders/lateness": "10 minutes"}).writer("orders").lateness == dt.timedelta(minutes=10)
+    by_number = {"writers/orders/lateness": "${LATE}", "table/config/columns/ts": "bigint"}
+    assert load({**by_number, "writers/orders/schema/ts": "bigint"}, {"LATE": "50"}).writer("orders").lateness == 50
 
 
 def test_the_table_that_exists_must_be_the_one_in_the_file(load: Any) -> None:

@@ -98,6 +98,23 @@ def test_a_batch_is_one_job_of_one_stage(spark: SparkSession, feed: Feed, table:
     assert tracker.getStageInfo(jobs[0].stageIds[0]).numTasks == 2
 
 
+def test_a_commit_of_several_tasks_moves_the_watermark_on(feed: Feed, table: Table, tmp_path: Path) -> None:
+    feed.put(event(1, seq=10), event(2, seq=40))
+    feed.put(event(3, seq=12))
+    feed.put(event(4, seq=30))
+    feed.put(event(5, seq=50), event(6, seq=36))
+    reports: list[CommitReport] = []
+    run(feed.read(per_batch=2), table, tmp_path, lateness="3", on_commit=reports.append)
+    assert [(report.commit.rows, report.commit.late) for report in reports] == [(3, 0), (3, 2)]
+    mark = table.watermarks()["orders"]["order"]
+    assert (mark.value, mark.late) == (47, 2)
+    # A restart is held to what was promised before it.
+    feed.put(event(7, seq=46))
+    run(feed.read(), table, tmp_path, on_commit=reports.append)
+    assert reports[-1].commit.late == 1
+    assert len(rows(table)) == 7
+
+
 def test_a_restart_goes_on_with_the_next_batch(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1))
     first = run(feed.read(), table, tmp_path)

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.timeout(180)
         ({}, {"lane": "a/b"}, InvalidInput, ["'a/b'"]),
         ({}, {"trigger": "5 parsecs"}, InvalidInput, ["'5 parsecs'"]),
         ({}, {"trigger": ""}, InvalidInput, ["trigger"]),
+        ({}, {"lateness": "soon"}, InvalidInput, ["lateness: 'soon' is not a duration"]),
+        ({}, {"lateness": "10 minutes"}, InvalidInput, ["lateness: 0:10:00 is a duration", "seq bigint"]),
         ({}, {"dead_letter": ""}, InvalidInput, ["dead_letter"]),
         ({}, {"dead_letter": "nosuch://x/y"}, InvalidInput, ["nosuch"]),
         ({}, {"dead_letter": "/proc/weft"}, StoreUnavailable, ["/proc/weft"]),
