@@ -119,8 +119,9 @@ def write_stream(
             the query.
         takeover: Let this query go on in a lane where another query (another checkpoint) has written.
         lateness: By how much at most an event's first ordering value is smaller than the largest before it: ``10
-            minutes`` or a timedelta for dates and times, an integer for integers. Every batch then moves the stream's
-            watermark on (`storage.Table.watermarks`). Later events are stored like any other, and counted.
+            minutes`` or a timedelta for dates and times, an integer for integers. It has to cover how far partitions of
+            the source are apart, also while the query catches up. Every batch then moves the stream's watermark on
+            (`storage.Table.watermarks`). Later events are stored like any other, and counted.
         resume: From `streams.resume_point`: go on where the lane's live commits end, also after a restore or an undo
             of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
         storage_options: For the table's store.
