@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from storage.core.schema import TableSchema
 from storage.snapshot import Snapshot
+from tests.oracle import Event, Oracle
 from tests.storage.world import canonical
+from tests.strategies import Config
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -29,6 +31,20 @@ def state_of(snapshot: Snapshot, require: Sequence[str] = ()) -> State:
         for group in snapshot.table_schema.groups
     }
     return {k: (row, frozenset(name for name, there in present.items() if k in there)) for k, row in rows.items()}
+
+
+def oracle_state(config: Config, events: Sequence[Event], require: Sequence[str] = ()) -> State:
+    """What the oracle makes of the first so many events, under a configuration of then or later."""
+    oracle = Oracle(config)
+    oracle.events = list(events)
+    present = {name: {canonical(key) for key in oracle.read([*require, name])} for name in config["groups"]}
+    return {
+        canonical(key): (
+            {name: canonical(value) for name, value in row.items()},
+            frozenset(name for name, there in present.items() if canonical(key) in there),
+        )
+        for key, row in oracle.read(require).items()
+    }
 
 
 def under(snapshot: Snapshot, later: Snapshot) -> Snapshot:

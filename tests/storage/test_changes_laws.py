@@ -1,0 +1,126 @@
+"""Changes over random histories: lanes out of order, every merge mode, compactions and folds, schemas that change.
+
+S21 IncrementalComplete: the changes between any two cuts are the difference of the two states, as the oracle has them
+from the events alone; and whoever applies them to the earlier answer has the later one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Table, changes
+from storage.core.changes import ChangeShape
+from tests.oracle import Event
+from tests.storage.changing import Key, Row, applied, by_key, expected, got, oracle_state
+from tests.storage.evolving import Evolution, EvolvingWorld, evolutions
+from tests.storage.world import World
+from tests.strategies import Config, Story, stories
+
+pytestmark = pytest.mark.usefixtures("small_files")
+
+_RANGES = 6
+"""Of a history; each reads both snapshots."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A cut, and what the oracle needs to know of it."""
+
+    cut: str
+    events: list[Event]
+    config: Config
+
+    @classmethod
+    def of(cls, world: World) -> Moment:
+        return cls(str(world.table.snapshot().cut), list(world.oracle.events), world.config)
+
+
+def check_ranges(table: Table, moments: list[Moment], chance: random.Random) -> None:
+    """The changes of some ranges, asked for in some way, are those of the oracle under the later configuration."""
+    for _ in range(_RANGES):
+        first, last = sorted(chance.choices(range(len(moments)), k=2))
+        until, config = moments[last], moments[last].config
+        schema = table.snapshot(until.cut).table_schema
+        since, old = (moments[first].cut, moments[first].events) if chance.random() < 0.8 else (None, [])
+        columns = chance.choice([None, None, chance.sample(schema.arrow.names, chance.randrange(len(schema.columns)))])
+        require = chance.choice([[], [], chance.sample(list(config["groups"]), 1)])
+        before = bool(ChangeShape.of(schema, columns, before=False).values) and chance.random() < 0.7
+        answer = got(schema, table.changes(since, until.cut, columns=columns, require=require, before=before))
+        states = [oracle_state(config, events, require) for events in (old, until.events)]
+        assert answer == expected(schema, *states, columns, images=before), (since, until.cut, columns, require)
+
+
+def check_chain(table: Table, cuts: list[str]) -> None:
+    """Changes one after the other lead from nothing to every snapshot."""
+    answer: dict[Key, Row] = {}
+    for since, until in itertools.pairwise([None, *cuts]):
+        snapshot = table.snapshot(until)
+        key = snapshot.table_schema.key
+        answer = applied(snapshot.table_schema, answer, table.changes(since, until))
+        assert answer == by_key(key, snapshot.to_arrow()), (since, until)
+
+
+@given(stories(), st.integers(0, 2**32))
+def test_changes_are_the_difference_of_two_states(story: Story, seed: int) -> None:
+    with World(story.config) as world:
+        moments = [Moment.of(world)]
+        for step in story.steps:
+            world.run([step])
+            moments.append(Moment.of(world))
+        chance = random.Random(seed)
+        check_ranges(world.table, moments, chance)
+        check_chain(Table.open(world.uri), [moment.cut for moment in moments if chance.random() < 0.6])
+
+
+@given(evolutions(), st.integers(0, 2**32))
+def test_a_changed_schema_is_no_change(story: Evolution, seed: int) -> None:
+    with EvolvingWorld(story.config) as world:
+        moments = [Moment.of(world)]
+        for step in story.steps:
+            world.do(step)
+            moments.append(Moment.of(world))
+        check_ranges(world.table, moments, random.Random(seed))
+
+
+@given(stories(max_steps=8), st.integers(0, 2**32))
+def test_comparing_whole_file_groups_gives_the_same(story: Story, seed: int) -> None:
+    """As is done where more was committed than is there, and after the logs in between were cleaned away."""
+    chance = random.Random(seed)
+    with World(story.config) as world, pytest.MonkeyPatch.context() as patch:
+        cuts = []
+        for step in story.steps:
+            cuts.append(str(world.table.snapshot().cut))
+            world.run([step])
+        since, until = chance.choice(cuts), str(world.table.snapshot().cut)
+        by_keys = got(world.table.schema, world.table.changes(since, until, before=True))
+        patch.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
+        patch.setattr(changes, "TASK_BYTES", chance.choice([0, 2_000]))
+        assert got(world.table.schema, world.table.changes(since, until, before=True)) == by_keys
+
+
+@given(stories(), st.integers(0, 2**32), st.integers(1, 3))
+def test_a_range_in_small_steps_ends_where_one_step_does(story: Story, seed: int, commits: int) -> None:
+    """`bounded_cut` goes forwards, and every cut on the way is a snapshot."""
+    chance = random.Random(seed)
+    with World(story.config) as world:
+        cuts = []
+        for step in story.steps:
+            cuts.append(str(world.table.snapshot().cut))
+            world.run([step])
+        table = Table.open(world.uri)
+        at, end = chance.choice(cuts), str(table.snapshot().cut)
+        answer = by_key(table.schema.key, table.snapshot(at).to_arrow())
+        for _ in range(200):
+            if at == end:
+                break
+            step_end = str(changes.bounded_cut(table.snapshot(at), table.snapshot(end), commits))
+            answer = applied(table.schema, answer, table.changes(at, step_end))
+            at = step_end
+            assert answer == by_key(table.schema.key, table.snapshot(at).to_arrow())
+        assert at == end
