@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from storage.core.entries import FileRef, SliceFile
 from storage.core.evolution import Adaptation
 from storage.core.keys import one_array
 from storage.core.names import Path
+from storage.core.predicate import ColumnRange, Known
 from storage.core.schema import TableSchema
 from storage.encoding import choose_encodings
 from storage.errors import CorruptData
@@ -138,7 +140,12 @@ class _ChecksumFile:
 
 
 def read_row_groups(
-    store: ObjectStore, schema: TableSchema, rev: int, file: FileRef, columns: Sequence[str]
+    store: ObjectStore,
+    schema: TableSchema,
+    rev: int,
+    file: FileRef,
+    columns: Sequence[str],
+    chosen: Callable[[Known], bool] = lambda _: True,
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
 
@@ -150,6 +157,7 @@ def read_row_groups(
         rev: The revision that the file was written with.
         file: The file as its entry describes it.
         columns: Of the slice schema.
+        chosen: Whether to read a row group, by what its statistics say of columns.
 
     Raises:
         CorruptData: The file is missing, truncated, damaged or does not decode.
@@ -160,9 +168,14 @@ def read_row_groups(
             verify_tail(source, file)
             pre_buffer = not isinstance(source, pa.OSFile)
             with pq.ParquetFile(source, pre_buffer=pre_buffer, page_checksum_verification=True) as parquet:
-                leaves = _hidden_leaves(parquet)
+                leaves = _leaves(parquet)
                 older = Adaptation.of(schema, rev, columns, parquet.schema_arrow.names)
+                # Of an older file only keys are what they were: other columns may show another default now.
+                told = leaves.keys() if older is None else {schema.sort_column}
                 for number in range(parquet.num_row_groups):
+                    ranges = _Statistics(parquet.metadata.row_group(number), schema, leaves, told)
+                    if not chosen(ranges.known):
+                        continue
                     if older is None:
                         yield _row_group(parquet, number, columns, leaves)
                     else:
@@ -181,7 +194,8 @@ def _row_group(
     empty = {
         name
         for name in columns
-        if name in leaves
+        if name.startswith(names.HIDDEN_PREFIX)
+        and name in leaves
         and (statistics := metadata.column(leaves[name]).statistics) is not None
         and statistics.null_count == metadata.num_rows
     }
@@ -193,18 +207,49 @@ def _row_group(
     }
 
 
-def _hidden_leaves(parquet: pq.ParquetFile) -> dict[str, int]:
-    """Number of the Parquet leaf of every hidden column that is not nested."""
-    paths = (parquet.schema.column(i).path for i in range(parquet.metadata.num_columns))
-    return {path: i for i, path in enumerate(paths) if path.startswith(names.HIDDEN_PREFIX) and "." not in path}
+def _leaves(parquet: pq.ParquetFile) -> dict[str, int]:
+    """Number of the Parquet leaf of every column that is not nested."""
+    schema = parquet.schema_arrow
+    flat = {field.name for field in schema if not pa.types.is_nested(field.type)}
+    paths = [parquet.schema.column(i).path for i in range(parquet.metadata.num_columns)]
+    # A part of a struct can have the path of another column, whose name has a dot.
+    return {path: i for i, path in enumerate(paths) if path in flat and ("." not in path or paths.count(path) == 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Statistics:
+    """What the footer says of the columns of a row group; of those alone that ``told`` names."""
+
+    metadata: pq.RowGroupMetaData
+    schema: TableSchema
+    leaves: Mapping[str, int]
+    told: Collection[str]
+
+    def known(self, name: str) -> ColumnRange | None:
+        if name not in self.told or name not in self.leaves:
+            return None
+        found = self.metadata.column(self.leaves[name]).statistics
+        if found is None:
+            return None
+        arrow_type, rows = self.schema.slice.field(name).type, self.metadata.num_rows
+        nulls = found.null_count if found.has_null_count else None
+        try:
+            least, largest = (found.min, found.max) if found.has_min_max else (None, None)
+        except (ValueError, OverflowError):  # a moment that Python's calendar does not reach
+            least = largest = None
+        return ColumnRange(arrow_type, least, largest, nulls, rows)
 
 
 def read_base(
-    store: ObjectStore, schema: TableSchema, file: SliceFile | None, columns: Sequence[str]
+    store: ObjectStore,
+    schema: TableSchema,
+    file: SliceFile | None,
+    columns: Sequence[str],
+    chosen: Callable[[Known], bool] = lambda _: True,
 ) -> Iterator[dict[str, pa.Array]]:
-    """Row groups of a slice's base file; none where it has none."""
+    """Row groups of a slice's base file, those ``chosen`` by their statistics; none where it has none."""
     if file is not None and file.base is not None:
-        yield from read_row_groups(store, schema, file.rev, file.base, columns)
+        yield from read_row_groups(store, schema, file.rev, file.base, columns, chosen)
 
 
 def read_shadow(

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar, encode_list
 from storage.core.events import EventBatch
+from storage.core.home import partition_folders, sort_keys
 from storage.core.keys import Indices, Mask
 from storage.core.model import Group, Op
 from storage.core.names import LaneName, Path
@@ -134,35 +135,13 @@ def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], I
     """Rows by (partition, bucket, key), stable; partition folders, and partition and bucket number of every row."""
     key_columns = [keys.one_array(rows.column(name)) for name in schema.key]
     if schema.has_sort_key:
-        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), keys.encode_sort_key(key_columns))
+        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, rows))
     bucket = keys.buckets(key_columns, schema.bucket_bits).astype(np.int64)
-    partitions, partition = _partitions(schema, rows)
+    partitions, partition = partition_folders(schema, rows)
     order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
     file_group = (partition << schema.bucket_bits) | bucket
     order = order[np.argsort(file_group[order], kind="stable")]
     return rows.take(pa.array(order)), partitions, partition[order], bucket[order]
-
-
-def _partitions(schema: TableSchema, rows: pa.Table) -> tuple[list[str], Indices]:
-    """Distinct partition folders in order, and the number of each row's."""
-    if not schema.partition_by:
-        return [""], np.zeros(len(rows), np.int64)
-    folders = []
-    for name in schema.partition_by:
-        distinct = keys.one_array(rows.column(name)).dictionary_encode()
-        texts = [names.encode_partition(name, partition_text(value)) for value in distinct.dictionary]
-        folders.append(pa.array(texts, pa.string()).take(distinct.indices))
-    encoded = pc.binary_join_element_wise(*folders, "/").dictionary_encode()
-    known = encoded.dictionary.to_pylist()
-    ordered = sorted(known)
-    number = np.array([ordered.index(text) for text in known], np.int64)
-    return ordered, number[np.asarray(encoded.indices)]
-
-
-def partition_text(value: pa.Scalar) -> str:
-    """Text of a partition value before encoding: what SQL prints; binaries in hexadecimal."""
-    plain = value.as_py()
-    return plain.hex() if isinstance(plain, bytes) else str(plain)
 
 
 def _encode(schema: TableSchema, content: SortedRows) -> tuple[pa.Buffer, LogIndex]:

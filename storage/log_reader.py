@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
 from storage.core.evolution import adapt_events, adapt_registers
-from storage.core.keys import key_vector
+from storage.core.keys import KeyVector, key_vector, positions, take
 from storage.core.model import Group
+from storage.core.modes.base import take_rows
 from storage.core.registers import RegisterPiece, group_registers, merge_registers
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
@@ -67,11 +68,17 @@ class LogReader:
             number: _blocks(store, files[number], blocks[number], wanted[number]) for number in sorted(blocks)
         }
 
-    def collapse(self, file_slice: FileSlice, groups: Sequence[Group], values: Collection[str]) -> LogState | None:
-        """Keys and registers of one file group; None where it has no logs."""
+    def collapse(
+        self,
+        file_slice: FileSlice,
+        groups: Sequence[Group],
+        values: Collection[str],
+        wanted: KeyVector | None = None,
+    ) -> LogState | None:
+        """Keys and registers of one file group, of ``wanted`` keys alone if given; None where its logs have none."""
         events: list[LogPiece] = []
         folded: dict[int, list[RegisterPiece]] = {}
-        for number, piece in self._pieces(file_slice):
+        for number, piece in self._pieces(file_slice, wanted):
             if isinstance(piece, LogPiece):
                 events.append(piece)
             else:
@@ -90,7 +97,9 @@ class LogReader:
                 registers[group.id] = merge_registers(self._schema, group, found)
         return LogState(KeyDirectory.of(pieces, self._schema), registers)
 
-    def _pieces(self, file_slice: FileSlice) -> Iterator[tuple[int, LogPiece | RegisterPiece]]:
+    def _pieces(
+        self, file_slice: FileSlice, wanted: KeyVector | None
+    ) -> Iterator[tuple[int, LogPiece | RegisterPiece]]:
         """With the position of their file; in version order: files are in (arrival, place in the commit) order."""
         rows = zip(file_slice.start.tolist(), file_slice.rows.tolist(), strict=True)
         for place, (start, count) in zip(_places(file_slice), rows, strict=True):
@@ -98,6 +107,11 @@ class LogReader:
             batch = self._block(place).slice(start, count)
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             vector = key_vector(columns[self._schema.sort_column])
+            if wanted is not None:
+                found = positions(vector, wanted)
+                if len(found) == 0:
+                    continue
+                vector, columns = take(vector, found), take_rows(columns, pa.array(found))
             if live.file.form == "register":
                 yield place[0], RegisterPiece(vector, live.file.groups, columns)
             else:

@@ -8,112 +8,33 @@ predicate sees merged rows only, never a version that lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from storage import mergers
 from storage.base_file import read_base, read_shadow
-from storage.core import names
+from storage.core import keys, names
 from storage.core.cut import Cut
 from storage.core.entries import FileRef
 from storage.core.evolution import reads_as_it_is
+from storage.core.keys import KeyVector
 from storage.core.model import Group
 from storage.core.modes import MODES, mode_of
+from storage.core.modes.base import take_rows
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
-from storage.core.stitch import Stitch, needed_columns
-from storage.errors import NotFound
+from storage.core.stitch import Columns, LogState, Stitch, needed_columns
 from storage.expiry import reading
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
+from storage.projection import Projection
+from storage.pruning import Keys, RowGroups, narrowed
 
 TASK_MIN_BYTES: Final = 4 * 1024 * 1024  # a smaller task costs more to start than to read
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """What is read: columns of the answer, the predicate, and the groups that must be present.
-
-    Attributes:
-        columns: Of the answer, in its order.
-        filter: Over the table's columns, applied to merged rows; None for all rows.
-        filter_columns: Columns that ``filter`` looks at.
-        require: Names of groups.
-    """
-
-    columns: tuple[str, ...]
-    filter: pc.Expression | None
-    filter_columns: tuple[str, ...]
-    require: tuple[str, ...]
-
-    def values(self, schema: TableSchema) -> tuple[str, ...]:
-        """All user columns that must be stitched."""
-        wanted = {*self.columns, *self.filter_columns}
-        return tuple(column.name for column in schema.columns if column.name in wanted)
-
-
-def make_projection(
-    schema: TableSchema,
-    columns: Sequence[str] | None,
-    predicate: pc.Expression | None,
-    require: Sequence[str] | None,
-) -> Projection:
-    """Check what a reader asks for.
-
-    Raises:
-        NotFound: A column or group that the table does not have; the hint lists those it has.
-    """
-    wanted = tuple(columns) if columns is not None else tuple(schema.arrow.names)
-    for name in wanted:
-        if name not in schema.column_by_name:
-            raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
-    for name in require or ():
-        if name not in schema.group_by_name:
-            raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(schema.group_by_name)}")
-    looked_at = _filter_columns(schema, predicate) if predicate is not None else ()
-    return Projection(wanted, predicate, looked_at, tuple(dict.fromkeys(require or ())))
-
-
-def _filter_columns(schema: TableSchema, predicate: pc.Expression) -> tuple[str, ...]:
-    """Columns that an expression looks at. Arrow does not tell, but it refuses to bind where one is missing."""
-    if not _binds(schema.arrow, predicate):
-        try:
-            _bind(schema.arrow, predicate)
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise NotFound(
-                f"the filter does not fit the table: {str(error).splitlines()[0]}",
-                hint=f"columns: {', '.join(schema.arrow.names)}",
-            ) from None
-    needed = list(schema.arrow.names)
-    step = len(needed)
-    # Drop halves, then quarters, ... : a few binds for a narrow filter on a wide table.
-    while step:
-        start = 0
-        while start < len(needed):
-            rest = needed[:start] + needed[start + step :]
-            if _binds(pa.schema([schema.arrow.field(name) for name in rest]), predicate):
-                needed = rest
-            else:
-                start += step
-        step //= 2
-    return tuple(needed)
-
-
-def _bind(schema: pa.Schema, predicate: pc.Expression) -> None:
-    ds.dataset(schema.empty_table()).scanner(columns=[], filter=predicate)
-
-
-def _binds(schema: pa.Schema, predicate: pc.Expression) -> bool:
-    try:
-        _bind(schema, predicate)
-    except (pa.ArrowException, ValueError, TypeError):
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,26 +68,19 @@ def read_task(run: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadTask:
     """The task that reads these file groups; carries only the log files that they need."""
     used = np.unique(np.concatenate([file_slice.file for file_slice in run]))
     return ReadTask(
-        tuple(
-            FileSlice(
-                group=s.group,
-                slice=s.slice,
-                file=np.searchsorted(used, s.file),
-                block=s.block,
-                start=s.start,
-                rows=s.rows,
-                deletes=s.deletes,
-                log_bytes=s.log_bytes,
-            )
-            for s in run
-        ),
+        tuple(replace(own, file=np.searchsorted(used, own.file)) for own in run),
         tuple(files[i] for i in used.tolist()),
     )
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A planned read; what it needs of the store is fixed."""
+    """A planned read; what it needs of the store is fixed.
+
+    Attributes:
+        keys: The keys that are wanted, of the file groups of ``tasks``; None for all.
+        skipped: File groups of the snapshot that no task reads, because no row of theirs can be in the answer.
+    """
 
     store: ObjectStore
     schema: TableSchema
@@ -174,17 +88,19 @@ class Scan:
     tasks: tuple[ReadTask, ...]
     mergers: frozenset[str]
     at: Cut
+    keys: Keys | None = None
+    skipped: int = 0
 
     @property
     def arrow(self) -> pa.Schema:
         """Schema of every batch; keys not nullable."""
-        return pa.schema([self.schema.field(name).remove_metadata() for name in self.projection.columns])
+        return self.projection.arrow(self.schema)
 
     @property
     def clean_files(self) -> list[FileRef] | None:
-        """Base files that are the whole answer as they are; None where anything has to be merged, required, adapted."""
+        """Base files that are the whole answer as they are, but for the filter; None where more has to be done."""
         slices = [file_slice for task in self.tasks for file_slice in task.slices]
-        if self.projection.require or any(len(file_slice.rows) for file_slice in slices):
+        if self.projection.states(self.schema) or any(len(file_slice.rows) for file_slice in slices):
             return None
         files = [s.slice for s in slices if s.slice is not None and s.slice.base is not None]
         values = self.projection.values(self.schema)
@@ -192,30 +108,51 @@ class Scan:
             return None
         return [file.base for file in files if file.base is not None]
 
-    def read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    def read(self, task: ReadTask, wanted: Keys | None = None) -> Iterator[pa.RecordBatch]:
         """Rows of one task; about one batch per base row group.
+
+        Args:
+            task: One of ``tasks``, or another one of the same snapshot.
+            wanted: Read these keys alone, of these file groups alone; `Scan.keys` if None.
 
         Raises:
             CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
             SnapshotExpired: It is missing because cleaning has given the snapshot up.
         """
         mergers.prepare(self.schema, self.mergers)
+        chosen = self.keys if wanted is None else wanted
         with reading(self.store, self.at):
-            yield from self._read(task)
+            yield from self._read(task if chosen is None else _only(self.schema, task, chosen), chosen)
 
-    def _read(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        needs = [_needs(self.schema, self.projection, file_slice) for file_slice in task.slices]
+    def _read(self, task: ReadTask, wanted: Keys | None) -> Iterator[pa.RecordBatch]:
+        needs = [_needs(self.schema, self.projection, own, keyed=wanted is not None) for own in task.slices]
         logs = LogReader(self.store, self.schema, task.files, task.slices, [need.log_columns for need in needs])
         for file_slice, need in zip(task.slices, needs, strict=True):
-            state = logs.collapse(file_slice, need.groups, need.values)
+            own_keys = None if wanted is None else wanted[file_slice.group]
+            state = logs.collapse(file_slice, need.groups, need.values, own_keys)
             stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False, result=need.result)
-            base = read_base(self.store, self.schema, file_slice.slice, need.columns)
-            shadow = read_shadow(self.store, self.schema, file_slice.slice, need.columns) if state is not None else None
+            base = self._base(file_slice, need, own_keys, state)
+            shadow: Columns | None = None
+            if state is not None:
+                shadow = read_shadow(self.store, self.schema, file_slice.slice, need.columns)
+                if shadow is not None and own_keys is not None:
+                    shadow = _of_keys(self.schema, shadow, own_keys)
             for stitched in stitch.run(base, shadow, state):
                 if stitched.visible:
                     yield from self._finish(stitched.visible)
 
-    def _finish(self, columns: dict[str, pa.Array]) -> Iterator[pa.RecordBatch]:
+    def _base(
+        self, file_slice: FileSlice, need: _Needs, wanted: KeyVector | None, logs: LogState | None
+    ) -> Iterator[Columns]:
+        touched = logs.directory.keys if logs is not None else None
+        chosen = RowGroups(self.schema, self.projection.predicate, wanted, touched)
+        for rows in read_base(self.store, self.schema, file_slice.slice, need.columns, chosen.may_match):
+            if wanted is None:
+                yield rows
+            elif len((own := _of_keys(self.schema, rows, wanted))[self.schema.sort_column]):
+                yield own
+
+    def _finish(self, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Require, filter, project."""
         projection = self.projection
         rows = len(next(iter(columns.values())))
@@ -224,6 +161,7 @@ class Scan:
             present = columns[names.arrival(self.schema.group_by_name[name].id)].is_valid()
             keep = present if keep is None else pc.and_(keep, present)
         fields = [self.schema.field(name).remove_metadata() for name in projection.values(self.schema)]
+        fields += [pa.field(names.arrival(group), pa.int64()) for group in projection.arrivals]
         if not fields:  # only the number of rows is asked for
             batch = _row_count_batch(rows if keep is None else int(pc.sum(keep).as_py() or 0))
             if len(batch):
@@ -236,7 +174,20 @@ class Scan:
             batch = batch.filter(projection.filter)
         if len(batch):
             # `select` of no columns would forget how many rows there are.
-            yield batch.select(list(projection.columns)) if projection.columns else _row_count_batch(len(batch))
+            wanted = self.arrow.names
+            yield batch.select(wanted) if wanted else _row_count_batch(len(batch))
+
+
+def _only(schema: TableSchema, task: ReadTask, wanted: Keys) -> ReadTask:
+    """What of a task can hold wanted keys."""
+    slices = (own for own in task.slices if own.group in wanted)
+    return ReadTask(tuple(narrowed(schema, own, task.files, wanted[own.group]) for own in slices), task.files)
+
+
+def _of_keys(schema: TableSchema, rows: Columns, wanted: KeyVector) -> Columns:
+    """Those of the rows, sorted by key, that have a wanted key."""
+    found = keys.positions(keys.key_vector(rows[schema.sort_column]), wanted)
+    return take_rows(rows, pa.array(found))
 
 
 def _row_count_batch(rows: int) -> pa.RecordBatch:
@@ -264,18 +215,18 @@ class _Needs:
     result: frozenset[str]
 
 
-def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -> _Needs:
+def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice, *, keyed: bool) -> _Needs:
     values = projection.values(schema)
+    states = projection.states(schema)
     if len(file_slice.rows) == 0:
-        wanted = {*values, *(names.arrival(schema.group_by_name[name].id) for name in projection.require)}
+        wanted = {*values, *states, *((schema.sort_column,) if keyed else ())}
         # Some column must be read, be it only to count the rows.
         columns = tuple(name for name in schema.slice.names if name in wanted) or (schema.sort_column,)
         return _Needs(values, columns, frozenset(), (), exact=False, result=frozenset(columns))
     exact = file_slice.deletes > 0 or (file_slice.slice is not None and file_slice.slice.shadow is not None)
     # A merger may say that upserts leave its group absent, and so hide a row.
     exact |= any(mode_of(group) is MODES["custom"] for group in schema.groups)
-    asked = {schema.group_of_column[name].name for name in values if name in schema.group_of_column}
-    groups = tuple(group for group in schema.groups if exact or group.name in asked or group.name in projection.require)
+    groups = schema.groups if exact else projection.groups(schema)
     # What a mode must see of an older register it must see of the events too: a merger sees all columns of its group.
     seen = {name for group in groups for name in mode_of(group).reads(group, schema.column_by_name, values)}
     values = tuple(column.name for column in schema.columns if column.name in values or column.name in seen)
@@ -284,8 +235,7 @@ def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice) -
         log_columns.update((names.OP, names.SUPPLIED))
     columns = needed_columns(schema, values, groups, exact=exact)
     log_columns.update(columns)  # of folds, whose rows are registers
-    state = {names.arrival(schema.group_by_name[name].id) for name in projection.require}
     if exact:
-        state.update(name for group in groups for name in (names.arrival(group.id), names.floor_kind(group.id)))
-    result = {*projection.values(schema), schema.sort_column, *state}.intersection(columns)
-    return _Needs(values, columns, frozenset(log_columns), groups, exact, frozenset(result))
+        states.update(name for group in groups for name in (names.arrival(group.id), names.floor_kind(group.id)))
+    result = {*projection.values(schema), schema.sort_column, *states}.intersection(columns)
+    return _Needs(values, columns, frozenset(log_columns), tuple(groups), exact, frozenset(result))

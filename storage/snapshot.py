@@ -14,14 +14,17 @@ import pyarrow.compute as pc
 from storage import mergers
 from storage.core.completeness import check_complete
 from storage.core.cut import Cut
+from storage.core.home import homes
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile, plan_slices
 from storage.core.timeline import TableState
 from storage.core.watermarks import Value, Watermarks
 from storage.expiry import reading
 from storage.pins import DEFAULT_PIN, pin, unpin
+from storage.projection import make_projection
+from storage.pruning import KeyRows, Keys, key_table, keys_in, may_match
 from storage.read_optimized import ReadOptimized, base_slices
-from storage.scan import Scan, make_projection, make_tasks
+from storage.scan import Scan, make_tasks
 from storage.timeline import Timeline, check_promised
 from storage.watermarks import read_watermarks
 
@@ -49,6 +52,11 @@ class Snapshot:
     def state(self) -> TableState:
         """The table state of the snapshot."""
         return self._state
+
+    @property
+    def timeline(self) -> Timeline:
+        """The table's: where snapshots are compared."""
+        return self._timeline
 
     @property
     def table_schema(self) -> TableSchema:
@@ -130,6 +138,8 @@ class Snapshot:
         require: Sequence[str] | None = None,
         *,
         parallelism: int | None = None,
+        arrivals: bool = False,
+        keys: Keys | None = None,
         read_optimized: bool = False,
     ) -> Scan:
         """Plan a read.
@@ -139,21 +149,28 @@ class Snapshot:
             filter: pyarrow expression over any columns of the table.
             require: Groups that must be present in a row: one makes a left join, all an inner join.
             parallelism: At most so many tasks; None for one a core.
+            arrivals: Append the arrival of every group that is read (`storage.core.names.arrival`): NULL where the
+                group is absent.
+            keys: Read these alone; None for all that ``filter`` allows.
             read_optimized: Base files alone, see `read_optimized`.
 
         Raises:
             NotFound: A column or group that the table does not have.
         """
-        projection = make_projection(self._state.schema, columns, filter, require)
-        slices, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
-        tasks = make_tasks(slices, files, parallelism or os.cpu_count() or 1)
+        schema = self._state.schema
+        projection = make_projection(schema, columns, filter, require, arrivals=arrivals)
+        wanted = keys if keys is not None else keys_in(schema, projection.predicate)
+        there, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
+        slices = [own for own in there if may_match(schema, own.group, projection.predicate, wanted)]
         return Scan(
             store=self._timeline.store,
-            schema=self._state.schema,
+            schema=schema,
             projection=projection,
-            tasks=tuple(tasks),
+            tasks=tuple(make_tasks(slices, files, parallelism or os.cpu_count() or 1)),
             mergers=mergers.allowed(),
             at=self._cut,
+            keys=wanted,
+            skipped=len(there) - len(slices),
         )
 
     def to_arrow(
@@ -165,13 +182,28 @@ class Snapshot:
         read_optimized: bool = False,
     ) -> pa.Table:
         """The answer as one table; rows in no particular order. Arguments and errors as in `scan`."""
-        scan = self.scan(columns, filter, require, read_optimized=read_optimized)
-        if len(scan.tasks) <= 1:
-            parts = [list(scan.read(task)) for task in scan.tasks]
-        else:
-            with ThreadPoolExecutor(len(scan.tasks)) as pool:
-                parts = list(pool.map(lambda task: list(scan.read(task)), scan.tasks))
-        return pa.Table.from_batches([batch for part in parts for batch in part], scan.arrow)
+        return _collect(self.scan(columns, filter, require, read_optimized=read_optimized))
+
+    def get(
+        self,
+        keys: KeyRows,
+        columns: Sequence[str] | None = None,
+        require: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of some keys, those that there are; in no particular order. Only their file groups are read.
+
+        Args:
+            keys: Key values; of a key of several columns tuples in the order of the key. Or a table or batch that has
+                the key columns.
+            columns: Of the answer, in this order; None for all.
+            require: Groups that must be present in a row.
+
+        Raises:
+            InvalidInput: A key is not of the type of the key columns, or NULL.
+            NotFound: A column or group that the table does not have.
+        """
+        schema = self._state.schema
+        return _collect(self.scan(columns, None, require, keys=homes(schema, key_table(schema, keys))))
 
     def to_reader(
         self,
@@ -189,3 +221,12 @@ class Snapshot:
                 yield from scan.read(task)
 
         return pa.RecordBatchReader.from_batches(scan.arrow, batches())
+
+
+def _collect(scan: Scan) -> pa.Table:
+    if len(scan.tasks) <= 1:
+        parts = [list(scan.read(task)) for task in scan.tasks]
+    else:
+        with ThreadPoolExecutor(len(scan.tasks)) as pool:
+            parts = list(pool.map(lambda task: list(scan.read(task)), scan.tasks))
+    return pa.Table.from_batches([batch for part in parts for batch in part], scan.arrow)

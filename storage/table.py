@@ -3,6 +3,7 @@
     Table.create / Table.open
         .writer(stream) -> Writer.append          writer.py       one lane, one stream
         .snapshot(as_of) -> Snapshot.to_arrow     snapshot.py     one cut, merged on read
+        .changes(since) -> pa.RecordBatchReader   changes.py      what became of rows between two cuts
         .compact()                                compaction.py   logs into slices
 
 Everything a table is stands in its folder; an instance of this class holds only what it has read of it.
@@ -16,8 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from storage import mergers
 from storage.barrier import complete_barrier
+from storage.changes import expiring, scan_changes
 from storage.clock import Clock, Stamps, SystemClock
 from storage.commit_log import new_id
 from storage.config import TableConfig, build_schema, load_config
@@ -30,6 +34,7 @@ from storage.core.timeline import TableState
 from storage.core.watermarks import Lateness, Value, Watermarks
 from storage.errors import Conflict, InvalidInput
 from storage.object_store import check_capability, open_store
+from storage.pruning import KeyRows
 from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
 from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
 from storage.services.evolution import SchemaChange, add_column, add_group, add_stream, set_default, widen_column
@@ -203,6 +208,50 @@ class Table:
     def watermarks(self) -> Watermarks:
         """What every stream declares of its events to come, by stream and group, as of now."""
         return self.snapshot().watermarks()
+
+    def get(
+        self,
+        keys: KeyRows,
+        columns: Sequence[str] | None = None,
+        *,
+        as_of: dt.datetime | str | None = None,
+        require: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of some keys; see `Snapshot.get` and `snapshot`."""
+        return self.snapshot(as_of).get(keys, columns, require)
+
+    def changes(
+        self,
+        since: dt.datetime | str | None,
+        until: dt.datetime | str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        require: Sequence[str] | None = None,
+        before: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Rows that differ between two snapshots, each once: as they are at ``until``, and what became of them.
+
+        Besides columns of the table a row has ``_change`` (insert, update, delete) and ``_changed_groups``, those that
+        differ; of an insert those that are there, of a delete those that were. A deleted row shows its key alone.
+
+        Args:
+            since: The earlier snapshot, as for `snapshot`; None: every row is an insert.
+            until: The later one; the newest by default.
+            columns: Of the answer, besides the key. Only what differs in them, or in whether their groups are there,
+                is a change.
+            require: Groups that a row must have to be in a snapshot: it is an insert once it has them all.
+            before: Give ``_before`` too: a struct of the row's values at ``since``, NULL for inserts.
+
+        Raises:
+            InvalidInput: ``since`` is not before ``until``, or they are no snapshots.
+            NotFound: The table has no such savepoint, cut, column or group.
+            OffsetExpired: Cleaning has given one of the snapshots up.
+            OffsetInvalidated: The table was restored in between, or a stream undone.
+        """
+        with expiring():
+            earlier = None if since is None else self.snapshot(since)
+            later = self.snapshot(until)
+        return scan_changes(earlier, later, columns, require, before=before).to_reader()
 
     def compact(
         self, only: Callable[[FileSlice], bool] = lambda _: True, *, execute: Execute = one_by_one

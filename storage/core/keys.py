@@ -137,6 +137,26 @@ def upper_bound(sorted_keys: KeyVector, needle: Any) -> int:
     return int(pc.search_sorted(sorted_keys, needle, side="right").as_py())
 
 
+def upper_bounds(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
+    """Per needle: how many keys are smaller or equal."""
+    if isinstance(sorted_keys, np.ndarray):
+        return np.searchsorted(sorted_keys, needles, side="right")
+    return np.asarray(pc.search_sorted(sorted_keys, needles, side="right")).astype(np.int64)
+
+
+def any_within(sorted_keys: KeyVector, bounds: KeyVector) -> bool:
+    """Whether some key lies between two bounds, or is one of them."""
+    return bool(lower_bound(sorted_keys, bounds[:1])[0] < upper_bounds(sorted_keys, bounds[1:])[0])
+
+
+def positions(sorted_keys: KeyVector, wanted: KeyVector) -> Indices:
+    """Positions of all keys, sorted but with repetitions, that are among sorted distinct wanted ones; ascending."""
+    start, stop = lower_bound(sorted_keys, wanted), upper_bounds(sorted_keys, wanted)
+    counts = stop - start
+    first = np.repeat(start - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) if len(counts) else start
+    return first + np.arange(len(first))
+
+
 def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
     """Per needle its position among sorted unique keys (meaningless where absent) and whether it is there."""
     if len(sorted_keys) == 0:

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 
 from storage.core import keys, names
 from storage.core.entries import FileRef, SliceFile
+from storage.core.home import partition_text
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import FIELD_ID, Group, Op
 from storage.core.modes.aggregate import overflows
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import CorruptData
-from storage.log_file import partition_text
 from storage.object_store import ObjectStore
 from storage.services.findings import FROM_COPY, Findings
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.core import keys
+from storage.core.home import partition_text
 from storage.core.types import parse_type
-from storage.log_file import partition_text
 from storage.object_store import open_store
 from tests.storage.evolving import Change, Evolution, EvolvingWorld, Sent, evolutions
 from tests.storage.world import bag, expected_bag, snapshot_bag

@@ -13,10 +13,11 @@ from hypothesis import given
 from storage import Table, log_file
 from storage.core import keys, names
 from storage.core.entries import LogFile, LogIndex
+from storage.core.home import partition_text
 from storage.core.model import FIELD_ID
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
-from storage.log_file import partition_text, read_blocks
+from storage.log_file import read_blocks
 from storage.object_store import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders
 from tests.storage.world import World

@@ -1,0 +1,109 @@
+"""Projection: what a read asks for - columns, a filter over merged rows, groups that must be present."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from storage.core import names
+from storage.core.model import Group
+from storage.core.predicate import Node, columns_of, parse
+from storage.core.schema import TableSchema
+from storage.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What is read.
+
+    Attributes:
+        columns: Of the answer, in its order.
+        filter: Over the table's columns, applied to merged rows; None for all rows.
+        predicate: What ``filter`` says, where it could be read: for not reading what cannot match.
+        filter_columns: Columns that ``filter`` looks at.
+        require: Names of groups.
+        arrivals: Ids of the groups of which the answer also says where they are present.
+    """
+
+    columns: tuple[str, ...]
+    filter: pc.Expression | None
+    predicate: Node | None
+    filter_columns: tuple[str, ...]
+    require: tuple[str, ...]
+    arrivals: tuple[int, ...]
+
+    def values(self, schema: TableSchema) -> tuple[str, ...]:
+        """All user columns that must be stitched."""
+        wanted = {*self.columns, *self.filter_columns}
+        return tuple(column.name for column in schema.columns if column.name in wanted)
+
+    def states(self, schema: TableSchema) -> set[str]:
+        """Hidden columns that say whether a group is present, of all groups of which that is asked."""
+        required = {schema.group_by_name[name].id for name in self.require}
+        return {names.arrival(group) for group in {*required, *self.arrivals}}
+
+    def groups(self, schema: TableSchema) -> tuple[Group, ...]:
+        """Groups whose values or presence are asked for."""
+        asked = {schema.group_of_column[name].id for name in self.values(schema) if name in schema.group_of_column}
+        asked.update((schema.group_by_name[name].id for name in self.require), self.arrivals)
+        return tuple(group for group in schema.groups if group.id in asked)
+
+    def arrow(self, schema: TableSchema) -> pa.Schema:
+        """Schema of the answer; keys not nullable."""
+        fields = [schema.field(name).remove_metadata() for name in self.columns]
+        fields += [pa.field(names.arrival(group), pa.int64()) for group in self.arrivals]
+        return pa.schema(fields)
+
+
+def make_projection(
+    schema: TableSchema,
+    columns: Sequence[str] | None,
+    condition: pc.Expression | None,
+    require: Sequence[str] | None,
+    *,
+    arrivals: bool = False,
+) -> Projection:
+    """Check what a reader asks for.
+
+    Args:
+        schema: The snapshot's.
+        columns: Of the answer; None for all.
+        condition: The filter.
+        require: Groups that must be present.
+        arrivals: Also say where the groups of ``columns`` and ``require`` are present.
+
+    Raises:
+        NotFound: A column or group that the table does not have; the hint lists those it has.
+    """
+    wanted = tuple(columns) if columns is not None else tuple(schema.arrow.names)
+    for name in wanted:
+        if name not in schema.column_by_name:
+            raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
+    for name in require or ():
+        if name not in schema.group_by_name:
+            raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(schema.group_by_name)}")
+    predicate, looked_at = None, ()
+    if condition is not None:
+        _check_filter(schema, condition)
+        predicate = parse(condition)
+        # A filter that cannot be read may look at anything.
+        seen = columns_of(predicate) if predicate is not None else frozenset(schema.arrow.names)
+        looked_at = tuple(name for name in schema.arrow.names if name in seen)
+    required = tuple(dict.fromkeys(require or ()))
+    own = {schema.group_of_column[name].id for name in wanted if name in schema.group_of_column}
+    own.update(schema.group_by_name[name].id for name in required)
+    return Projection(wanted, condition, predicate, looked_at, required, tuple(sorted(own)) if arrivals else ())
+
+
+def _check_filter(schema: TableSchema, condition: pc.Expression) -> None:
+    try:
+        ds.dataset(schema.arrow.empty_table()).scanner(columns=[], filter=condition)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise NotFound(
+            f"the filter does not fit the table: {str(error).splitlines()[0]}",
+            hint=f"columns: {', '.join(schema.arrow.names)}",
+        ) from None

@@ -1,0 +1,130 @@
+"""What expressions say: read from Arrow's own form of them, and asked in the safe direction only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from storage.core.predicate import Call, Column, ColumnRange, Literal, columns_of, may_hold, parse, possible_values
+
+A, B = pc.field("a"), pc.field("b")
+NAMES = ["a", "a b", "it's", 'say "x"', "line\nbreak", "call", "é", "a.b", "x: 'y'", ""]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_read_as_they_are(name: str) -> None:
+    assert parse((pc.field(name) == "it's\n'x'") & B.is_valid()) == Call(
+        "and_kleene",
+        (
+            Call("equal", (Column(name), Literal("it's\n'x'", pa.string()))),
+            Call("is_valid", (Column("b"),)),
+        ),
+    )
+
+
+def test_columns_are_all_those_that_it_looks_at() -> None:
+    nested = pc.field("s", "x")
+    found = parse((pc.add(A, B) > 3) | ~nested.is_null() | pc.starts_with(pc.field("t"), "x"))
+    assert found is not None
+    assert columns_of(found) == {"a", "b", "s", "t"}
+
+
+def test_an_expression_in_another_form_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.core.predicate._metadata", lambda _: iter([("novelty", "1")]))
+    assert parse(A == 1) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (A == 1, {1}),
+        (pc.scalar(1) == A, {1}),
+        (A.isin([1, 2, None]), {1, 2}),
+        ((A == 1) | (A == 2), {1, 2}),
+        ((A == 1) | (B == 2), None),
+        ((A == 1) & (B == 2), {1}),
+        ((A == 1) & (A == 2), set()),
+        (A == 2**40, set()),  # no int32 has it
+        (A == 1.0, None),
+        (A > 1, None),
+        (~(A == 1), None),
+        (pc.add(A, 1) == 2, None),
+        (pc.scalar(pa.scalar(None, pa.int64())) == A, set()),
+        (pc.if_else(A.is_valid(), A.isin([1]), pa.scalar(None, pa.bool_())), {1}),
+        (pc.if_else(A == 1, B == 1, B == 2), None),
+        (pc.scalar(pa.scalar(value=False)), set()),
+        (pc.scalar(pa.scalar(value=True)), None),
+        (pc.field("s", "a") == 1, None),
+    ],
+    ids=str,
+)
+def test_values_that_a_column_can_have(expression: pc.Expression, expected: set[Any] | None) -> None:
+    node = parse(expression)
+    assert node is not None
+    assert possible_values(node, "a", pa.int32()) == expected
+
+
+INTS = ColumnRange(pa.int64(), 10, 20, nulls=0, rows=5)
+SOME = ColumnRange(pa.int64(), 10, 20, nulls=2, rows=5)
+ONE = ColumnRange(pa.int64(), 7, 7, nulls=0, rows=5)
+NULLS = ColumnRange(pa.int64(), None, None, nulls=5, rows=5)
+UNKNOWN = ColumnRange(pa.int64(), None, None, nulls=None, rows=5)
+FLOATS = ColumnRange(pa.float64(), 1.0, 2.0, nulls=0, rows=5)  # and there may be NaN
+NULL = pc.scalar(pa.scalar(None, pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("expression", "known", "expected"),
+    [
+        (A == 10, INTS, True),
+        (A == 9, INTS, False),
+        (pc.scalar(9) == A, INTS, False),
+        (A < 10, INTS, False),
+        (A <= 10, INTS, True),
+        (A > 20, INTS, False),
+        (A >= 20, INTS, True),
+        (pc.scalar(20) < A, INTS, False),
+        (pc.scalar(20) <= A, INTS, True),
+        (A != 7, ONE, False),
+        (A != 7, INTS, True),
+        (~(A == 7), ONE, False),
+        (~(A >= 10), INTS, False),
+        (~(A < 10), INTS, True),
+        (A.is_null(), INTS, False),
+        (A.is_null(), SOME, True),
+        (~A.is_null(), NULLS, False),
+        (A.is_valid(), NULLS, False),
+        (A.is_valid(), SOME, True),
+        (A == 1, NULLS, False),
+        (A == NULL, INTS, False),
+        (A == 1, UNKNOWN, True),
+        (A == 1, None, True),
+        (A.is_valid(), None, True),
+        (A.isin([1, 2]), INTS, False),
+        (A.isin([1, 15]), INTS, True),
+        (A.isin([1, None]), INTS, False),
+        (A.isin([1, None]), SOME, True),
+        (A.isin([1, None]), NULLS, True),
+        (A.isin([1]), NULLS, False),
+        ((A == 9) | (B == 1), INTS, True),
+        ((A == 9) & (B == 1), INTS, False),
+        (pc.if_else(A == 9, B == 1, pa.scalar(None, pa.bool_())), INTS, False),
+        (A == 9.0, INTS, True),  # Arrow compares as doubles
+        (A == 3.0, FLOATS, False),
+        (A == 3, FLOATS, True),
+        (~(A < 3.0), FLOATS, True),  # NaN is not less
+        (A != 1.0, ColumnRange(pa.float64(), 1.0, 1.0, 0, 5), True),
+        (A.is_null(), FLOATS, True),
+        (A.isin([5.0]), FLOATS, True),
+        (pc.add(A, 1) == 1, INTS, True),
+        (pc.scalar(pa.scalar(value=False)), INTS, False),
+    ],
+    ids=str,
+)
+def test_whether_it_may_hold(expression: pc.Expression, known: ColumnRange | None, *, expected: bool) -> None:
+    node = parse(expression)
+    assert node is not None
+    assert may_hold(node, {"a": known}.get) is expected

@@ -1,0 +1,225 @@
+"""Pruning: nothing is read that cannot match, and no row is lost for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Table, base_file
+from storage.errors import InvalidInput, NotFound
+from storage.log_file import read_blocks
+from tests.storage.predicates import predicates
+from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+from tests.storage.world import World, bag
+from tests.strategies import Story, configs, stories
+
+K = pc.field("id")
+PARTITIONED: dict[str, Any] = {
+    "key": ["day", "shop", "id"],
+    "partition_by": ["day", "shop"],
+    "buckets": 4,
+    "columns": {"day": "date", "shop": "string", "id": "bigint", "v": "bigint"},
+    "groups": {"g": {"columns": ["v"]}},
+    "streams": {"s": {"groups": ["g"]}},
+}
+
+
+class Reads:
+    """What is read of files: row groups of bases and blocks of logs."""
+
+    def __init__(self) -> None:
+        self.row_groups = self.blocks = 0
+        self.files: Counter[str] = Counter()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    found = Reads()
+    row_group = base_file._row_group
+
+    def count_row_group(parquet: pq.ParquetFile, *arguments: Any) -> Any:
+        found.row_groups += 1
+        return row_group(parquet, *arguments)
+
+    def count_blocks(store: Any, file: Any, blocks: Any, numbers: Any, columns: Any) -> Any:
+        found.blocks += len(numbers)
+        found.files[file.file.path] += 1
+        return read_blocks(store, file, blocks, numbers, columns)
+
+    monkeypatch.setattr(base_file, "_row_group", count_row_group)
+    monkeypatch.setattr("storage.log_reader.read_blocks", count_blocks)
+    return found
+
+
+@pytest.mark.usefixtures("small_files")
+@given(st.data())
+def test_a_filtered_read_is_the_filtered_whole(data: st.DataObject) -> None:
+    """L4 under every kind of filter: over keys, partitions, values, in slices with and without logs."""
+    story: Story = data.draw(stories(max_steps=8))
+    with World(story.config) as world:
+        world.run(story.steps)
+        snapshot = world.table.snapshot()
+        whole = snapshot.to_arrow()
+        for _ in range(4):
+            predicate = data.draw(predicates(story.config))
+            assert bag(snapshot.to_arrow(filter=predicate)) == bag(whole.filter(predicate)), predicate
+
+
+@pytest.mark.usefixtures("small_files")
+@given(stories(max_steps=8), st.data())
+def test_get_gives_the_rows_of_the_keys_and_no_others(story: Story, data: st.DataObject) -> None:
+    with World(story.config) as world:
+        world.run(story.steps)
+        snapshot = world.table.snapshot()
+        whole = snapshot.to_arrow()
+        key = story.config["key"]
+        known = [tuple(row[name] for name in key) for row in whole.select(key).to_pylist()]
+        appended = [tuple(row[name] for name in key) for one in story.appends for row in one.rows]
+        asked = data.draw(st.lists(st.sampled_from(appended), max_size=3)) if appended else []
+        found = snapshot.get(asked)
+        chosen = pa.array([own in set(asked) for own in known], pa.bool_())
+        assert bag(found) == bag(whole.filter(chosen))
+
+
+@pytest.fixture
+def shop(reads: Reads) -> Table:
+    """4 file groups of 1000 orders, in row groups of 100, with logs of a few."""
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(*range(4000)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base_file, "ROW_GROUP_ROWS", 100)
+        table.compact()
+    reads.row_groups = reads.blocks = 0
+    return table
+
+
+def test_keys_in_a_filter_choose_file_groups_and_row_groups(shop: Table, reads: Reads) -> None:
+    snapshot = shop.snapshot()
+    assert snapshot.scan(filter=K == 17).skipped == 3
+    assert snapshot.scan(filter=K.isin([17, 17])).skipped == 3
+    assert snapshot.scan(filter=(K == 17) & (K == 18)).tasks == ()
+    assert snapshot.scan(filter=(K == 17) | (pc.field("status") == "new")).skipped == 0
+    assert snapshot.to_arrow(["id"], filter=K == 17).to_pylist() == [{"id": 17}]
+    assert reads.row_groups == 1
+    assert snapshot.to_arrow(["id"], filter=K == 5000).to_pylist() == []
+    assert reads.row_groups <= 2
+
+
+def test_ranges_and_values_choose_row_groups_by_statistics(shop: Table, reads: Reads) -> None:
+    snapshot = shop.snapshot()
+    assert sorted(snapshot.to_arrow(["id"], filter=(K >= 10) & (K < 20))["id"].to_pylist()) == list(range(10, 20))
+    assert reads.row_groups == 4
+    assert snapshot.to_arrow(filter=pc.field("status") == "old").num_rows == 0
+    assert snapshot.to_arrow(filter=pc.field("paid").is_valid()).num_rows == 0
+    assert reads.row_groups == 4
+
+
+def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(shop: Table, reads: Reads) -> None:
+    append(shop, orders(40, 4711, status="old", ts=2))
+    old = pc.field("status") == "old"
+    assert sorted(shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist()) == [40, 4711]
+    assert reads.row_groups == 1
+    append(shop, orders(40, status="new", ts=3))
+    assert shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist() == [4711]
+
+
+def test_get_reads_one_row_group_and_the_blocks_that_can_have_the_key(
+    shop: Table, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.log_file.BLOCK_MIN_BYTES", 40)
+    monkeypatch.setattr("storage.log_file.BLOCK_MAX_BYTES", 160)
+    append(shop, payments(*range(0, 4000, 3)), "payments")
+    append(shop, payments(3, 6, 9), "payments")
+    found = shop.get([3], ["id", "status", "paid"])
+    assert found.to_pylist() == [{"id": 3, "status": "new", "paid": 1.0}]
+    assert (reads.row_groups, reads.blocks) == (1, 2)
+    assert shop.get([3, 3, 10_000], ["id"]).to_pylist() == [{"id": 3}]
+    assert shop.get([], ["id"]).to_pylist() == []
+    assert shop.get([4, 3], ["id"], require=["payment"]).to_pylist() == [{"id": 3}]
+    assert shop.get(pa.table({"id": pa.array([5], pa.int32())}), ["id"]).to_pylist() == [{"id": 5}]
+
+
+def test_get_sees_the_snapshot_that_is_asked_for(shop: Table) -> None:
+    before = str(shop.snapshot().cut)
+    append(shop, orders(3, op="D", ts=9))
+    assert shop.get([3]).num_rows == 0
+    assert shop.get([3], ["status"], as_of=before).to_pylist() == [{"status": "new"}]
+    append(shop, payments(3), "payments")
+    assert shop.get([3]).num_rows == 0  # its owner has deleted it
+    shop.compact()
+    append(shop, orders(3, ts=10))
+    assert shop.get([3], ["id", "paid"]).to_pylist() == [{"id": 3, "paid": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["x"], "no keys"),
+        ([None], "NULL"),
+        ([(1, 2)], "2 values"),
+        (pa.table({"no": [1]}), "no keys"),
+        ([1.5], "no keys"),
+    ],
+)
+def test_keys_that_are_none_are_refused(shop: Table, keys: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words) as caught:
+        shop.get(keys)
+    assert caught.value.hint
+
+
+def test_get_knows_its_columns(shop: Table) -> None:
+    with pytest.raises(NotFound, match="no column 'nope'"):
+        shop.get([1], ["nope"])
+
+
+def test_partitions_are_pruned_by_values_and_by_ranges() -> None:
+    table = Table.create(new_uri(), PARTITIONED)
+    days, shops = pa.array(["2026-01-01", "2026-01-02", "2026-01-03"]).cast(pa.date32()), ["a", "b/c", "", "d~e"]
+    rows = [(day, shop, number) for day in days for shop in shops for number in range(20)]
+    with table.writer("s") as writer:
+        day, shop, number = zip(*rows, strict=True)
+        writer.append(pa.table({"day": pa.array([d.as_py() for d in day]), "shop": shop, "id": number, "v": number}))
+    snapshot = table.snapshot()
+    whole = snapshot.to_arrow()
+    groups = len(snapshot.slices)
+
+    def check(predicate: pc.Expression, most: int) -> None:
+        scan = snapshot.scan(filter=predicate)
+        assert groups - scan.skipped <= most
+        assert bag(snapshot.to_arrow(filter=predicate)) == bag(whole.filter(predicate))
+
+    check(pc.field("day") == days[1], 16)
+    check(pc.field("day") > days[1], 16)
+    check((pc.field("shop") == "b/c") & (pc.field("day") < days[1]), 4)
+    check(pc.field("shop").isin(["a", "d~e"]), 24)
+    check(pc.field("shop") == "", 12)
+    check(pc.field("shop") < "a", 24)  # neither the folder of "" nor that of "d~e" tells
+    check((pc.field("shop") == "a") & (pc.field("day") == days[0]) & (pc.field("id") == 7), 1)
+    check(pc.field("day") > days[2], 0)
+
+
+@given(st.data())
+def test_tables_of_any_key_find_the_homes_of_what_a_filter_names(data: st.DataObject) -> None:
+    config = data.draw(configs())
+    table = Table.create(f"memory://pruning/{uuid.uuid4().hex}", config)
+    scan = table.snapshot().scan(filter=data.draw(predicates(config)))
+    assert scan.tasks == ()
+
+
+def test_slices_of_an_older_schema_are_not_pruned_by_what_columns_showed_then() -> None:
+    table = Table.create(new_uri(), SHOP)
+    append(table, payments(1, 2, 3), "payments")
+    table.compact()
+    table.set_default("status", "unknown")
+    assert contents(table, ["status"]) == [("unknown",)] * 3
+    assert table.snapshot().to_arrow(filter=pc.field("status") == "unknown").num_rows == 3
+    assert table.snapshot().to_arrow(filter=pc.field("status").is_null()).num_rows == 0
+    assert table.snapshot().to_arrow(filter=(pc.field("status") == "unknown") & (K == 2)).num_rows == 1
