@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage import Table
 from storage.writer import Writer
@@ -48,7 +47,7 @@ def show(uri: Path, writer: Writer, rows: pa.Table) -> dict[str, float]:
     moments.append(time.perf_counter())
     snapshot.scan([f"{GROUP}_ts"])
     moments.append(time.perf_counter())
-    found = snapshot.to_arrow([f"{GROUP}_ts"], filter=pc.field("k") == key)
+    found = snapshot.get([key], [f"{GROUP}_ts"])
     moments.append(time.perf_counter())
     if found.to_pylist() != [{f"{GROUP}_ts": value}]:
         raise SystemExit(f"key {key}: {found.to_pylist()} instead of {value}")
