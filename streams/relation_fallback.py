@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.relation_plan import Plan, Planner
+from streams.relation_plan import Part, Plan, Planner
 from streams.relation_worker import conformed_batches
 
 __all__ = ["fixed_dataframe"]
@@ -68,7 +68,7 @@ def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
     name = f"weft_fixed_{next(_numbers)}"
     members: dict[str, Any] = {
         "registered_name": name,
-        "plan": state.plan(tuple(schema.names), ()),
+        "plan": state.plan(tuple(schema.names), (), Part.WHOLE),
         "columns": schema,
     }
     source = type("FixedSource", (_FixedSource,), members)

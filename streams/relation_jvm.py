@@ -43,7 +43,10 @@ _CLASSES = {
     "CatalogTables": _SQL + "catalyst.catalog.CatalogTable$",
     "ClassUtils": "org.apache.spark.util.Utils",
     "Collections": "java.util.Collections",
+    "ColumnarSupportMode": _SQL + "connector.read.Scan.ColumnarSupportMode",
     "Constraint": _SQL + "connector.catalog.constraints.Constraint",
+    "CustomMetric": _SQL + "connector.metric.CustomMetric",
+    "CustomTaskMetric": _SQL + "connector.metric.CustomTaskMetric",
     "DataSource": _PYTHON + "PythonDataSourceV2",
     "DataType": _SQL + "types.DataType",
     "Dataset": _SQL + "classic.Dataset$",
@@ -70,6 +73,7 @@ _CLASSES = {
     "TempView": _SQL + "catalyst.catalog.TemporaryViewRelation",
     "Tracker": _SQL + "catalyst.QueryPlanningTracker",
     "Transform": _SQL + "connector.expressions.Transform",
+    "Union": _SQL + "catalyst.plans.logical.Union",
     "UserDefinedSource": _PYTHON + "UserDefinedPythonDataSource",
     "WeakHashMap": "java.util.WeakHashMap",
 }
@@ -196,10 +200,18 @@ class Jvm:
         """A thread-safe `Map` that forgets its keys with them."""
         return self.Collections.synchronizedMap(self.WeakHashMap())
 
-    def relation(self, table: Any, schema: StructType) -> Any:
+    def relation(self, table: Any, struct: Any) -> Any:
         """A logical plan with new attributes over a `Table` callback."""
-        output = self.Attributes.toAttributes(self.struct(schema))
+        output = self.Attributes.toAttributes(struct)
         return self.Relation(table, output, self.none(), self.none(), self.options(), self.none())
+
+    def union(self, relations: Sequence[Any]) -> Any:
+        """All rows of relations of the same columns."""
+        return relations[0] if len(relations) == 1 else self.Union(self.seq(relations), False, False)
+
+    def caches_plans(self) -> bool:
+        """Whether anything is cached in this Spark: a query then finds it by having the same plan, part for part."""
+        return not self._session.sharedState().cacheManager().isEmpty()
 
     def dataframe(self, plan: Any) -> DataFrame:
         return DataFrame(self.Dataset.ofRows(self._session, plan), self.spark)

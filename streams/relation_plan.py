@@ -5,6 +5,7 @@ Values and protocols only, so that every other part of the relation can know the
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +14,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-__all__ = ["PinnedPlanner", "Plan", "Planner"]
+__all__ = ["Part", "PinnedPlanner", "Plan", "Planner"]
+
+
+class Part(enum.Enum):
+    """Which rows of a state a relation has: of every state, each row is in FILES or in REST, and in one of them only.
+
+    What a query is made of is fixed when it is analysed, and its state may be another one when it is executed. So a
+    part says nothing of how it is read: FILES may turn out to need tasks, and REST to be empty.
+    """
+
+    WHOLE = "all rows"
+    FILES = "rows in files as they are"
+    REST = "rows that are merged"
 
 
 @dataclass(frozen=True)
@@ -24,8 +37,9 @@ class Plan:
         description: One line for EXPLAIN.
         tasks: One Spark input partition each; pickled. Always needed: `parquet_paths` is an offer, not a promise.
         read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
-        parquet_paths: Not None: the rows of the table, before any filter, are those of these Parquet files as they
-            are. Written as Hadoop does, `file:///lake/a b/1.parquet`: a scheme and the path, no percent-encoding.
+        parquet_paths: Not None: these Parquet files as they are hold rows of the part only, and all of them that the
+            filters want. Written as Hadoop does, `file:///lake/a b/1.parquet`: a scheme and the path, not
+            percent-encoded.
             Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used, and likewise
             if a file is gone when the query is planned.
         row_count: Rows at most, if known; Spark chooses joins by it.
@@ -46,15 +60,24 @@ class PinnedPlanner(Protocol):
     def schema(self) -> StructType:
         """All columns, in order."""
 
-    def exact(self, filters: Sequence[Filter]) -> Sequence[int]:
+    def parts(self) -> Sequence[Part]:
+        """The relations to read a table in this state by: WHOLE, or FILES and REST where each is worth a scan.
+
+        A matter of speed only: whatever is answered, `plan` answers for every part of every state.
+        """
+
+    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
         """Which of these filters every plan of this state will apply row by row, with Spark's semantics (nulls, NaN).
 
         Asked before the columns are known, as Spark does. Such a filter is not evaluated again, and its columns are
         only read if the query itself needs them. `()` is always right. A state that took filters is not read natively.
         """
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter]) -> Plan:
-        """Plan one scan. `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns."""
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+        """Plan one scan of a part.
+
+        `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.
+        """
 
 
 class Planner(Protocol):

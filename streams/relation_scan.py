@@ -1,8 +1,13 @@
 """The objects Spark calls back while it plans: table function -> table -> scan builder -> scan.
 
-    analysis       ViewFunction.apply      the state's schema becomes a relation over a LiveTable
+    analysis       ViewFunction.apply      the state's schema becomes a relation over a LiveTable, or a union of two
     optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pruneColumns, build
-    execution      TaskScan.toBatch         Spark's own objects from here on, no Python in the driver
+    execution      TaskScan, ParquetScan    Spark's own objects from here on, no Python in the driver
+
+A state whose rows lie partly in files as they are and are partly merged is read by two scans, for Spark's own Parquet
+reader and our tasks cannot share one: a UNION ALL through which Spark pushes filters, columns and limits, and which it
+compiles into the operators above it. The union is chosen when a query is analysed, and is right for any state that it
+is executed on (`relation_plan.Part`).
 
 The method names are those of Spark's Java interfaces; Py4J looks for every method that Spark may call, defaults of the
 interface included, so all of them are here. Callbacks come on any JVM thread (broadcasts are planned on a pool). Py4J
@@ -16,7 +21,7 @@ import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import Filter
@@ -27,12 +32,16 @@ from storage.errors import InvalidInput
 from streams.relation_filters import parse_predicate, safe_for_statistics
 from streams.relation_jvm import Jvm, UnfitError
 from streams.relation_pins import Pin, Pins
-from streams.relation_plan import Plan, Planner
+from streams.relation_plan import Part, Plan, Planner
 from streams.relation_worker import task_reader
 
 __all__ = ["check_interfaces", "new_dataframe", "register_view"]
 
 _numbers = itertools.count(1)
+
+# Listings of Parquet files that a view keeps. Queries of a state differ in what they prune: all files, or those of some
+# keys or partitions. A listing is a few hundred bytes a file, and is made anew in milliseconds.
+LISTINGS_KEPT: Final = 8
 
 
 def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
@@ -43,8 +52,8 @@ def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
 def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
     """A DataFrame whose columns are those of now."""
     view = _View(jvm, name, planner)
-    schema = planner.pin().schema()
-    return jvm.dataframe(jvm.relation(LiveTable(view, schema), schema))
+    state = planner.pin()
+    return jvm.dataframe(view.relation(state.schema(), state.parts()))
 
 
 def check_interfaces(jvm: Jvm) -> None:
@@ -53,7 +62,7 @@ def check_interfaces(jvm: Jvm) -> None:
     Raises:
         UnfitError: An interface has a method that the callback lacks: a newer Spark.
     """
-    for kind in (LiveTable, PruningScanBuilder, TaskScan, ScanStatistics):
+    for kind in (LiveTable, PruningScanBuilder, TaskScan, ParquetScan, ScanStatistics):
         for interface in kind.Java.implements:
             missing = sorted(name for name in jvm.method_names(interface) if not hasattr(kind, name))
             if missing:
@@ -68,15 +77,32 @@ class _View:
         self.name = name
         self.pins = Pins(jvm, planner)
         self.number = next(_numbers)
-        self._parquet: tuple[Any, Any] = (None, None)
+        self.capabilities = jvm.HashSet()
+        self.capabilities.add(jvm.TableCapability.BATCH_READ)
+        self._parts: tuple[Part, ...] = ()
+        self._listings: dict[Any, Any] = {}  # the one that was used last is last
+
+    def relation(self, schema: StructType, parts: Sequence[Part]) -> Any:
+        struct = self.jvm.struct(schema)
+        return self.jvm.union([self.jvm.relation(LiveTable(self, schema, part), struct) for part in parts])
+
+    def settled_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """The parts of the next query: those asked for, or those of the last query while Spark caches anything.
+
+        Whatever was cached is found again only by the very plan that it was cached with.
+        """
+        if not self._parts or not self.jvm.caches_plans():
+            self._parts = tuple(parts)
+        return self._parts
 
     def parquet_table(self, paths: tuple[str, ...], schema: StructType) -> Any:
-        """The table of the last query if it has the same files: listing them, a job above 32, is paid once."""
+        """Spark's table over these files: listing them, a job above 32, is paid once for some queries."""
         key = (paths, schema.json())
-        known, table = self._parquet
-        if known != key:
-            table = self.jvm.parquet_table(self.name, paths, schema)
-            self._parquet = (key, table)
+        table = self._listings.pop(key, None) or self.jvm.parquet_table(self.name, paths, schema)
+        self._listings[key] = table
+        # Other threads may have taken what is looked at here.
+        for old in list(self._listings)[:-LISTINGS_KEPT]:
+            self._listings.pop(old, None)
         return table
 
 
@@ -128,25 +154,26 @@ class ViewFunction(_Called):
 
     @_callback
     def apply(self, _arguments: Any) -> Any:
-        schema = self._view.pins.current().state.schema()
-        return self.jvm.relation(LiveTable(self._view, schema), schema)
+        state = self._view.pins.current().state
+        return self._view.relation(state.schema(), self._view.settled_parts(state.parts()))
 
     class Java:
         implements = ("scala.Function1",)
 
 
 class LiveTable(_Called):
-    """`SupportsRead`: the columns of one analysis, the rows of whichever query scans it."""
+    """`SupportsRead`: the columns and the part of one analysis, the rows of whichever query scans it."""
 
-    def __init__(self, view: _View, schema: StructType) -> None:
+    def __init__(self, view: _View, schema: StructType, part: Part) -> None:
         # Two occurrences of a view are equal tables, else a cached view would never be found again.
-        super().__init__(view.jvm, f"weft table {view.number}: {view.name} {schema.simpleString()}")
+        super().__init__(view.jvm, f"weft table {view.number}: {view.name}, {part.value}, {schema.simpleString()}")
         self._view = view
         self._schema = schema
+        self._part = part
 
     @_callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
-        return PruningScanBuilder(self._view, self._schema, self._view.pins.current())
+        return PruningScanBuilder(self._view, self._schema, self._part, self._view.pins.current())
 
     def name(self) -> str:
         return self._view.name
@@ -159,11 +186,8 @@ class LiveTable(_Called):
     def columns(self) -> Any:
         return self.jvm.columns(self._schema)
 
-    @_callback
     def capabilities(self) -> Any:
-        capabilities = self.jvm.HashSet()
-        capabilities.add(self.jvm.TableCapability.BATCH_READ)
-        return capabilities
+        return self._view.capabilities
 
     @_callback
     def partitioning(self) -> Any:
@@ -190,10 +214,11 @@ class LiveTable(_Called):
 class PruningScanBuilder(_Called):
     """Collects what one scan needs, then asks the state for a plan. Spark calls the methods in the order below."""
 
-    def __init__(self, view: _View, schema: StructType, pin: Pin) -> None:
+    def __init__(self, view: _View, schema: StructType, part: Part, pin: Pin) -> None:
         super().__init__(view.jvm, f"weft scan builder {next(_numbers)}")
         self._view = view
         self._schema = schema
+        self._part = part
         self._pin = pin
         self._predicates: list[Any] = []
         self._filters: list[Filter] = []
@@ -211,7 +236,7 @@ class PruningScanBuilder(_Called):
             else:
                 self._predicates.append(predicate)
                 self._filters.append(parsed)
-        self._exact = frozenset(self._pin.state.exact(tuple(self._filters)))
+        self._exact = frozenset(self._pin.state.exact(tuple(self._filters), self._part))
         after += [predicate for index, predicate in enumerate(self._predicates) if index not in self._exact]
         return self.jvm.array(self.jvm.Predicate, after)
 
@@ -228,18 +253,19 @@ class PruningScanBuilder(_Called):
     @_callback
     def build(self) -> Any:
         schema = self._required_schema()
-        key = (tuple(schema.names), tuple(map(repr, self._filters)), self._exact)
+        key = (self._part, tuple(schema.names), tuple(map(repr, self._filters)), self._exact)
         scan = self._pin.scans.get(key)
         if scan is None:
             scan = self._pin.scans.setdefault(key, self._scan(schema))
         return scan
 
     def _scan(self, schema: StructType) -> Any:
-        plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters))
+        plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters), self._part)
         if plan.parquet_paths and not self._exact and all(map(_listed_by_spark, plan.parquet_paths)):
             # Files that were cleaned away since are the tasks' to report: they can tell an old snapshot from damage.
             with contextlib.suppress(FileNotFoundError):
-                return self._parquet_scan(plan.parquet_paths, schema)
+                inner = self._parquet_scan(plan.parquet_paths, schema)
+                return ParquetScan(self.jvm, inner, plan)
         read = task_reader(plan.read, to_arrow_schema(schema, timezone="UTC"))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
         return TaskScan(self.jvm, inner, plan)
@@ -274,8 +300,8 @@ class PruningScanBuilder(_Called):
         )
 
 
-class TaskScan(_Called):
-    """Spark's scan of a Python data source, with the plan's description and statistics, and one batch whoever asks."""
+class _PlannedScan(_Called):
+    """A scan of Spark's own, with the plan's description, and one batch whoever asks."""
 
     def __init__(self, jvm: Jvm, inner: Any, plan: Plan) -> None:
         super().__init__(jvm, f"weft scan {next(_numbers)}")
@@ -283,6 +309,7 @@ class TaskScan(_Called):
         self._plan = plan
         self._batch = inner.toBatch()
 
+    @_callback
     def description(self) -> str:
         return self._plan.description
 
@@ -293,13 +320,6 @@ class TaskScan(_Called):
     def readSchema(self) -> Any:  # noqa: N802
         return self._inner.readSchema()
 
-    def estimateStatistics(self) -> ScanStatistics:  # noqa: N802
-        return ScanStatistics(self.jvm, self._plan)
-
-    @_callback
-    def estimateSizeInBytes(self) -> Any:  # noqa: N802
-        return self.jvm.optional_long(self._plan.size_bytes)
-
     def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
         return False
 
@@ -309,29 +329,56 @@ class TaskScan(_Called):
 
     @_callback
     def columnarSupportMode(self) -> Any:  # noqa: N802
-        return self._inner.columnarSupportMode()
+        return self.jvm.ColumnarSupportMode.PARTITION_DEFINED
 
     @_callback
     def supportedCustomMetrics(self) -> Any:  # noqa: N802
-        return self._inner.supportedCustomMetrics()
+        return self.jvm.array(self.jvm.CustomMetric)
 
     @_callback
     def reportDriverMetrics(self) -> Any:  # noqa: N802
-        return self._inner.reportDriverMetrics()
+        return self.jvm.array(self.jvm.CustomTaskMetric)
 
     @_callback
-    def toMicroBatchStream(self, checkpoint: str) -> Any:  # noqa: N802
-        return self._inner.toMicroBatchStream(checkpoint)  # Spark's own refusal
+    def toMicroBatchStream(self, _checkpoint: str) -> Any:  # noqa: N802
+        raise InvalidInput("a view of a table is no stream", hint='spark.readStream.format("weft") reads changes')
 
-    @_callback
-    def toContinuousStream(self, checkpoint: str) -> Any:  # noqa: N802
-        return self._inner.toContinuousStream(checkpoint)
+    toContinuousStream = toMicroBatchStream  # noqa: N815
 
     class Java:
         implements = (
             "org.apache.spark.sql.connector.read.SupportsReportStatistics",
             "org.apache.spark.sql.internal.connector.SupportsMetadata",
         )
+
+
+class TaskScan(_PlannedScan):
+    """Spark's scan of a Python data source, with the plan's statistics."""
+
+    @_callback
+    def estimateStatistics(self) -> ScanStatistics:  # noqa: N802
+        return ScanStatistics(self.jvm, self._plan)
+
+    @_callback
+    def estimateSizeInBytes(self) -> Any:  # noqa: N802
+        return self.jvm.optional_long(self._plan.size_bytes)
+
+
+class ParquetScan(_PlannedScan):
+    """Spark's scan of Parquet files, which knows its statistics."""
+
+    @_callback
+    def description(self) -> str:
+        # Spark tells what it pushes into its reader.
+        return f"{self._plan.description}; {self._inner.description()}"
+
+    @_callback
+    def estimateStatistics(self) -> Any:  # noqa: N802
+        return self._inner.estimateStatistics()
+
+    @_callback
+    def estimateSizeInBytes(self) -> Any:  # noqa: N802
+        return self._inner.estimateStatistics().sizeInBytes()
 
 
 class ScanStatistics(_Called):

@@ -1,28 +1,21 @@
-"""weft tables as Spark tables: a live view, one fixed snapshot, and the plain data source.
+"""weft tables as Spark tables: a live view, and one fixed snapshot.
 
-This room turns a table into what `streams.relation` can read: it pins a snapshot per query, translates the filters that
-Arrow evaluates exactly as Spark does, and says when base files can be read as they are.
+The front door for readers on Spark; how a table answers a query is `streams.table_planner`, how Spark asks is
+`streams.relation`, and what a reader may ask for is `streams.read_options`.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import Filter
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table
-from storage.scan import Scan
-from streams.filters import translate
-from streams.relation import PinnedPlanner, Plan, create_relation_view, relation_dataframe
-
-AsOf = dt.datetime | str | None
+from storage import Table
+from streams.read_options import AsOf, ReadOptions, Through
+from streams.relation import create_relation_view, relation_dataframe
+from streams.table_planner import FixedPlanner, ScanFacts, TablePlanner
 
 
 def create_view(
@@ -30,8 +23,10 @@ def create_view(
     uri: str | Path,
     name: str,
     *,
-    as_of: AsOf = None,
+    as_of: AsOf | None = None,
     require: Sequence[str] | None = None,
+    read_optimized: bool = False,
+    complete_through: Through | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Create or replace the temporary view ``name`` over a table.
@@ -43,23 +38,32 @@ def create_view(
         spark: The session.
         uri: The table's path or URL.
         name: A plain identifier.
-        as_of: Aware datetime or cut text.
+        as_of: Aware time (datetime, or ISO 8601), name of a savepoint, or text of a cut.
         require: Groups that must be present in a row: one makes a left join, all an inner join.
+        read_optimized: Base files alone, as the last compaction has left them: as fast as Parquet, and less fresh.
+        complete_through: A query fails while events up to this value may still come, by the watermarks of the streams
+            that feed the groups of ``require``, or all groups.
         storage_options: For fsspec.
 
     Raises:
         NotFound: There is no such table, snapshot or group.
-        InvalidInput: ``name`` or ``as_of`` is not well-formed.
+        InvalidInput: ``name`` or an option is not well-formed.
+        SnapshotExpired: The snapshot is older than what is retained.
+        NotComplete: A stream is not complete through ``complete_through``; it is named.
     """
-    create_relation_view(spark, name, _planner(spark, uri, as_of, require, storage_options))
+    given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
+    options = ReadOptions.of(given)
+    create_relation_view(spark, name, planner_of(spark, uri, options, storage_options))
 
 
 def snapshot(
     spark: SparkSession,
     uri: str | Path,
     *,
-    as_of: AsOf = None,
+    as_of: AsOf | None = None,
     require: Sequence[str] | None = None,
+    read_optimized: bool = False,
+    complete_through: Through | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """One fixed snapshot as a DataFrame; arguments and errors as in `create_view`.
@@ -67,20 +71,26 @@ def snapshot(
     It can be read as long as cleaning retains it. A query that finds it given up fails with `SnapshotExpired`; one that
     is running meanwhile and misses a file fails too, with that or with Spark's own error for a missing file.
     """
-    planner = _planner(spark, uri, as_of, require, storage_options)
-    return relation_dataframe(spark, _Fixed(planner.pin()), name=Path(str(uri)).name or "weft")
+    given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
+    options = ReadOptions.of(given)
+    planner = planner_of(spark, uri, options, storage_options)
+    return relation_dataframe(spark, FixedPlanner(planner.pin()), name=Path(str(uri)).name or "weft")
 
 
-def _planner(
+def planner_of(
     spark: SparkSession,
     uri: str | Path,
-    as_of: AsOf,
-    require: Sequence[str] | None,
-    storage_options: Mapping[str, Any] | None,
+    options: ReadOptions,
+    storage_options: Mapping[str, Any] | None = None,
+    on_scan: Callable[[ScanFacts], None] | None = None,
 ) -> TablePlanner:
-    table = Table.open(uri, storage_options=storage_options)
-    planner = TablePlanner(table, as_of, tuple(require or ()), _parallelism(spark))
-    planner.pin().plan([], [])  # a wrong `as_of` or `require` is an error now, not at the first query
+    """What the view and the DataFrame are made of; ``on_scan`` is told of every scan of a query.
+
+    Raises:
+        TableError: See `create_view`: a wrong option is an error now, not at the first query.
+    """
+    planner = TablePlanner(Table.open(uri, storage_options=storage_options), options, _parallelism(spark), on_scan)
+    planner.check()
     return planner
 
 
@@ -90,71 +100,3 @@ def _parallelism(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:
         return 8
-
-
-@dataclass(frozen=True)
-class TablePlanner:
-    """A table as it moves on, or at one moment if ``as_of`` is given."""
-
-    table: Table
-    as_of: AsOf
-    require: tuple[str, ...]
-    parallelism: int
-
-    def pin(self) -> PinnedSnapshot:
-        return PinnedSnapshot(self.table.snapshot(self.as_of), self.require, self.parallelism)
-
-
-@dataclass(frozen=True)
-class _Fixed:
-    pinned: PinnedSnapshot
-
-    def pin(self) -> PinnedPlanner:
-        self.pinned.snapshot.check_kept()  # once a query: Spark's own reader could only say that a file is gone
-        return self.pinned
-
-
-@dataclass(frozen=True)
-class PinnedSnapshot:
-    """One snapshot as a query sees it."""
-
-    snapshot: Snapshot
-    require: tuple[str, ...]
-    parallelism: int
-
-    def schema(self) -> StructType:
-        return from_arrow_schema(self.snapshot.schema)
-
-    def exact(self, filters: Sequence[Filter]) -> Sequence[int]:
-        """Filters that tasks apply themselves; none where Spark's own reader does better, over clean base files."""
-        if self.snapshot.scan([], require=self.require).clean_files is not None:
-            return ()
-        return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
-
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter]) -> Plan:
-        predicate = None
-        for item in filters:
-            expression = translate(item, self.snapshot.schema)
-            if expression is not None:
-                predicate = expression if predicate is None else predicate & expression
-        scan = self.snapshot.scan(columns, predicate, self.require, parallelism=self.parallelism)
-        # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
-        clean = scan.clean_files
-        reader = replace(scan, tasks=())  # the tasks travel one by one
-        return Plan(
-            description=self._describe(scan),
-            tasks=scan.tasks,
-            read=reader.read,
-            parquet_paths=[scan.store.url(file.path) for file in clean] if clean else None,
-            size_bytes=sum(task.bytes for task in scan.tasks),
-        )
-
-    def _describe(self, scan: Scan) -> str:
-        slices = [file_slice for task in scan.tasks for file_slice in task.slices]
-        log_bytes = sum(file_slice.log_bytes for file_slice in slices)
-        base_bytes = sum(file_slice.base_bytes for file_slice in slices)
-        dirty = sum(1 for file_slice in slices if len(file_slice.rows))
-        return (
-            f"weft {self.snapshot.cut}, {len(slices)} file groups ({dirty} with logs), "
-            f"logs {log_bytes} bytes, base {base_bytes} bytes"
-        )

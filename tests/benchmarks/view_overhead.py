@@ -1,142 +1,79 @@
-"""What the live view costs beside Spark's own Parquet scan, from one run: `python -m tests.benchmarks.view_overhead`.
+"""What the view costs beside Spark's own Parquet scan, and what reading a mix in two parts is worth, from one run.
 
-Three ways to the same rows (2 M x 63 columns in 8 files, one aggregate over 7 of the columns): Spark's Parquet source,
-the view reading natively, the view reading through Python tasks. Then the fixed cost, on a table of three rows, with
-Spark's plain Python data source for comparison. Medians of interleaved repetitions; the ratios are what counts, the
-seconds belong to the machine.
+    python -m tests.benchmarks.view_overhead [--keys 2000000] [--rounds 7] [--folder DIR]
+
+*Planning*: the fixed cost of a query before its first task starts, on a table of a few rows: Spark's own over a folder
+of Parquet files, the view over a compacted table, over one with logs, and over a mix; and the whole query. *Mix*: one
+aggregate over 7 of 63 columns while the logs of some of the file groups wait: read in two parts, and all of it by
+tasks. Medians of rounds in which all take turns; the ratios are what counts, the seconds belong to the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import os
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
-from streams import relation_scan
-from streams.relation import PinnedPlanner, Plan, create_relation_view
+from storage import Table
+from streams import relation_scan, table_planner
 from streams.relation_worker import task_reader
+from streams.view import create_view
+from tests.benchmarks.snapshot import QUERY, session
+from tests.benchmarks.wide_table import Shape, build
 
-COLUMNS = 63
-FILES = 8
-AGGREGATE = ", ".join(f"sum(c{index})" for index in range(1, 7))
-QUERY = f"SELECT {AGGREGATE}, count(*) FROM {{}} WHERE c7 >= 0"
+TINY = 2_000
+BATCH_ROWS = (65_536, 4_096, 16_384, 1 << 20)
 
-
-def read_parquet(task: tuple[str, tuple[str, ...]]) -> Iterator[pa.RecordBatch]:
-    path, columns = task
-    return iter(pq.read_table(path, columns=list(columns), use_threads=False).to_batches())
+Way = Callable[[], Any]
 
 
-class ParquetFiles:
-    """A planner over a fixed list of files."""
-
-    def __init__(self, paths: Sequence[Path], *, native: bool) -> None:
-        self._paths = [str(path) for path in paths]
-        self._native = native
-        self._schema = from_arrow_schema(pq.read_schema(paths[0]))
-
-    def pin(self) -> PinnedPlanner:
-        return self
-
-    def schema(self) -> StructType:
-        return self._schema
-
-    def exact(self, _filters: Sequence[Filter]) -> Sequence[int]:
-        return ()
-
-    def plan(self, columns: Sequence[str], _filters: Sequence[Filter]) -> Plan:
-        return Plan(
-            description=f"{len(self._paths)} files",
-            tasks=[(path, tuple(columns)) for path in self._paths],
-            read=read_parquet,
-            parquet_paths=[f"file://{path}" for path in self._paths] if self._native else None,
-        )
-
-
-def plain_source(paths: Sequence[Path]) -> type[DataSource]:
-    """The same through Spark's own Python data source API: no pruning, planned by a Python worker."""
-    schema = from_arrow_schema(pq.read_schema(paths[0]))
-    names = tuple(schema.names)
-
-    class Reader(DataSourceReader):
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(str(path)) for path in paths]
-
-        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            return read_parquet((partition.value, names))
-
-    class Plain(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "plain"
-
-        def schema(self) -> StructType:
-            return schema
-
-        def reader(self, schema: StructType) -> DataSourceReader:
-            return Reader()
-
-    return Plain
-
-
-def write_files(folder: Path, rows: int, files: int) -> list[Path]:
-    random = np.random.default_rng(7)
-    folder.mkdir()
-    paths = []
-    for number in range(files):
-        count = rows // files
-        columns: dict[str, Any] = {"key": np.arange(count) + number * count}
-        for index in range(1, COLUMNS):
-            kind = index % 3
-            values = random.integers(0, 1 << 30, count)
-            columns[f"c{index}"] = values if kind else values / 7.0
-        paths.append(folder / f"{number}.parquet")
-        pq.write_table(pa.table(columns), paths[-1], compression="zstd", row_group_size=131_072)
-    return paths
-
-
-def measure(ways: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
+def measure(ways: Mapping[str, Way], rounds: int) -> dict[str, float]:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for repetition in range(repetitions + 2):  # the first two warm up
+    for number in range(rounds + 2):  # the first two warm up
         for name, run in ways.items():
             start = time.perf_counter()
             run()
-            if repetition >= 2:
+            if number >= 2:
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def report(title: str, medians: dict[str, float]) -> None:
+def report(title: str, medians: Mapping[str, float]) -> None:
     base = next(iter(medians.values()))
     print(title)
     for name, seconds in medians.items():
-        print(f"  {name:34} {seconds * 1000:8.0f} ms  x {seconds / base:5.2f}  + {(seconds - base) * 1000:6.0f} ms")
+        print(f"  {name:34} {seconds * 1000:8.1f} ms  x {seconds / base:5.2f}  + {(seconds - base) * 1000:7.1f} ms")
 
 
-def collect(spark: SparkSession, query: str) -> Callable[[], Any]:
-    return lambda: spark.sql(query).collect()
+def collect(spark: SparkSession, view: str) -> Way:
+    return lambda: spark.sql(QUERY.format(table=view)).collect()
 
 
-def plan_only(spark: SparkSession, query: str) -> Callable[[], Any]:
-    return lambda: spark.sql(query)._jdf.queryExecution().toRdd()
+def plan_only(spark: SparkSession, view: str) -> Way:
+    return lambda: spark.sql(QUERY.format(table=view))._jdf.queryExecution().executedPlan()
 
 
-def with_batches_of(rows: int, run: Callable[[], Any]) -> Callable[[], Any]:
+def in_one_part(run: Way) -> Way:
+    """As if a mix were read by tasks alone."""
+
+    def patched() -> Any:
+        with mock.patch.object(table_planner, "MIX_MIN_BYTES", 1 << 62):
+            return run()
+
+    return patched
+
+
+def with_batches_of(rows: int, run: Way) -> Way:
     def patched() -> Any:
         with mock.patch.object(relation_scan, "task_reader", functools.partial(task_reader, batch_rows=rows)):
             return run()
@@ -144,48 +81,74 @@ def with_batches_of(rows: int, run: Callable[[], Any]) -> Callable[[], Any]:
     return patched
 
 
+def compacted_copy(table: Table, folder: Path, file_groups: int) -> Table:
+    """A copy in which so many file groups are compacted and the logs of the others wait."""
+    if not folder.exists():
+        unfinished = folder.with_suffix(".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(table.uri.removeprefix("file://"), unfinished)
+        copy = Table.open(unfinished)
+        chosen = {part.group for part in copy.snapshot().slices[:file_groups]}
+        copy.compact(lambda part: part.group in chosen)
+        unfinished.rename(folder)
+    return Table.open(folder)
+
+
+def plain_files(table: Table, folder: Path) -> Path:
+    """What a compacted table shows, as a folder of Parquet files, one a file group."""
+    folder.mkdir(exist_ok=True)
+    columns = table.snapshot().schema.names
+    for part in table.snapshot().slices:
+        base = part.slice.base if part.slice else None
+        assert base is not None
+        rows = pq.read_table(Path(table.uri.removeprefix("file://")) / base.path, columns=columns, partitioning=None)
+        target = folder / f"{part.group.bucket}.parquet"
+        pq.write_table(rows, target, compression="zstd", row_group_size=128 * 1024)
+    return folder
+
+
+def views(spark: SparkSession, folder: Path, shape: Shape, name: str) -> dict[str, str]:
+    """Views by how many of the file groups are compacted, and over the same rows as plain Parquet."""
+    dirty = build(folder / name, shape)
+    result = {}
+    for compacted in (shape.buckets, 0, 1, shape.buckets // 2, shape.buckets - 1):
+        view = f"{name}_{compacted}"
+        copy = compacted_copy(dirty, folder / view, compacted)
+        if compacted == shape.buckets:
+            plain = plain_files(copy, folder / f"{name}_plain")
+            spark.read.parquet(str(plain)).createOrReplaceTempView(f"{name}_plain")
+            result["plain Parquet"] = f"{name}_plain"
+        create_view(spark, copy.uri, view)
+        result[f"{compacted} of {shape.buckets} compacted"] = view
+    return result
+
+
+def run(spark: SparkSession, folder: Path, keys: int, rounds: int) -> None:
+    tiny = views(spark, folder, Shape(keys=TINY), "tiny")
+    for title, way in (("planning alone", plan_only), ("whole query", collect)):
+        report(f"{TINY} rows, {title}", measure({name: way(spark, view) for name, view in tiny.items()}, 3 * rounds))
+    large = views(spark, folder, Shape(keys=keys), "large")
+    ways = {name: collect(spark, view) for name, view in large.items()}
+    for name, view in list(large.items())[2:]:
+        ways[f"{name}, by tasks alone"] = in_one_part(collect(spark, view))
+    report(f"{keys} rows x {Shape.columns} columns, 7 read", measure(ways, rounds))
+    dirty = list(large.values())[2]
+    batches = {f"batches of {rows}": with_batches_of(rows, collect(spark, dirty)) for rows in BATCH_ROWS}
+    report("through tasks, by size of the batches", measure(batches, rounds))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=Shape.keys)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--folder", type=Path, help="keep the tables here (default: a temporary folder)")
     arguments = parser.parse_args()
-    spark = (
-        SparkSession.builder.master(f"local[{os.cpu_count()}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    with tempfile.TemporaryDirectory() as folder:
-        for name, rows, files in (("large", arguments.rows, FILES), ("tiny", 3, 1)):
-            paths = write_files(Path(folder) / name, rows, files)
-            spark.read.parquet(*map(str, paths)).createOrReplaceTempView(f"{name}_spark")
-            create_relation_view(spark, f"{name}_native", ParquetFiles(paths, native=True))
-            create_relation_view(spark, f"{name}_tasks", ParquetFiles(paths, native=False))
-            spark.dataSource.register(plain_source(paths))
-            spark.read.format("plain").load().createOrReplaceTempView(f"{name}_plain")
-
-        kinds = ("spark", "native", "tasks")
-        ways = {kind: collect(spark, QUERY.format(f"large_{kind}")) for kind in kinds}
-        report(f"{arguments.rows} rows x {COLUMNS} columns, 7 read", measure(ways, arguments.repetitions))
-
-        ways = {
-            f"batches of {rows}": with_batches_of(rows, collect(spark, QUERY.format("large_tasks")))
-            for rows in (65_536, 4_096, 10_000, 32_768, 131_072, 1 << 20)
-        }
-        report("through tasks, by size of the batches", measure(ways, arguments.repetitions))
-
-        ways = {kind: collect(spark, QUERY.format(f"tiny_{kind}")) for kind in kinds}
-        # Spark keeps the partitions of a relation over a Python source, so a new one is made to see its planning.
-        ways["plain data source"] = lambda: (
-            spark.read.format("plain").load().createOrReplaceTempView("tiny_plain"),
-            spark.sql(QUERY.format("tiny_plain")).collect(),
-        )
-        report("three rows, whole query", measure(ways, 3 * arguments.repetitions))
-        ways = {kind: plan_only(spark, QUERY.format(f"tiny_{kind}")) for kind in kinds}
-        report("three rows, planning alone", measure(ways, 3 * arguments.repetitions))
-    spark.stop()
+    spark = session()
+    try:
+        with tempfile.TemporaryDirectory(prefix="weft-benchmark-") as folder:
+            run(spark, arguments.folder or Path(folder), arguments.keys, arguments.rounds)
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.relation import Plan
+from streams.relation import Part, Plan
 
 # Spark's Python workers need not find the tests on their path.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -111,10 +111,13 @@ class State:
     def schema(self) -> StructType:
         return from_arrow_schema(pq.read_schema(self._paths[-1])) if self._paths else from_arrow_schema(SCHEMA)
 
-    def exact(self, filters: Sequence[Filter]) -> Sequence[int]:
+    def parts(self) -> Sequence[Part]:
+        return (Part.WHOLE,)
+
+    def exact(self, filters: Sequence[Filter], _part: Part) -> Sequence[int]:
         return self._files.exact(filters)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter]) -> Plan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], _part: Part) -> Plan:
         self._files.on_plan()
         self._files.plans.append((tuple(columns), tuple(filters)))
         return Plan(

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from streams.relation import Plan, create_relation_view
+from streams.relation import Part, Plan, create_relation_view
 from streams.relation_filters import And, Or
 from streams.relation_jvm import Jvm
 from tests.streams.relation.planner import SCHEMA, Files, State, only_ids_below_ten, plan_text, rows
@@ -195,8 +195,8 @@ def test_a_small_known_size_makes_spark_broadcast_the_view(spark: SparkSession, 
     before = plan_text(spark.sql(query))
     plan = State.plan
 
-    def sized(state: State, columns: Sequence[str], filters: Sequence[Filter]) -> Plan:
-        made = plan(state, columns, filters)
+    def sized(state: State, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+        made = plan(state, columns, filters, part)
         return Plan(made.description, made.tasks, made.read, size_bytes=1000, row_count=70)
 
     with (

@@ -1,0 +1,196 @@
+"""How a table answers the live view: a snapshot per query, and of each scan what Spark reads itself and what tasks do.
+
+This room decides which file groups go to which reader. Rules:
+
+1. A file group without logs is its base file, as it is: Spark's own vectorised reader takes it, if a reader that knows
+   nothing of weft finds the right values of the wanted columns in it (`storage.core.evolution.reads_as_it_is`).
+2. All others are merged by Arrow in tasks.
+3. Where a snapshot has both, a query may read them as two parts. Whether a file group is in the one or in the other
+   depends on the snapshot alone, not on columns or filters: the two scans of a query may differ in those, and a file
+   group that both leave to the other would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import and_
+from typing import Final
+
+import pyarrow.compute as pc
+from pyspark.sql.datasource import Filter
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from storage import Snapshot, Table
+from storage.core.slices import FileSlice
+from storage.read_optimized import base_slices
+from storage.scan import Scan, make_tasks
+from streams.filters import translate
+from streams.read_options import ReadOptions
+from streams.relation import Part, PinnedPlanner, Plan
+
+SPARK: Final = "Spark's Parquet reader"
+ARROW: Final = "Arrow in tasks"
+
+# What the union of two scans costs a query, and so what Spark's reader must save it at least.
+MIX_MIN_BYTES: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFacts:
+    """What one scan of a query reads, for EXPLAIN.
+
+    Attributes:
+        cut: Names the snapshot.
+        reader: Who reads.
+        file_groups: Those that are read.
+        skipped: Those that are not, because no row of theirs can be in the answer.
+        with_logs: Those of ``file_groups`` that are merged.
+        log_bytes, base_bytes: Stored bytes of ``file_groups``, all columns.
+        columns: That Spark asked for.
+        filter: What is known of the answer before anything is read; empty if nothing is.
+    """
+
+    cut: str
+    reader: str
+    file_groups: int
+    skipped: int
+    with_logs: int
+    log_bytes: int
+    base_bytes: int
+    columns: tuple[str, ...]
+    filter: str
+
+    def __str__(self) -> str:
+        looked_for = f", filter {self.filter}" if self.filter else ""
+        return (
+            f"weft {self.cut}, {self.file_groups} file groups ({self.with_logs} with logs), {self.skipped} skipped, "
+            f"logs {self.log_bytes} bytes, base {self.base_bytes} bytes, {len(self.columns)} columns{looked_for}"
+        )
+
+
+@dataclass(frozen=True)
+class TablePlanner:
+    """A table as it moves on, or at one moment if the options say so.
+
+    ``on_scan`` is told of every scan that is planned.
+    """
+
+    table: Table
+    options: ReadOptions
+    parallelism: int
+    on_scan: Callable[[ScanFacts], None] | None = None
+
+    def pin(self) -> PinnedSnapshot:
+        return PinnedSnapshot(self.options.snapshot(self.table), self.options, self.parallelism, self.on_scan)
+
+    def check(self) -> None:
+        """Make sure that the table has what the options ask for.
+
+        Raises:
+            TableError: It does not, see `ReadOptions.snapshot`; or it has no such group.
+        """
+        self.options.snapshot(self.table).scan([], require=self.options.require, parallelism=1)
+
+
+@dataclass(frozen=True)
+class FixedPlanner:
+    """One snapshot, whatever the table does."""
+
+    pinned: PinnedSnapshot
+
+    def pin(self) -> PinnedPlanner:
+        self.pinned.snapshot.check_kept()  # once a query: Spark's own reader could only say that a file is gone
+        return self.pinned
+
+
+@dataclass(frozen=True)
+class PinnedSnapshot:
+    """One snapshot as a query sees it."""
+
+    snapshot: Snapshot
+    options: ReadOptions
+    parallelism: int
+    on_scan: Callable[[ScanFacts], None] | None = None
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(self.snapshot.schema)
+
+    @cached_property
+    def slices(self) -> list[FileSlice]:
+        """The file groups that there are to be read."""
+        return base_slices(self.snapshot.state) if self.options.read_optimized else self.snapshot.slices
+
+    def parts(self) -> Sequence[Part]:
+        """Two scans where there is enough for each of them."""
+        files = [own for own in self.slices if not _is_merged(own)]
+        if self.options.require or not 0 < len(files) < len(self.slices):
+            return (Part.WHOLE,)
+        if sum(own.base_bytes for own in files) < MIX_MIN_BYTES:
+            return (Part.WHOLE,)
+        return (Part.FILES, Part.REST)
+
+    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+        """Filters that tasks apply themselves; none where Spark's own reader does better, over clean base files."""
+        if part is Part.FILES or self._scan([], filters, part).clean_files is not None:
+            return ()
+        return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
+
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+        scan = self._scan(columns, filters, part)
+        # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
+        clean = scan.clean_files
+        facts = self._facts(scan, native=clean is not None)
+        if self.on_scan is not None:
+            self.on_scan(facts)
+        reader = replace(scan, tasks=())  # the tasks travel one by one
+        return Plan(
+            description=str(facts),
+            tasks=scan.tasks,
+            read=reader.read,
+            parquet_paths=[scan.store.url(file.path) for file in clean] if clean else None,
+            size_bytes=facts.log_bytes + facts.base_bytes,
+        )
+
+    def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
+        scan = self.snapshot.scan(
+            columns,
+            self._predicate(filters),
+            self.options.require,
+            parallelism=self.parallelism,
+            read_optimized=self.options.read_optimized,
+        )
+        if part is Part.WHOLE:
+            return scan
+        read = {own.group for task in scan.tasks for own in task.slices}
+        of_part = [own for own in self.slices if _is_merged(own) is (part is Part.REST)]
+        slices = [own for own in of_part if own.group in read]
+        # Cut anew: what is merged may be neighbours, and tasks are to be about equal.
+        tasks = make_tasks(slices, self.snapshot.files, self.parallelism)
+        return replace(scan, tasks=tuple(tasks), skipped=len(of_part) - len(slices))
+
+    def _predicate(self, filters: Sequence[Filter]) -> pc.Expression | None:
+        found = [translate(item, self.snapshot.schema) for item in filters]
+        known = [expression for expression in found if expression is not None]
+        return reduce(and_, known) if known else None
+
+    def _facts(self, scan: Scan, *, native: bool) -> ScanFacts:
+        slices = [own for task in scan.tasks for own in task.slices]
+        condition = scan.projection.filter
+        return ScanFacts(
+            cut=str(self.snapshot.cut),
+            reader=SPARK if native else ARROW,
+            file_groups=len(slices),
+            skipped=scan.skipped,
+            with_logs=sum(map(_is_merged, slices)),
+            log_bytes=sum(own.log_bytes for own in slices),
+            base_bytes=sum(own.base_bytes for own in slices),
+            columns=scan.projection.columns,
+            filter="" if condition is None else str(condition),
+        )
+
+
+def _is_merged(file_slice: FileSlice) -> bool:
+    return len(file_slice.rows) > 0

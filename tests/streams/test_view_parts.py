@@ -1,0 +1,344 @@
+"""The view over tables in which some file groups are compacted and the logs of others wait: one query, two readers.
+
+What is right is said by `Snapshot.to_arrow`. Partitions make it easy to leave a file group alone: an append to one
+partition makes the file groups of this partition dirty.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import streams
+from storage import Table
+from streams import table_planner
+from streams.table_planner import TablePlanner
+
+CONFIG: dict[str, Any] = {
+    "key": ["p", "id"],
+    "partition_by": ["p"],
+    "buckets": 2,
+    "columns": {"p": "int", "id": "bigint", "a": "bigint", "b": "string", "c": "double", "at": "bigint"},
+    "groups": {
+        "g": {"columns": ["a", "b", "at"], "ordering": ["at"]},
+        "h": {"columns": ["c"]},
+    },
+    "streams": {"s": {"groups": ["g"], "on_delete": "row"}, "u": {"groups": ["h"]}},
+}
+PARTITIONS = 3
+IDS = 30
+
+QUERIES = [
+    "SELECT * FROM {}",
+    "SELECT count(*) FROM {}",
+    "SELECT sum(a), count(c), max(b), min(at) FROM {}",
+    "SELECT p, sum(a), count(*) FROM {} GROUP BY p",
+    "SELECT id, c FROM {} WHERE a > 500 AND b <> 'b3'",
+    "SELECT a FROM {} WHERE p = 1",
+    "SELECT b FROM {} WHERE p = 2 AND id = 7",
+    "SELECT count(*) FROM {} WHERE id IN (1, 2, 3, 99)",
+    "SELECT p, id FROM {} WHERE c IS NULL OR a IS NULL",
+    "SELECT id FROM {} WHERE c < 100 OR upper(b) = 'B4'",
+    "SELECT x.id, y.a FROM {} x JOIN {} y ON x.id = y.id AND x.p < y.p",
+    "SELECT id FROM {} WHERE a > (SELECT avg(a) FROM {}) AND p IN (SELECT p FROM {} WHERE a > 900)",
+    "SELECT DISTINCT b FROM {}",
+    "SELECT count(*) FROM (SELECT * FROM {} LIMIT 7)",
+    "SELECT p, id, a FROM {} ORDER BY a DESC NULLS LAST, p, id LIMIT 5",
+    "SELECT id, row_number() OVER (PARTITION BY p ORDER BY id) FROM {}",
+    "SELECT p, id FROM {} EXCEPT SELECT p, id FROM {} WHERE a > 300",
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", CONFIG)
+
+
+@pytest.fixture
+def view(spark: SparkSession, table: Table) -> Iterator[str]:
+    streams.create_view(spark, table.uri, "parts")
+    yield "parts"
+    spark.catalog.dropTempView("parts")
+
+
+class Writing:
+    """What makes a table move on, by a seed."""
+
+    def __init__(self, table: Table, seed: int = 0) -> None:
+        self.table = table
+        self.random = random.Random(seed)
+        self.time = 0
+
+    def events(self, partition: int, count: int = 12) -> None:
+        """Upserts and deletes in one partition."""
+        self.time += 1
+        ids = self.random.sample(range(IDS), count)
+        rows = {
+            "p": pa.array([partition] * count, pa.int32()),
+            "id": pa.array(ids, pa.int64()),
+            "a": pa.array([self.random.choice([None, self.random.randrange(1000)]) for _ in ids], pa.int64()),
+            "b": pa.array([f"b{self.random.randrange(6)}" for _ in ids]),
+            "at": pa.array([self.time + self.random.randrange(-2, 3) for _ in ids], pa.int64()),
+            "_op": pa.array([self.random.choice("IIIID") for _ in ids]),
+        }
+        with self.table.writer("s") as writer:
+            writer.append(pa.table(rows))
+        if self.random.random() < 0.5:
+            numbers = pa.array([self.random.random() * 200 for _ in ids])
+            with self.table.writer("u") as writer:
+                writer.append(pa.table({"p": rows["p"], "id": rows["id"], "c": numbers}))
+
+    def everywhere(self) -> None:
+        for partition in range(PARTITIONS):
+            self.events(partition)
+
+    def compact(self, *partitions: int) -> None:
+        chosen = [f"p={partition}" for partition in partitions]
+        self.table.compact(lambda part: not chosen or str(part.group.partition) in chosen)
+
+
+def all_clean(writing: Writing) -> None:
+    writing.everywhere()
+    writing.compact()
+
+
+def all_dirty(writing: Writing) -> None:
+    writing.everywhere()
+
+
+def mixed(writing: Writing) -> None:
+    writing.everywhere()
+    writing.compact()
+    writing.events(1)
+
+
+def other_mix(writing: Writing) -> None:
+    """What is clean in `mixed` is dirty here, and the other way round."""
+    writing.events(0)
+    writing.events(2)
+    writing.compact(1)
+
+
+STATES: list[Callable[[Writing], None]] = [all_clean, all_dirty, mixed, other_mix]
+
+
+def plan_text(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def rows_of(frame: DataFrame) -> list[str]:
+    return sorted(map(str, frame.collect()))
+
+
+def expected(spark: SparkSession, table: Table, query: str) -> list[str]:
+    """The answer over rows that Spark holds itself."""
+    spark.createDataFrame(table.snapshot().to_arrow()).createOrReplaceTempView("expected")
+    return rows_of(spark.sql(query.replace("{}", "expected")))
+
+
+def wrong_answers(spark: SparkSession, table: Table, view: str, queries: Sequence[str]) -> list[Any]:
+    wrong = []
+    spark.createDataFrame(table.snapshot().to_arrow()).createOrReplaceTempView("expected")
+    for query in queries:
+        found = rows_of(spark.sql(query.replace("{}", view)))
+        right = rows_of(spark.sql(query.replace("{}", "expected")))
+        if found != right:
+            wrong.append((query, found, right))
+    return wrong
+
+
+@pytest.fixture(autouse=True)
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Compiling each query once is most of its time."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    yield
+    spark.conf.unset("spark.sql.codegen.wholeStage")
+
+
+# Shape of the plan ---------------------------------------------------------------------------------------------------
+
+
+def test_a_mix_is_read_by_both_readers_and_both_get_filters_and_columns(
+    spark: SparkSession, table: Table, view: str
+) -> None:
+    mixed(Writing(table))
+    text = plan_text(spark.sql(f"SELECT sum(a) FROM {view} WHERE at > 0"))
+    native, tasks = (line for line in text.splitlines() if "BatchScan" in line)
+    assert text.count("Union") == 1
+    assert "ReadSchema: struct<a:bigint,at:bigint>" in native
+    assert "GreaterThan(at,0)" in native
+    assert "ParquetScan" not in tasks
+    assert "[a#" in tasks, "a filter that the tasks apply needs no column of its own"
+    assert text.count("partial_sum") == 1, "both are aggregated before anything is exchanged"
+
+
+@pytest.mark.parametrize("state", [all_clean, all_dirty])
+def test_what_needs_one_reader_is_one_scan(spark: SparkSession, table: Table, view: str, state: Any) -> None:
+    state(Writing(table))
+    text = plan_text(spark.table(view))
+    assert text.count("BatchScan") == 1
+    assert ("ParquetScan" in text) is (state is all_clean)
+
+
+def test_a_limit_reaches_both_scans(spark: SparkSession, table: Table, view: str) -> None:
+    mixed(Writing(table))
+    assert plan_text(spark.sql(f"SELECT id FROM {view} LIMIT 3")).count("LocalLimit 3") == 2
+
+
+def test_both_statistics_count_for_a_broadcast(spark: SparkSession, table: Table, view: str) -> None:
+    mixed(Writing(table))
+    text = plan_text(spark.sql(f"SELECT * FROM range(1000000000) r JOIN {view} v ON r.id = v.id"))
+    assert "BroadcastHashJoin" in text
+    assert text.count("BatchScan") == 2
+
+
+def test_a_few_clean_bytes_are_not_worth_a_scan_of_their_own(spark: SparkSession, table: Table, view: str) -> None:
+    mixed(Writing(table))
+    with mock.patch.object(table_planner, "MIX_MIN_BYTES", 1 << 30):
+        assert plan_text(spark.table(view)).count("BatchScan") == 1
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_mix_gives_the_answers_of_the_snapshot(spark: SparkSession, table: Table, view: str, seed: int) -> None:
+    writing = Writing(table, seed)
+    shapes = set()
+    queries = list(QUERIES)
+    for _ in range(6):
+        for _ in range(writing.random.randrange(1, 4)):
+            if writing.random.random() < 0.6:
+                writing.events(writing.random.randrange(PARTITIONS), writing.random.randrange(1, 12))
+            else:
+                partitions = writing.random.sample(range(PARTITIONS), writing.random.randrange(1, PARTITIONS + 1))
+                writing.compact(*partitions)
+        shapes.add("Union" in plan_text(spark.table(view)))
+        writing.random.shuffle(queries)
+        assert wrong_answers(spark, table, view, queries[:5]) == []
+    assert shapes == {False, True}
+
+
+def test_a_frame_is_right_in_whatever_state_it_is_executed(spark: SparkSession, table: Table, view: str) -> None:
+    writing = Writing(table)
+    frames: list[tuple[str, DataFrame]] = []
+    query = f"SELECT p, id, a, c FROM {view} WHERE a > 100 OR p = 1"
+    for state in [*STATES, *reversed(STATES)]:
+        state(writing)
+        right = expected(spark, table, query.replace(view, "{}"))
+        for analysed, frame in frames:
+            assert rows_of(frame.where("true").select("p", "id", "a", "c")) == right, (analysed, state.__name__)
+        frames.append((state.__name__, spark.sql(query)))
+    assert len(set(map(plan_text, (frame for _, frame in frames)))) > 2
+
+
+def test_a_required_group_is_left_to_the_tasks(spark: SparkSession, table: Table) -> None:
+    writing = Writing(table)
+    for state in STATES:
+        state(writing)
+    frame = streams.snapshot(spark, table.uri, require=["h"])
+    right = table.snapshot().to_arrow(require=["h"])
+    assert 0 < len(right) < len(table.snapshot().to_arrow())
+    assert "ParquetScan" not in plan_text(frame)
+    assert rows_of(frame) == rows_of(spark.createDataFrame(right))
+
+
+# One snapshot --------------------------------------------------------------------------------------------------------
+
+ONE_SNAPSHOT = [
+    "SELECT count(*) FROM {} x FULL JOIN {} y ON x.p = y.p AND x.id = y.id",
+    "SELECT count(*) FROM {} WHERE (p, id) IN (SELECT p, id FROM {})",
+    "SELECT max(n) FROM (SELECT count(*) n FROM {} UNION ALL SELECT count(a) + count_if(a IS NULL) FROM {})",
+]
+
+
+@pytest.mark.parametrize("query", ONE_SNAPSHOT)
+def test_both_parts_of_every_occurrence_are_of_one_snapshot(
+    spark: SparkSession, table: Table, view: str, query: str
+) -> None:
+    writing = Writing(table)
+    mixed(writing)
+    counts: list[int] = []
+    pin = TablePlanner.pin
+
+    def moving(planner: TablePlanner) -> Any:
+        pinned = pin(planner)
+        counts.append(len(pinned.snapshot.to_arrow()))
+        other_mix(writing) if len(counts) % 2 else mixed(writing)
+        return pinned
+
+    with mock.patch.object(TablePlanner, "pin", moving):
+        found = [spark.sql(query.replace("{}", view)).collect()[0][0] for _ in range(2)]
+    assert len(counts) == 2, "one snapshot a query"
+    assert found == counts
+
+
+def test_a_cached_view_is_found_again_after_the_mix_has_changed(spark: SparkSession, table: Table, view: str) -> None:
+    writing = Writing(table)
+    mixed(writing)
+    before = spark.table(view).count()
+    spark.catalog.cacheTable(view)
+    try:
+        assert spark.table(view).count() == before
+        for state in (all_clean, all_dirty):
+            state(writing)
+            assert spark.table(view).count() == before
+        assert len(table.snapshot().to_arrow()) != before
+    finally:
+        spark.catalog.uncacheTable(view)
+    assert not spark.catalog.isCached(view)
+    assert spark.table(view).count() == len(table.snapshot().to_arrow())
+
+
+# Older schemas -------------------------------------------------------------------------------------------------------
+
+
+def reads_natively(frame: DataFrame) -> bool:
+    return "ParquetScan" in plan_text(frame)
+
+
+def test_spark_reads_a_base_that_lacks_a_column_that_was_added(spark: SparkSession, table: Table, view: str) -> None:
+    writing = Writing(table)
+    all_clean(writing)
+    table.add_column("g", "later", "string")
+    table.add_column("h", "shown", "int", default=7)
+    for number in range(2):
+        columns = ", ".join(table.snapshot().schema.names)
+        assert rows_of(spark.sql(f"SELECT {columns} FROM {view}")) == expected(
+            spark, table, f"SELECT {columns} FROM {{}}"
+        )
+        assert wrong_answers(spark, table, view, ["SELECT later, a FROM {}", "SELECT p, shown FROM {}"]) == []
+        assert wrong_answers(spark, table, view, ["SELECT id FROM {} WHERE later IS NULL AND shown = 7"]) == []
+        assert {row[0] for row in spark.sql(f"SELECT shown FROM {view}").collect()} >= {7}
+        # A mix of bases of both revisions, the logs of the third partition wait.
+        assert reads_natively(spark.sql(f"SELECT id, later FROM {view}"))
+        assert not reads_natively(spark.sql(f"SELECT id, shown FROM {view}"))
+        if not number:
+            writing.events(0)
+            writing.compact(0)
+            writing.events(2)
+    assert "Union" in plan_text(spark.table(view))
+
+
+def test_another_default_and_a_wider_type_are_not_left_to_a_reader_that_does_not_know_them(
+    spark: SparkSession, table: Table, view: str
+) -> None:
+    writing = Writing(table)
+    all_clean(writing)
+    table.add_column("h", "n", "int", default=1)
+    writing.everywhere()
+    writing.compact()
+    writing.events(1)
+    table.set_default("n", 2)
+    table.widen_column("n", "bigint")
+    query = f"SELECT p, id, n FROM {view}"
+    assert not reads_natively(spark.sql(query))
+    assert wrong_answers(spark, table, view, [query.replace(view, "{}")]) == []
+    assert reads_natively(spark.sql(f"SELECT p, id, a FROM {view}"))
