@@ -20,6 +20,7 @@ from tests.evolution_mutants import EVOLUTION_MUTANTS
 from tests.fold_mutants import FOLD_MUTANTS
 from tests.mode_mutants import MODE_MUTANTS
 from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
+from tests.read_optimized_mutants import READ_OPTIMIZED_MUTANTS
 from tests.watermark_mutants import WATERMARK_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,7 +166,14 @@ PROTOCOL_MUTANTS = {
     ),
 }
 
-MUTANTS = {**PROTOCOL_MUTANTS, **MODE_MUTANTS, **FOLD_MUTANTS, **EVOLUTION_MUTANTS, **WATERMARK_MUTANTS}
+MUTANTS = {
+    **PROTOCOL_MUTANTS,
+    **MODE_MUTANTS,
+    **FOLD_MUTANTS,
+    **EVOLUTION_MUTANTS,
+    **WATERMARK_MUTANTS,
+    **READ_OPTIMIZED_MUTANTS,
+}
 
 
 def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
