@@ -1,0 +1,72 @@
+"""Commands that read a table without Spark: what changed between two snapshots."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from streams.cli_common import Json, Target, console, errors, open_table, telling, usage
+from streams.read_options import parse_as_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+reads = typer.Typer()
+
+EARLIEST: Final = "earliest"
+"""Instead of a snapshot: from before the first commit, so that every row is an insert."""
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+@reads.command()
+def changes(
+    target: Target,
+    since: Annotated[str, typer.Option(help="A cut, a savepoint, a time (ISO 8601 with zone), or earliest.")],
+    until: Annotated[str | None, typer.Option(help="Likewise; the newest snapshot by default.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Besides the key: a,b,c. Only they count.")] = None,
+    require: Annotated[str | None, typer.Option(help="Groups without which a row is not there: a,b,c.")] = None,
+    before: Annotated[bool, typer.Option("--before", help="Show what the row was, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Rows that differ between two snapshots, each once: insert, update or delete, and in which column groups.
+
+    What is printed last is where to go on the next time.
+    """
+    from streams.query import draw_rows
+    from streams.show import json_value
+
+    with usage():
+        first, last = (None if since == EARLIEST else parse_as_of(since)), parse_as_of(until)
+    with telling():
+        table = open_table(target)
+        end = table.snapshot(last).cut
+        answer = table.changes(first, str(end), columns=_names(columns), require=_names(require), before=before)
+        names = answer.schema.names
+        rows, more = _head(answer, limit)
+        if as_json:
+            for row in rows:
+                typer.echo(json.dumps({name: json_value(row[name]) for name in names}, ensure_ascii=False))
+        else:
+            console().print(draw_rows(names, [tuple(row[name] for name in names) for row in rows]))
+    if more:
+        note = f"the first {limit:,} rows; --limit shows more"
+    else:
+        note = f"{len(rows):,} row{'s' * (len(rows) != 1)}; go on with --since {end}"
+    # Rows for a program stand alone on standard output.
+    (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
+
+
+def _head(answer: pa.RecordBatchReader, limit: int) -> tuple[list[dict[str, object]], bool]:
+    """The first rows, and whether there are more."""
+    rows: list[dict[str, object]] = []
+    for batch in answer:
+        rows.extend(batch.slice(0, limit + 1 - len(rows)).to_pylist())
+        if len(rows) > limit:
+            return rows[:limit], True
+    return rows, False

@@ -1,0 +1,83 @@
+"""``weft changes``: rows for eyes and for programs, where to go on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from storage import Table
+from streams.cli import app
+from tests.storage.shop import SHOP, append, orders, payments
+
+
+def weft(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["changes", *arguments])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(tmp_path / "wide", SHOP)
+    append(table, orders(1, 2))
+    table.savepoint("start")
+    append(table, orders(2, ts=2, op="delete"))
+    append(table, payments(1, 3), "payments")
+    return table
+
+
+def test_rows_are_shown_and_where_to_go_on(table: Table) -> None:
+    shown = weft(table.uri, "--since", "start")
+    assert shown.exit_code == 0
+    for word in ("_change", "insert", "update", "delete", '["payment"]', "NULL"):
+        assert word in shown.stdout
+    note = shown.stdout.splitlines()[-1]
+    assert note == f"3 rows; go on with --since {table.snapshot().cut}"
+    append(table, orders(7))
+    again = weft(table.uri, "--since", note.split()[-1])
+    assert "1 row; go on" in again.stdout
+
+
+def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
+    answer = weft(table.uri, "--since", "start", "--columns", "paid, status", "--before", "--json")
+    rows = {row["id"]: row for row in map(json.loads, answer.stdout.splitlines())}
+    assert rows[2] == {
+        "id": 2,
+        "paid": None,
+        "status": None,
+        "_change": "delete",
+        "_changed_groups": ["order"],
+        "_before": {"paid": None, "status": "new"},
+    }
+    assert [rows[n]["_change"] for n in (1, 3)] == ["update", "insert"]
+    assert "go on with --since cut:1:" in answer.stderr
+    short = weft(table.uri, "--since", "earliest", "--limit", "1", "--json")
+    assert len(short.stdout.splitlines()) == 1
+    assert "the first 1 rows; --limit shows more" in short.stderr
+    whole = weft(table.uri, "--since", "earliest", "--until", "start", "--require", "order", "--json")
+    assert {json.loads(line)["id"] for line in whole.stdout.splitlines()} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--since", "nothing"), 1, "no savepoint 'nothing'"),
+        (("--since", "2026-11-20T10:30:00"), 2, "has no zone"),
+        (("--since", "start", "--columns", "zz"), 1, "no column 'zz'"),
+        (("--since", "start", "--until", "cut:1:1:"), 1, "not after it"),
+        ((), 2, "--since"),
+    ],
+)
+def test_what_cannot_be_answered_is_told(table: Table, arguments: tuple[str, ...], code: int, message: str) -> None:
+    result = weft(table.uri, *arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+
+
+def test_what_is_void_is_told_with_its_hint(table: Table) -> None:
+    cut = str(table.snapshot().cut)
+    table.restore("start")
+    result = weft(table.uri, "--since", cut)
+    assert result.exit_code == 1
+    assert "hint: read the snapshot anew" in result.stderr
