@@ -20,6 +20,7 @@ from storage.core.predicate import ColumnRange, Known
 from storage.core.schema import TableSchema
 from storage.encoding import choose_encodings
 from storage.errors import CorruptData
+from storage.footers import FOOTERS, Footer
 from storage.object_store import ObjectStore, verify_tail
 
 ROW_GROUP_ROWS: Final = 128 * 1024  # the unit of memory of a stitch, and of pruning by statistics
@@ -164,56 +165,56 @@ def read_row_groups(
     """
     try:
         with store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)]) as source:
-            # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
-            verify_tail(source, file)
+            footer = FOOTERS.get(store, file, lambda: _read_footer(source, file))
+            older = Adaptation.of(schema, rev, columns, footer.schema.names)
+            # Of an older file only keys are what they were: other columns may show another default now.
+            told = footer.leaves.keys() if older is None else {schema.sort_column}
+            numbers = [
+                number
+                for number in range(footer.metadata.num_row_groups)
+                if chosen(_Statistics(footer.metadata.row_group(number), schema, footer.leaves, told).known)
+            ]
+            if not numbers:
+                return
             pre_buffer = not isinstance(source, pa.OSFile)
-            with pq.ParquetFile(source, pre_buffer=pre_buffer, page_checksum_verification=True) as parquet:
-                leaves = _leaves(parquet)
-                older = Adaptation.of(schema, rev, columns, parquet.schema_arrow.names)
-                # Of an older file only keys are what they were: other columns may show another default now.
-                told = leaves.keys() if older is None else {schema.sort_column}
-                for number in range(parquet.num_row_groups):
-                    ranges = _Statistics(parquet.metadata.row_group(number), schema, leaves, told)
-                    if not chosen(ranges.known):
-                        continue
+            with pq.ParquetFile(
+                source, metadata=footer.metadata, pre_buffer=pre_buffer, page_checksum_verification=True
+            ) as parquet:
+                for number in numbers:
                     if older is None:
-                        yield _row_group(parquet, number, columns, leaves)
+                        yield _row_group(parquet, footer, number, columns)
                     else:
-                        rows = _row_group(parquet, number, older.reads, leaves)
-                        yield older.apply(rows, parquet.metadata.row_group(number).num_rows)
+                        rows = _row_group(parquet, footer, number, older.reads)
+                        yield older.apply(rows, footer.metadata.row_group(number).num_rows)
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
 
 
-def _row_group(
-    parquet: pq.ParquetFile, number: int, columns: Sequence[str], leaves: Mapping[str, int]
-) -> dict[str, pa.Array]:
-    metadata = parquet.metadata.row_group(number)
+def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
+    # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
+    verify_tail(source, file)
+    return pq.read_metadata(source)
+
+
+def _row_group(parquet: pq.ParquetFile, footer: Footer, number: int, columns: Sequence[str]) -> dict[str, pa.Array]:
+    metadata = footer.metadata.row_group(number)
     # Hidden state is mostly NULL (no deletes, no floors), and decoding NULLs costs nearly as much as decoding values.
     empty = {
         name
         for name in columns
         if name.startswith(names.HIDDEN_PREFIX)
-        and name in leaves
-        and (statistics := metadata.column(leaves[name]).statistics) is not None
+        and name in footer.leaves
+        and (statistics := metadata.column(footer.leaves[name]).statistics) is not None
         and statistics.null_count == metadata.num_rows
     }
     table = parquet.read_row_group(number, columns=[name for name in columns if name not in empty], use_threads=False)
-    types = parquet.schema_arrow
     return {
-        name: pa.nulls(metadata.num_rows, types.field(name).type) if name in empty else one_array(table.column(name))
+        name: pa.nulls(metadata.num_rows, footer.schema.field(name).type)
+        if name in empty
+        else one_array(table.column(name))
         for name in columns
     }
-
-
-def _leaves(parquet: pq.ParquetFile) -> dict[str, int]:
-    """Number of the Parquet leaf of every column that is not nested."""
-    schema = parquet.schema_arrow
-    flat = {field.name for field in schema if not pa.types.is_nested(field.type)}
-    paths = [parquet.schema.column(i).path for i in range(parquet.metadata.num_columns)]
-    # A part of a struct can have the path of another column, whose name has a dot.
-    return {path: i for i, path in enumerate(paths) if path in flat and ("." not in path or paths.count(path) == 1)}
 
 
 @dataclass(frozen=True, slots=True)

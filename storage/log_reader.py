@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
 from storage.core.evolution import adapt_events, adapt_registers
-from storage.core.keys import KeyVector, key_vector, positions, take
+from storage.core.keys import KeyVector, find, key_vector, take
 from storage.core.model import Group
 from storage.core.modes.base import take_rows
 from storage.core.registers import RegisterPiece, group_registers, merge_registers
@@ -47,7 +47,7 @@ class LogReader:
             store: The table's store.
             schema: The snapshot's schema.
             files: What ``slices`` point into.
-            slices: File groups in order.
+            slices: File groups in order; or several as one (`storage.core.slices.joined`).
             columns: Per slice the columns it needs, of events and of registers, where a file has them; key columns
                 and sort column among them.
         """
@@ -86,10 +86,10 @@ class LogReader:
         pieces: list[LogPiece | RegisterPiece] = [*(piece for own in folded.values() for piece in own), *events]
         if not pieces:
             return None
-        wanted = self._columns[file_slice.group]
+        columns = self._columns[file_slice.group]
         registers = {}
         for group in groups:
-            parts = [group_registers(own, self._schema, group, wanted) for own in folded.values()]
+            parts = [group_registers(own, self._schema, group, columns) for own in folded.values()]
             names = [name for name in group.columns if name in values]
             parts.append(collapse_group(events, self._schema, group, names))
             found = [part for part in parts if part is not None]
@@ -108,10 +108,10 @@ class LogReader:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             vector = key_vector(columns[self._schema.sort_column])
             if wanted is not None:
-                found = positions(vector, wanted)
-                if len(found) == 0:
+                _, found = find(wanted, vector)
+                if not found.any():
                     continue
-                vector, columns = take(vector, found), take_rows(columns, pa.array(found))
+                vector, columns = take(vector, found), take_rows(columns, found)
             if live.file.form == "register":
                 yield place[0], RegisterPiece(vector, live.file.groups, columns)
             else:

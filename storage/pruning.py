@@ -25,7 +25,7 @@ from storage.core.home import homes, partition_text
 from storage.core.keys import KeyVector
 from storage.core.predicate import ColumnRange, Known, Node, may_hold, possible_values
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, LiveFile
+from storage.core.slices import PIECES, FileSlice, LiveFile
 from storage.core.timeline import FileGroup
 from storage.core.types import decode_scalar
 from storage.errors import InvalidInput
@@ -126,7 +126,7 @@ def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None
 def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], wanted: KeyVector) -> FileSlice:
     """A file group with those log pieces alone that can hold wanted keys."""
     if len(file_slice.rows) == 0 or len(wanted) == 0:
-        return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in _PIECES})
+        return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in PIECES})
     arrow_type = schema.slice.field(schema.sort_column).type
     blocks = [
         (files[file].index.blocks, block)
@@ -135,10 +135,7 @@ def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFil
     least = _vector([decode_scalar(own.key_min[block], arrow_type) for own, block in blocks], arrow_type)
     largest = _vector([decode_scalar(own.key_max[block], arrow_type) for own, block in blocks], arrow_type)
     keep = keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)
-    return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in _PIECES})
-
-
-_PIECES: Final = ("file", "block", "start", "rows")
+    return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in PIECES})
 
 
 @dataclass(frozen=True, slots=True)

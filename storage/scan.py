@@ -26,14 +26,15 @@ from storage.core.model import Group
 from storage.core.modes import MODES, mode_of
 from storage.core.modes.base import take_rows
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, LiveFile
-from storage.core.stitch import Columns, LogState, Stitch, needed_columns
+from storage.core.slices import FileSlice, LiveFile, joined
+from storage.core.stitch import Columns, LogState, Stitch, Stitched, needed_columns
 from storage.expiry import reading
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
 from storage.projection import Projection
 from storage.pruning import Keys, RowGroups, narrowed
 
+RUN_BYTES: Final = 16 * 1024 * 1024  # stored bytes of file groups that are stitched at once: what is held in memory
 TASK_MIN_BYTES: Final = 4 * 1024 * 1024  # a smaller task costs more to start than to read
 
 
@@ -125,32 +126,41 @@ class Scan:
             yield from self._read(task if chosen is None else _only(self.schema, task, chosen), chosen)
 
     def _read(self, task: ReadTask, wanted: Keys | None) -> Iterator[pa.RecordBatch]:
-        needs = [_needs(self.schema, self.projection, own, keyed=wanted is not None) for own in task.slices]
-        logs = LogReader(self.store, self.schema, task.files, task.slices, [need.log_columns for need in needs])
-        for file_slice, need in zip(task.slices, needs, strict=True):
-            own_keys = None if wanted is None else wanted[file_slice.group]
-            state = logs.collapse(file_slice, need.groups, need.values, own_keys)
-            stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False, result=need.result)
-            base = self._base(file_slice, need, own_keys, state)
-            shadow: Columns | None = None
-            if state is not None:
-                shadow = read_shadow(self.store, self.schema, file_slice.slice, need.columns)
-                if shadow is not None and own_keys is not None:
-                    shadow = _of_keys(self.schema, shadow, own_keys)
-            for stitched in stitch.run(base, shadow, state):
+        runs = [
+            _Run.of(self.schema, self.projection, slices, keyed=wanted is not None) for slices in _runs(task.slices)
+        ]
+        logs = LogReader(
+            self.store, self.schema, task.files, [run.logs for run in runs], [run.needs.log_columns for run in runs]
+        )
+        for run in runs:
+            own_keys = None if wanted is None else keys.union([wanted[own.group] for own in run.slices])
+            state = logs.collapse(run.logs, run.needs.groups, run.needs.values, own_keys)
+            for stitched in self._stitch(run, own_keys, state):
                 if stitched.visible:
                     yield from self._finish(stitched.visible)
 
-    def _base(
-        self, file_slice: FileSlice, need: _Needs, wanted: KeyVector | None, logs: LogState | None
-    ) -> Iterator[Columns]:
+    def _stitch(self, run: _Run, wanted: KeyVector | None, logs: LogState | None) -> Iterator[Stitched]:
+        need = run.needs
+        stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False, result=need.result)
         touched = logs.directory.keys if logs is not None else None
         chosen = RowGroups(self.schema, self.projection.predicate, wanted, touched)
-        for rows in read_base(self.store, self.schema, file_slice.slice, need.columns, chosen.may_match):
-            if wanted is None:
-                yield rows
-            elif len((own := _of_keys(self.schema, rows, wanted))[self.schema.sort_column]):
-                yield own
+
+        def of_keys(rows: Columns) -> Columns:
+            return rows if wanted is None else _of_keys(self.schema, rows, wanted)
+
+        base = (
+            of_keys(rows)
+            for own in run.slices
+            for rows in read_base(self.store, self.schema, own.slice, need.columns, chosen.may_match)
+        )
+        shadows = []
+        if logs is not None:
+            found = (read_shadow(self.store, self.schema, own.slice, need.columns) for own in run.slices)
+            shadows = [of_keys(rows) for rows in found if rows is not None]
+        if len(run.slices) == 1:
+            yield from stitch.run((rows for rows in base if _count(rows)), _concat(shadows), logs)
+        else:
+            yield stitch.whole(_concat(list(base)), _concat(shadows), logs)
 
     def _finish(self, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Require, filter, project."""
@@ -190,13 +200,60 @@ def _of_keys(schema: TableSchema, rows: Columns, wanted: KeyVector) -> Columns:
     return take_rows(rows, pa.array(found))
 
 
+def _count(rows: Columns) -> int:
+    return len(next(iter(rows.values())))
+
+
+def _concat(parts: Sequence[Columns]) -> Columns | None:
+    """Rows of several batches as one; None where there is none."""
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+    return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
+
+
+def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
+    """Small file groups together: what a file group costs besides its rows is felt where there are many.
+
+    Those with logs apart from those without, which need less; each kind in order.
+    """
+    runs: list[list[FileSlice]] = []
+    for with_logs in (True, False):
+        filled = RUN_BYTES
+        for own in slices:
+            if (len(own.rows) > 0) is with_logs:
+                size = own.base_bytes + own.log_bytes
+                if filled + size > RUN_BYTES:
+                    runs.append([])
+                    filled = 0
+                runs[-1].append(own)
+                filled += size
+    return runs
+
+
 def _row_count_batch(rows: int) -> pa.RecordBatch:
     return pa.record_batch(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 
 @dataclass(frozen=True, slots=True)
+class _Run:
+    """File groups that are read together, all with logs or all without.
+
+    Attributes:
+        logs: Their log pieces, as those of one.
+    """
+
+    slices: tuple[FileSlice, ...]
+    logs: FileSlice
+    needs: _Needs
+
+    @classmethod
+    def of(cls, schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Run:
+        return cls(tuple(slices), joined(slices), _needs(schema, projection, slices, keyed=keyed))
+
+
+@dataclass(frozen=True, slots=True)
 class _Needs:
-    """What must be read of one file group.
+    """What must be read of a run of file groups.
 
     Attributes:
         values: User columns that are stitched.
@@ -215,15 +272,15 @@ class _Needs:
     result: frozenset[str]
 
 
-def _needs(schema: TableSchema, projection: Projection, file_slice: FileSlice, *, keyed: bool) -> _Needs:
+def _needs(schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Needs:
     values = projection.values(schema)
     states = projection.states(schema)
-    if len(file_slice.rows) == 0:
+    if all(len(own.rows) == 0 for own in slices):
         wanted = {*values, *states, *((schema.sort_column,) if keyed else ())}
         # Some column must be read, be it only to count the rows.
         columns = tuple(name for name in schema.slice.names if name in wanted) or (schema.sort_column,)
         return _Needs(values, columns, frozenset(), (), exact=False, result=frozenset(columns))
-    exact = file_slice.deletes > 0 or (file_slice.slice is not None and file_slice.slice.shadow is not None)
+    exact = any(own.deletes or (own.slice is not None and own.slice.shadow is not None) for own in slices)
     # A merger may say that upserts leave its group absent, and so hide a row.
     exact |= any(mode_of(group) is MODES["custom"] for group in schema.groups)
     groups = schema.groups if exact else projection.groups(schema)

@@ -1,7 +1,7 @@
 """Collapse: the log events of one file group to one register per key and group.
 
-Input are pieces of log files in (arrival, position) order; a piece's rows are sorted by key. Everything is a column
-operation; memory is that of the logs of one file group, wanted columns only.
+Input are pieces of log files in (arrival, position) order; a piece's rows are in the order of its file. Everything is a
+column operation; memory is that of the logs of one file group, wanted columns only.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from storage.core.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Consecutive rows of one log file that belong to one file group.
+    """Consecutive rows of one log file: of one file group sorted by key, of several one after the other.
 
     Attributes:
-        keys: Sorted, with repetitions.
+        keys: With repetitions.
         arrival: That of the commit.
         groups: Ids of the groups that the file carries.
         columns: Wanted columns by name; ``names.OP`` and ordering columns where versions matter.

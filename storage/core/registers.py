@@ -30,10 +30,10 @@ from storage.core.stitch import LogState
 
 @dataclass(frozen=True, slots=True)
 class RegisterPiece:
-    """Consecutive rows of one register-form file that belong to one file group.
+    """Consecutive rows of one register-form file: of one file group sorted by key, of several one after the other.
 
     Attributes:
-        keys: Sorted and distinct.
+        keys: Distinct.
         groups: Ids of the groups that the file carries.
         columns: Wanted columns by name, as in a slice.
     """
@@ -62,11 +62,12 @@ def group_registers(
         for name in (*group.columns, *state)
         if name in wanted
     }
-    exists = _some_valid([columns[name] for name in state if name in columns])
-    vector = keys.concat([piece.keys for piece in pieces])
-    if exists.all():
-        return Registers(vector, columns)
-    return Registers(keys.take(vector, exists), take_rows(columns, exists)) if exists.any() else None
+    exists = np.flatnonzero(_some_valid([columns[name] for name in state if name in columns]))
+    if len(exists) == 0:
+        return None
+    vector = keys.take(keys.concat([piece.keys for piece in pieces]), exists)
+    order = keys.stable_order(vector)
+    return Registers(keys.take(vector, order), take_rows(columns, exists[order]))
 
 
 def _column(piece: RegisterPiece, field: pa.Field) -> pa.Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,10 @@ class LiveFile:
     def reach(self) -> cut.Seqs:
         """Per lane the last entry that may have rows in it."""
         return {self.lane: self.seq} if self.to is None else self.to
+
+
+PIECES: Final = ("file", "block", "start", "rows")
+"""Names of the parallel columns of a `FileSlice` that say where its log pieces are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,30 @@ def plan_slices(state: TableState, files: Sequence[LiveFile], *, folds: bool = T
             )
         )
     return result
+
+
+def joined(slices: Sequence[FileSlice]) -> FileSlice:
+    """The log pieces of several file groups as those of one: rows that follow each other in a block are one piece.
+
+    Its rows are not in key order, and it has no slice. ``slices`` are in order, as in `plan_slices`.
+    """
+    if len(slices) == 1:
+        return slices[0]
+    file, block, start, rows = (np.concatenate([getattr(own, name) for own in slices]) for name in PIECES)
+    order = np.lexsort((start, block, file))
+    file, block, start, rows = file[order], block[order], start[order], rows[order]
+    same = (file[1:] == file[:-1]) & (block[1:] == block[:-1]) & (start[1:] == start[:-1] + rows[:-1])
+    first = np.flatnonzero(np.concatenate([np.ones(min(len(file), 1), np.bool_), ~same]))
+    return FileSlice(
+        group=slices[0].group,
+        slice=None,
+        file=file[first],
+        block=block[first],
+        start=start[first],
+        rows=np.add.reduceat(rows, first) if len(first) else rows,
+        deletes=sum(own.deletes for own in slices),
+        log_bytes=sum(own.log_bytes for own in slices),
+    )
 
 
 def _pieces(

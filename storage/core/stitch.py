@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.collapse import KeyDirectory
 from storage.core.columns import nulls_or_default, scatter
-from storage.core.keys import KeyVector, Mask
+from storage.core.keys import KeyIndex, KeyVector, Mask
 from storage.core.model import Group, Op
 from storage.core.modes import Registers, mode_of
 from storage.core.modes.base import take_rows
@@ -100,20 +100,34 @@ class Stitch:
         log_end = len(logs.directory.keys) if logs else 0
         yield self._range(previous, _slice(shadow, shadow_from, shadow_end), _log_slice(logs, log_from, log_end))
 
+    def whole(self, base: Columns | None, shadow: Columns | None, logs: LogState | None) -> Stitched:
+        """Rows of several file groups at once. Base and shadow need not be in key order, and the result is not.
+
+        Requires that it is not ``ordered``. Keys of file groups are disjoint, so nothing else differs.
+        """
+        if shadow is not None:
+            shadow = take_rows(shadow, keys.stable_order(self._keys(shadow)))
+        return self._range(base, shadow, logs, in_order=False)
+
     def _keys(self, columns: Columns) -> KeyVector:
         return keys.key_vector(columns[self.schema.sort_column])
 
-    def _range(self, base: Columns | None, shadow: Columns | None, logs: LogState | None) -> Stitched:
+    def _range(
+        self, base: Columns | None, shadow: Columns | None, logs: LogState | None, *, in_order: bool = True
+    ) -> Stitched:
         if logs is None:
             # An untouched base row is visible and an untouched shadow row is not: nothing to decide.
             return Stitched(dict(base or {}), dict(shadow or {}) if self.ordered else {})
-        base_keys = self._keys(base) if base is not None else None
-        parts = [dict(base)] if base is not None else []
-        extra = self._extra(base_keys, shadow, logs.directory)
+        parts, indexes = [], []
+        if base is not None:
+            parts.append(dict(base))
+            indexes.append(KeyIndex.of(self._keys(base), in_order=in_order))
+        extra = self._extra(indexes[0] if indexes else None, shadow, logs.directory)
         if extra is not None:
             parts.append(extra)
-        for part in parts:
-            self._apply(part, logs)
+            indexes.append(KeyIndex.of(self._keys(extra), in_order=True))
+        for part, index in zip(parts, indexes, strict=True):
+            self._apply(part, index, logs)
         if not self.exact:
             return Stitched(self._join(parts), {})
         masks = [self._visible(part) for part in parts]
@@ -122,13 +136,13 @@ class Stitch:
         return Stitched(self._join(visible), self._join(hidden) if self.ordered else {})
 
     def _extra(
-        self, base_keys: KeyVector | None, shadow: Columns | None, directory: KeyDirectory
+        self, base: KeyIndex | None, shadow: Columns | None, directory: KeyDirectory
     ) -> dict[str, pa.Array] | None:
         """Rows of the keys that are not in the base: from the shadow, or without any state yet."""
         wanted = directory.keys
         key_columns: Columns = directory.columns
-        if base_keys is not None:
-            _, found = keys.find(base_keys, wanted)
+        if base is not None:
+            _, found = base.find(wanted)
             if found.all():
                 wanted, key_columns = keys.take(wanted, slice(0, 0)), take_rows(key_columns, ~found)
             elif found.any():
@@ -164,14 +178,13 @@ class Stitch:
                 frame[name] = nulls_or_default(field, count, column.default if column else None)
         return frame
 
-    def _apply(self, frame: dict[str, pa.Array], logs: LogState) -> None:
+    def _apply(self, frame: dict[str, pa.Array], index: KeyIndex, logs: LogState) -> None:
         """Merge the registers of every group into the rows that have their keys."""
-        frame_keys = self._keys(frame)
         for group in self.groups:
             registers = logs.registers.get(group.id)
             if registers is None or len(registers) == 0:
                 continue
-            position, found = keys.find(frame_keys, registers.keys)
+            position, found = index.find(registers.keys)
             if not found.any():
                 continue
             new, new_keys = registers.columns, registers.keys

@@ -122,7 +122,10 @@ def test_ranges_and_values_choose_row_groups_by_statistics(shop: Table, reads: R
     assert reads.row_groups == 4
 
 
-def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(shop: Table, reads: Reads) -> None:
+def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(
+    shop: Table, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.scan.RUN_BYTES", 1)
     append(shop, orders(40, 4711, status="old", ts=2))
     old = pc.field("status") == "old"
     assert sorted(shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist()) == [40, 4711]
