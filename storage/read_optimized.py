@@ -162,7 +162,8 @@ class ReadOptimized:
                 file = self._snapshot.files[number]
                 # What a fold holds begins somewhere behind the slice.
                 own = {lane: held.get(lane, 0) + 1 for lane in file.reach} if file.is_fold else {file.lane: file.seq}
-                oldest = {**own, **oldest, **{lane: min(oldest[lane], own[lane]) for lane in own if lane in oldest}}
+                for lane, seq in own.items():
+                    oldest[lane] = min(seq, oldest.get(lane, seq))
         times = [self._first_commit_ms(lane, seq) for lane, seq in oldest.items()]
         known = [time_ms for time_ms in times if time_ms is not None]
         return dt.datetime.fromtimestamp(min(known) / 1000, dt.UTC) if known else None

@@ -18,8 +18,8 @@ READ_OPTIMIZED_MUTANTS = {
     ),
     "the last of several waiting commits counts": Mutant(
         "read_optimized.py",
-        "min(oldest[lane], own[lane])",
-        "max(oldest[lane], own[lane])",
+        "min(seq, oldest.get(lane, seq))",
+        "max(seq, oldest.get(lane, seq))",
         (_TESTS, "-k", "since_when"),
     ),
     "a dataset shows files of an older schema as they are": Mutant(
