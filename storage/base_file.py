@@ -23,7 +23,7 @@ from storage.errors import CorruptData
 from storage.footers import FOOTERS, Footer
 from storage.object_store import ObjectStore, verify_tail
 
-ROW_GROUP_ROWS: Final = 128 * 1024  # the unit of memory of a stitch, and of pruning by statistics
+ROW_GROUP_ROWS: Final = 64 * 1024  # the unit of memory of a stitch, of pruning by statistics, and of a look-up by key
 
 
 class SliceFileWriter:

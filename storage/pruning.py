@@ -156,6 +156,8 @@ class RowGroups:
 
     def may_match(self, known: Known) -> bool:
         """Whether the merged rows of a row group can be in the answer."""
+        if self.predicate is None and self.wanted is None:
+            return True
         span = known(self.schema.sort_column)
         bounds = None
         if span is not None and span.least is not None:

@@ -26,7 +26,7 @@ LIMITS: Mapping[str, list[int]] = {
     "storage.log_file:BLOCK_MIN_BYTES": [40, 256 * 1024],
     "storage.log_file:BLOCK_MAX_BYTES": [160, 16 * 1024 * 1024],
     "storage.log_file:INLINE_INDEX_BYTES": [1, 64 * 1024, 64 * 1024],
-    "storage.base_file:ROW_GROUP_ROWS": [2, 128 * 1024, 128 * 1024],
+    "storage.base_file:ROW_GROUP_ROWS": [2, 64 * 1024, 64 * 1024],
     "storage.services.compaction:PART_BYTES": [1, 512 * 1024 * 1024],
     "storage.commit_log:INLINE_LIST_BYTES": [1, 64 * 1024, 64 * 1024],
     "storage.core.lane_state:RECENT_COMMITS": [1, 1_000, 1_000],
