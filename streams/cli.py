@@ -14,6 +14,7 @@ import typer
 from storage.errors import InvalidInput
 from streams.cli_alter import alter
 from streams.cli_common import FAILED, Json, Target, console, errors, telling, usage
+from streams.cli_reads import reads
 from streams.cli_services import services
 from streams.show import What
 
@@ -99,17 +100,34 @@ def run(
 def sql(
     target: Target,
     query: Annotated[str, typer.Argument(metavar="SQL", help="The table is called t, and by its folder name.")],
+    as_of: Annotated[
+        str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")
+    ] = None,
+    require: Annotated[str | None, typer.Option(help="Groups without which a row is not there; a,b,c.")] = None,
+    read_optimized: Annotated[
+        bool, typer.Option("--read-optimized", help="Base files alone, as the last compaction has left them.")
+    ] = False,
+    complete_through: Annotated[
+        str | None, typer.Option(help="Fail if events up to this time, date or integer may still come.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="What would be read, and Spark's plan.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
     as_json: Json = False,
 ) -> None:
     """Run one Spark SQL query over a table, in a local Spark."""
     from streams.pipeline import load_location
-    from streams.query import run_query
+    from streams.query import explain_query, run_query
+    from streams.read_options import ReadOptions
 
     with usage():
         location = load_location(target)
+        given = {"as_of": as_of, "require": require, "complete_through": complete_through}
+        options = ReadOptions.of({**given, "read_optimized": read_optimized})
     with telling():
-        run_query(console(), location, query, limit=limit, as_json=as_json)
+        if explain:
+            explain_query(console(), location, query, options, as_json=as_json)
+        else:
+            run_query(console(), location, query, options, limit=limit, as_json=as_json)
 
 
 @app.command()
@@ -131,6 +149,7 @@ def show(
         view.show(console(), table, what, limit=limit, as_json=as_json)
 
 
+app.add_typer(reads)
 app.add_typer(services)
 app.add_typer(alter, name="alter")
 

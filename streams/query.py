@@ -1,9 +1,12 @@
-"""``weft sql``: one Spark SQL query over one table, in a local Spark of its own."""
+"""``weft sql``: one Spark SQL query over one table, run or explained, in a local Spark of its own."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,67 +16,161 @@ from rich.text import Text
 
 from storage import Table
 from storage.errors import InvalidInput
+from streams.cli_common import errors
 from streams.pipeline_model import TableLocation
+from streams.read_options import ReadOptions
 from streams.show import json_value
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from streams.table_planner import ScanFacts
 
 VIEW: Final = "t"
 """The table's name in every query, beside its folder name."""
 
 
-def run_query(console: Console, location: TableLocation, sql: str, *, limit: int, as_json: bool) -> None:
-    """Run a query and print its answer.
+def run_query(
+    console: Console, location: TableLocation, sql: str, options: ReadOptions, *, limit: int, as_json: bool
+) -> None:
+    """Run a query and print its answer; of a read-optimized one also what it lacks.
 
     Args:
         console: Where to.
         location: The table.
         sql: The query; the table is `VIEW`, and goes by its folder name too.
+        options: Which snapshot of it, and which rows.
         limit: Rows at most; a note says if there were more.
-        as_json: One JSON object a row.
+        as_json: One JSON object a row; the notes then go to standard error.
 
     Raises:
         NotFound: There is no table, or no Java.
         InvalidInput: Spark refuses the query; the message is its own, without the Java.
     """
+    with _planned(location, sql, options) as query:
+        columns = query.frame.columns
+        # One row more than is shown tells whether there are more, without counting them.
+        rows = query.frame.limit(limit + 1).collect()
+        lacking = _lacking(query) if options.read_optimized else ""
+    notes = errors if as_json else console
+    if as_json:
+        for row in rows[:limit]:
+            print(json.dumps(dict(zip(columns, json_value(tuple(row)), strict=True)), ensure_ascii=False))  # noqa: T201 - the answer
+    else:
+        console.print(draw_rows(columns, rows[:limit]))
+        cut = len(rows) > limit
+        more = f"the first {limit:,} rows; --limit shows more" if cut else f"{len(rows):,} row{'s' * (len(rows) != 1)}"
+        console.print(more, style="dim")
+    if lacking:
+        notes.print(lacking, style="dim")
+
+
+def explain_query(console: Console, location: TableLocation, sql: str, options: ReadOptions, *, as_json: bool) -> None:
+    """Print what a query would read of the table, and Spark's plan; nothing is read. Arguments as of `run_query`."""
+    with _planned(location, sql, options) as query:
+        plan = query.frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - EXPLAIN only prints it
+        scans = query.scans
+        lacking = _lacking(query) if options.read_optimized else ""
+    if as_json:
+        print(json.dumps({"scans": [asdict(scan) for scan in scans], "plan": plan}, ensure_ascii=False))  # noqa: T201 - the answer
+        return
+    if scans:
+        console.print(f"snapshot {scans[0].cut}")
+        console.print(_draw_scans(scans))
+    else:
+        console.print("no file group of the table is looked at")
+    if lacking:
+        console.print(lacking, style="dim")
+    console.print(plan, soft_wrap=True)
+
+
+@dataclass
+class _Query:
+    """A query in a Spark of its own, and what is known of the scans that it has planned."""
+
+    table: Table
+    scans: list[ScanFacts]
+    frame: DataFrame
+
+
+@contextmanager
+def _planned(location: TableLocation, sql: str, options: ReadOptions) -> Iterator[_Query]:
     # Before Spark is started: a table that is not there needs no JVM to be told so.
-    Table.open(location.uri, storage_options=location.storage_options)
+    table = Table.open(location.uri, storage_options=location.storage_options)
+    options.check(table)
     from streams.session import build_session
 
     with tempfile.TemporaryDirectory(prefix="weft-sql-") as scratch:
         spark = build_session("weft sql", {}, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
         try:
-            columns, rows = _answer(spark, location, sql, limit)
+            with _refusals(location):
+                scans: list[ScanFacts] = []
+                yield _Query(table, scans, _frame(spark, location, sql, options, scans))
         finally:
             spark.stop()
-    cut = len(rows) > limit
-    if as_json:
-        for row in rows[:limit]:
-            print(json.dumps(dict(zip(columns, json_value(tuple(row)), strict=True)), ensure_ascii=False))  # noqa: T201 - the answer
-        return
-    console.print(_grid(columns, rows[:limit]))
-    more = f"the first {limit:,} rows; --limit shows more" if cut else f"{len(rows):,} row{'s' * (len(rows) != 1)}"
-    console.print(more, style="dim")
 
 
-def _answer(spark: SparkSession, location: TableLocation, sql: str, limit: int) -> tuple[list[str], list[Row]]:
+def _frame(
+    spark: SparkSession, location: TableLocation, sql: str, options: ReadOptions, scans: list[ScanFacts]
+) -> DataFrame:
+    from streams.relation import create_relation_view
+    from streams.view import planner_of
+
+    planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
+    create_relation_view(spark, VIEW, planner)
+    for name in _names(location)[1:]:
+        # A view of the view: whatever they are called, one query sees one snapshot.
+        spark.sql(f"CREATE TEMPORARY VIEW `{name.replace('`', '``')}` AS SELECT * FROM {VIEW}")  # noqa: S608
+    return spark.sql(sql)
+
+
+def _names(location: TableLocation) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((VIEW, location.name)))
+
+
+@contextmanager
+def _refusals(location: TableLocation) -> Iterator[None]:
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 
-    from streams.view import create_view
-
     # PySpark prints a page of JSON for every mistake in a query; what it says is raised as well.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-    table_names = tuple(dict.fromkeys((VIEW, location.name)))
-    for name in table_names:
-        create_view(spark, location.uri, name, storage_options=location.storage_options)
     try:
-        frame = spark.sql(sql)
-        # One row more than is shown tells whether there are more, without counting them.
-        return frame.columns, frame.limit(limit + 1).collect()
+        yield
     except PySparkException as error:
-        raise InvalidInput(short_message(error), hint=f"the table is called {' and '.join(table_names)}") from None
+        raise InvalidInput(short_message(error), hint=f"the table is called {' and '.join(_names(location))}") from None
+
+
+def _lacking(query: _Query) -> str:
+    """What the base files lack of the snapshot that they were read of."""
+    if not query.scans:
+        return ""
+    lacks = query.table.snapshot(query.scans[0].cut).read_optimized().staleness
+    if not lacks.rows:
+        return "read-optimized: nothing waits for compaction"
+    since = "" if lacks.since is None else f" since {lacks.since:%Y-%m-%d %H:%M:%S} UTC"
+    return (
+        f"read-optimized: without {lacks.rows:,} event{'s' * (lacks.rows != 1)} of {lacks.commits:,} "
+        f"commit{'s' * (lacks.commits != 1)}{since}, which wait for compaction"
+    )
+
+
+def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
+    """A column per scan."""
+    grid = Grid("", *(f"scan {number}" for number in range(1, len(scans) + 1)))
+    facts: dict[str, Callable[[ScanFacts], str]] = {
+        "read by": lambda scan: scan.reader,
+        "file groups": lambda scan: f"{scan.file_groups:,}",
+        "of these with logs": lambda scan: f"{scan.with_logs:,}",
+        "file groups skipped": lambda scan: f"{scan.skipped:,}",
+        "base bytes": lambda scan: f"{scan.base_bytes:,}",
+        "log bytes": lambda scan: f"{scan.log_bytes:,}",
+        "columns": lambda scan: ", ".join(scan.columns) or "none, rows are counted",
+        "filter": lambda scan: scan.filter or "none",
+    }
+    for name, told in facts.items():
+        grid.add_row(name, *(Text(told(scan), overflow="fold") for scan in scans))
+    return grid
 
 
 def short_message(error: Exception) -> str:
@@ -83,7 +180,8 @@ def short_message(error: Exception) -> str:
     return "\n".join(line for line in lines if not line.startswith("at "))
 
 
-def _grid(columns: list[str], rows: list[Row]) -> Grid:
+def draw_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Grid:
+    """Rows for eyes."""
     grid = Grid()
     numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
     for column, right in zip(columns, numeric, strict=True):

@@ -25,6 +25,7 @@ def parse_as_of(given: Any) -> Any:
 
     Raises:
         InvalidInput: It is not a time, but can be nothing else; or it has no zone.
+        ValueError: It is no such thing at all.
     """
     moment = given
     if isinstance(given, str) and ":" in given and not given.startswith(PREFIX):
@@ -32,6 +33,8 @@ def parse_as_of(given: Any) -> Any:
             moment = dt.datetime.fromisoformat(given)
         except ValueError:
             raise InvalidInput(f"as_of {given!r} is not a time", hint="for example 2026-11-20T10:30:00Z") from None
+    if not isinstance(moment, str | dt.datetime | None):
+        raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - what pydantic takes for a wrong value
     if isinstance(moment, dt.datetime) and moment.tzinfo is None:
         text = moment.isoformat()
         raise InvalidInput(f"as_of {text!r} has no zone", hint=f"for example {text}Z, or {text}+01:00")
@@ -94,6 +97,14 @@ class ReadOptions(BaseModel):
         if self.complete_through is None:
             return table.snapshot(self.as_of)
         return table.snapshot(self.as_of, complete_through=self.complete_through, require=self.require or None)
+
+    def check(self, table: Table) -> None:
+        """Make sure, without a query, that the table has what is asked for.
+
+        Raises:
+            TableError: It has not; see `snapshot`.
+        """
+        self.snapshot(table).scan([], require=self.require, parallelism=1)
 
 
 _VALUES: Final = {

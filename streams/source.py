@@ -1,7 +1,8 @@
 """``spark.read.format("weft")``: a table through Spark's plain Python data source.
 
 For places where a view cannot be made, Spark Connect among them. Spark does not tell such a source which columns a
-query needs, so all are read; `streams.view` does better wherever there is a JVM session.
+query needs, so all are read; `streams.view` does better wherever there is a JVM session. Nor can it be live: Spark
+keeps what the first query has planned, so what is loaded, or made a view by SQL, is one fixed snapshot from then on.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
 from storage.errors import InvalidInput
 from storage.scan import ReadTask, Scan
+from streams.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
+from streams.read_options import ReadOptions
 
-OPTIONS = ("path", "as_of", "require")
 _PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("weft")`` known to a session.
 
-    Options: ``path`` (the table), ``as_of`` (cut text), ``require`` (groups, separated by commas).
+    Options: ``path`` (the table), those of `streams.read_options.ReadOptions`, and for changes those of
+    `streams.change_stream.ChangeOptions`. In SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``.
     """
     spark.dataSource.register(WeftSource)
 
@@ -34,32 +37,57 @@ def register(spark: SparkSession) -> None:
 class WeftSource(DataSource):
     """See the module."""
 
+    _cut: str | None = None
+
     @classmethod
     def name(cls) -> str:
         return "weft"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(self._snapshot().schema)
+        changes = ChangeOptions.of(self.options)
+        if changes is not None:
+            return change_schema(Table.open(self._path()), changes)
+        snapshot = self._snapshot()
+        # Goes with the source to where it is planned: rows and columns are of one snapshot.
+        self._cut = str(snapshot.cut)
+        return from_arrow_schema(snapshot.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        snapshot = self._snapshot()
+        changes = ChangeOptions.of(self.options)
+        if changes is not None:
+            return ChangeBatchReader(Table.open(self._path()), changes, schema)
+        options = self._read_options()
+        snapshot = self._snapshot() if self._cut is None else Table.open(self._path()).snapshot(self._cut)
         given = set(schema.names) - set(snapshot.schema.names)
         if given:
             raise InvalidInput(
                 f"the table has no column {', '.join(sorted(given))}",
                 hint=f"columns: {', '.join(snapshot.schema.names)}",
             )
-        require = [name.strip() for name in self.options.get("require", "").split(",") if name.strip()]
-        return _Reader(snapshot.scan(schema.names, require=require, parallelism=_PARALLELISM))
+        return _Reader(
+            snapshot.scan(
+                schema.names,
+                require=options.require,
+                parallelism=_PARALLELISM,
+                read_optimized=options.read_optimized,
+            )
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return ChangeStreamReader(self._path(), ChangeOptions.of(self.options), schema)
 
     def _snapshot(self) -> Snapshot:
-        for name in self.options:
-            if name.lower() not in OPTIONS:
-                raise InvalidInput(f"format weft has no option {name!r}", hint=f"options: {', '.join(OPTIONS)}")
+        options = self._read_options()
+        return options.snapshot(Table.open(self._path()))
+
+    def _read_options(self) -> ReadOptions:
+        return ReadOptions.of({name: value for name, value in self.options.items() if name.lower() != "path"})
+
+    def _path(self) -> str:
         path = self.options.get("path")
         if not path:
             raise InvalidInput("format weft needs the table's location", hint='.option("path", uri), or .load(uri)')
-        return Table.open(path).snapshot(self.options.get("as_of"))
+        return path
 
 
 class _Task(InputPartition):

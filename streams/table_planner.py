@@ -34,8 +34,10 @@ from streams.relation import Part, PinnedPlanner, Plan
 SPARK: Final = "Spark's Parquet reader"
 ARROW: Final = "Arrow in tasks"
 
-# What the union of two scans costs a query, and so what Spark's reader must save it at least.
-MIX_MIN_BYTES: Final = 0
+# Bytes of base files, all columns, from which on Spark's reader saves a query more than the union costs it: 30 to 60 ms
+# for planning, and for tasks of either kind. Reading 7 of 63 columns it saves about 1 ms a MB, see
+# tests/benchmarks/view_overhead.py.
+MIX_MIN_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,6 @@ class TablePlanner:
 
     def pin(self) -> PinnedSnapshot:
         return PinnedSnapshot(self.options.snapshot(self.table), self.options, self.parallelism, self.on_scan)
-
-    def check(self) -> None:
-        """Make sure that the table has what the options ask for.
-
-        Raises:
-            TableError: It does not, see `ReadOptions.snapshot`; or it has no such group.
-        """
-        self.options.snapshot(self.table).scan([], require=self.options.require, parallelism=1)
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,9 @@ def planner_of(
     Raises:
         TableError: See `create_view`: a wrong option is an error now, not at the first query.
     """
-    planner = TablePlanner(Table.open(uri, storage_options=storage_options), options, _parallelism(spark), on_scan)
-    planner.check()
-    return planner
+    table = Table.open(uri, storage_options=storage_options)
+    options.check(table)
+    return TablePlanner(table, options, _parallelism(spark), on_scan)
 
 
 def _parallelism(spark: SparkSession) -> int:

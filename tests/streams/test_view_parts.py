@@ -162,6 +162,11 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_planner, "MIX_MIN_BYTES", 0)
+
+
 # Shape of the plan ---------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,235 @@
+"""What readers may ask for: the same options for the view, the DataFrame, ``format("weft")``, SQL and ``weft sql``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
+
+import streams
+from storage import Table
+from storage.errors import InvalidInput, NotComplete, NotFound
+from streams.cli import app
+from streams.read_options import ReadOptions, parse_as_of
+
+CONFIG: dict[str, Any] = {
+    "key": ["p", "id"],
+    "partition_by": ["p"],
+    "buckets": 1,
+    "columns": {"p": "int", "id": "bigint", "a": "string", "at": "bigint", "b": "double"},
+    "groups": {"ga": {"columns": ["a", "at"], "ordering": ["at"]}, "gb": {"columns": ["b"]}},
+    "streams": {"sa": {"groups": ["ga"]}, "sb": {"groups": ["gb"]}},
+}
+OLD = "old"
+SQL_SECONDS = 120.0  # a JVM of its own, on a machine that does other things too
+
+
+def append(table: Table, partition: int, first: int, value: str, lateness: int | None = None) -> None:
+    ids = range(first, first + 3)
+    with table.writer("sa", lateness=lateness) as writer:
+        rows = {"p": pa.array([partition] * 3, pa.int32()), "id": ids, "a": [value] * 3, "at": [100 + first] * 3}
+        writer.append(pa.table(rows))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Two partitions compacted, of which one has got other rows and new ones since; a savepoint before that."""
+    table = Table.create(tmp_path / "wide-1", CONFIG)
+    append(table, 1, 0, "one")
+    append(table, 2, 0, "two")
+    table.compact()
+    table.savepoint(OLD)
+    append(table, 2, 1, "later")
+    with table.writer("sb") as writer:
+        writer.append(pa.table({"p": pa.array([2], pa.int32()), "id": [3], "b": [0.5]}))
+    return table
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession) -> Iterator[None]:
+    streams.register(spark)
+    yield
+    for name in ("asked", "plain"):
+        spark.catalog.dropTempView(name)
+
+
+def values(frame: DataFrame) -> list[tuple[int, int, str]]:
+    return sorted((row.p, row.id, row.a) for row in frame.collect())
+
+
+ONE = [(1, i, "one") for i in range(3)]
+BEFORE = [*ONE, *((2, i, "two") for i in range(3))]
+NOW = [*ONE, (2, 0, "two"), *((2, i, "later") for i in (1, 2, 3))]
+
+# Options -------------------------------------------------------------------------------------------------------------
+
+
+def test_options_are_text_or_values() -> None:
+    text = ReadOptions.of({"AS_OF": "2026-11-20T10:30:00+01:00", "require": "ga, gb", "read_optimized": "true"})
+    moment = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)
+    assert text == ReadOptions.of({"as_of": moment, "require": ["ga", "gb"], "read_optimized": True})
+    assert ReadOptions.of({"as_of": None, "require": None}) == ReadOptions()
+
+
+@pytest.mark.parametrize("name", ["before-fix", "2026-11-20", "20261120T103000", "cut:1:4:sa=3"])
+def test_what_is_no_time_is_a_name_or_a_cut(name: str) -> None:
+    assert parse_as_of(name) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"as-of": "x"}, "takes no option 'as-of'.*options: as_of, require, read_optimized, complete_through"),
+        ({"as_of": "2026-11-20T10:30:00"}, "has no zone.*2026-11-20T10:30:00Z"),
+        ({"as_of": dt.datetime(2026, 11, 20, 10)}, "has no zone"),  # noqa: DTZ001 - the mistake
+        ({"as_of": "10:30"}, "'10:30' is not a time"),
+        ({"as_of": 7}, "option as_of is no 7.*the name of a savepoint"),
+        ({"read_optimized": "perhaps"}, "option read_optimized is no 'perhaps'.*true or false"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"(?s){message}"):
+        ReadOptions.of(given)
+
+
+# Every way to read ---------------------------------------------------------------------------------------------------
+
+
+def by_view(spark: SparkSession, table: Table, options: dict[str, Any]) -> DataFrame:
+    streams.create_view(spark, table.uri, "asked", **options)
+    return spark.sql("SELECT * FROM asked")
+
+
+def by_snapshot(spark: SparkSession, table: Table, options: dict[str, Any]) -> DataFrame:
+    return streams.snapshot(spark, table.uri, **options)
+
+
+def by_format(spark: SparkSession, table: Table, options: dict[str, Any]) -> DataFrame:
+    return spark.read.format("weft").options(**options).load(table.uri)
+
+
+def by_sql(spark: SparkSession, table: Table, options: dict[str, Any]) -> DataFrame:
+    listed = "".join(f", {name} '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW plain USING weft OPTIONS (path '{table.uri}'{listed})")
+    return spark.sql("SELECT * FROM plain")
+
+
+WAYS = pytest.mark.parametrize("read", [by_view, by_snapshot, by_format, by_sql])
+
+
+@WAYS
+def test_every_way_reads_what_was_asked_for(spark: SparkSession, table: Table, read: Any) -> None:
+    assert values(read(spark, table, {})) == NOW
+    assert values(read(spark, table, {"as_of": OLD})) == BEFORE
+    cut = str(table.snapshot(OLD).cut)
+    assert values(read(spark, table, {"as_of": cut})) == BEFORE
+    assert values(read(spark, table, {"require": "ga,gb"})) == [(2, 3, "later")]
+    assert values(read(spark, table, {"read_optimized": "true"})) == BEFORE
+    later = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).isoformat()
+    assert values(read(spark, table, {"as_of": later})) == NOW
+
+
+@WAYS
+def test_every_way_names_what_the_table_lacks(spark: SparkSession, table: Table, read: Any) -> None:
+    errors = (InvalidInput, NotFound, NotComplete, PySparkException)
+    for options, message in (
+        ({"as_of": "older"}, "has no savepoint 'older'"),
+        ({"require": "gc"}, "has no group 'gc'"),
+        ({"complete_through": "100", "require": "ga"}, "stream 'sa'"),
+    ):
+        with pytest.raises(errors, match=message):
+            read(spark, table, options).collect()
+    if read in {by_format, by_sql}:
+        with pytest.raises(AnalysisException, match="takes no option 'asof'"):
+            read(spark, table, {"asOf": OLD})
+
+
+def test_a_view_answers_once_the_table_is_complete(spark: SparkSession, tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", {**CONFIG, "streams": {"sa": {"groups": ["ga"]}, "sb": {"groups": ["gb"]}}})
+    append(table, 1, 0, "one", lateness=10)
+    asked = {"require": ["ga"], "complete_through": 100}
+    with pytest.raises(NotComplete):
+        streams.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
+    append(table, 1, 50, "two", lateness=10)
+    streams.create_view(spark, table.uri, "asked", **asked)  # type: ignore[arg-type]
+    assert spark.table("asked").count() == 6
+
+
+def test_a_read_optimized_view_is_read_by_spark_alone_and_stays_live(spark: SparkSession, table: Table) -> None:
+    streams.create_view(spark, table.uri, "asked", read_optimized=True)
+    frame = spark.table("asked")
+    text = frame._jdf.queryExecution().executedPlan().toString()
+    assert "ParquetScan" in text
+    assert "Union" not in text
+    table.compact()
+    assert values(spark.table("asked")) == NOW
+
+
+def test_what_a_format_loads_is_one_snapshot(spark: SparkSession, table: Table) -> None:
+    loaded = by_format(spark, table, {})
+    by_sql(spark, table, {})
+    append(table, 1, 7, "newer")
+    table.add_column("gb", "later", "string")
+    assert values(loaded) == NOW
+    assert values(spark.table("plain")) == NOW
+    assert spark.table("plain").columns == loaded.columns
+
+
+# weft sql ------------------------------------------------------------------------------------------------------------
+
+
+def weft_sql(table: Table, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "streams.cli", "sql", table.uri, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SQL_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_sql_explains_what_it_reads_and_what_it_skips(table: Table) -> None:
+    query = "SELECT id, a FROM t JOIN wide_1 USING (p, id, a) WHERE p = 2"
+    found = json.loads(weft_sql(table, query, "--explain", "--json").stdout)
+    (scan,) = (scan for scan in found["scans"] if scan["file_groups"])
+    assert scan["cut"] == str(table.snapshot().cut)
+    assert (scan["file_groups"], scan["with_logs"], scan["skipped"]) == (1, 1, 1)
+    assert scan["log_bytes"] > 0
+    assert scan["base_bytes"] > 0
+    assert scan["reader"] == "Arrow in tasks"
+    assert "p == 2" in scan["filter"]
+    assert "BatchScan t[" in found["plan"]
+
+
+def test_sql_reads_older_snapshots_and_base_files_and_says_what_they_lack(table: Table) -> None:
+    query = "SELECT p, max(a) AS a, count(*) AS n FROM wide_1 GROUP BY p ORDER BY p"
+    base = weft_sql(table, query, "--read-optimized", "--json")
+    assert [json.loads(line) for line in base.stdout.splitlines()] == [
+        {"p": 1, "a": "one", "n": 3},
+        {"p": 2, "a": "two", "n": 3},
+    ]
+    assert "without 4 events of 2 commits since" in base.stderr
+    shown = weft_sql(table, "SELECT * FROM t", "--as-of", OLD, "--explain").stdout
+    for word in ("Spark's Parquet reader", "file groups skipped", str(table.snapshot(OLD).cut), "p, id, a, at, b"):
+        assert word in shown, shown
+
+
+def test_sql_refuses_wrong_options_before_it_starts_spark(table: Table) -> None:
+    wrong = CliRunner().invoke(app, ["sql", table.uri, "SELECT 1", "--as-of", "2026-11-20T10:30:00"])
+    assert wrong.exit_code == 2
+    assert "has no zone" in wrong.stderr
+    unknown = CliRunner().invoke(app, ["sql", table.uri, "SELECT 1", "--as-of", "older"])
+    assert unknown.exit_code == 1
+    assert "has no savepoint 'older'" in unknown.stderr
