@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.changes_mutants import CHANGES_MUTANTS
 from tests.evolution_mutants import EVOLUTION_MUTANTS
 from tests.fold_mutants import FOLD_MUTANTS
 from tests.mode_mutants import MODE_MUTANTS
 from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
+from tests.read_mutants import READ_MUTANTS
 from tests.read_optimized_mutants import READ_OPTIMIZED_MUTANTS
 from tests.watermark_mutants import WATERMARK_MUTANTS
 
@@ -49,8 +51,8 @@ PROTOCOL_MUTANTS = {
     ),
     "L4 deletes are overlooked where columns are pruned": Mutant(
         "scan.py",
-        "exact = file_slice.deletes > 0 or",
-        "exact = file_slice.deletes > 1000 or",
+        "any(own.deletes or (",
+        "any(own.deletes > 1000 or (",
         (CONFORMANCE, "-k", "owner_delete and as_written"),
     ),
     "L5 the oldest row of a batch wins": Mutant(
@@ -100,8 +102,8 @@ PROTOCOL_MUTANTS = {
     ),
     "S8 a snapshot sees what comes after it": Mutant(
         "timeline.py",
-        "(start.get(lane, 0), until) for lane, until in",
-        "(start.get(lane, 0), None) for lane, until in",
+        "(after.get(lane, 0), last) for lane, last in",
+        "(after.get(lane, 0), None) for lane, last in",
         ("tests/storage/test_snapshot.py", "-k", "cut_names_the_snapshot"),
     ),
     "S10 a slice is published on top of another one's parent": Mutant(
@@ -173,6 +175,8 @@ MUTANTS = {
     **EVOLUTION_MUTANTS,
     **WATERMARK_MUTANTS,
     **READ_OPTIMIZED_MUTANTS,
+    **READ_MUTANTS,
+    **CHANGES_MUTANTS,
 }
 
 
