@@ -97,7 +97,9 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "S7 an entry comes before its files": Mutant("storage.log_file:put_log_file", "store.put(path, data)", "pass"),
     "S8 a snapshot sees what comes after it": Mutant(
-        "storage.timeline:Timeline.live_files", "(start.get(lane, 0), until) for", "(start.get(lane, 0), None) for"
+        "storage.timeline:Timeline.committed_files",
+        "(after.get(lane, 0), last) for",
+        "(after.get(lane, 0), None) for",
     ),
     "S9 a cut is read with the newest slices": Mutant(
         "storage.timeline:Timeline.exact_cut", "state = self.at(wanted.table)", "state = self.refresh()"
@@ -177,7 +179,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.core.retention:entry_may_come", "return place.slot > end.head and", "return True or"
     ),
     "S18 void commits are read": Mutant(
-        "storage.timeline:Timeline.live_files", "and not cut.is_void(spans, entry.seq)", ""
+        "storage.timeline:Timeline.committed_files", "and not cut.is_void(spans, entry.seq)", ""
     ),
     "S18 a restore does not wait for its claims": Mutant(
         "storage.barrier:complete_barrier",

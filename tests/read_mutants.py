@@ -1,0 +1,60 @@
+"""Mutants of what reads leave out: one line is broken, and the tests named beside it must turn red."""
+
+from __future__ import annotations
+
+from tests.mutant import Mutant
+
+PRUNING = "tests/storage/test_pruning.py"
+RUNS = "tests/storage/test_runs.py"
+PREDICATE = "tests/storage/core/test_predicate.py"
+
+READ_MUTANTS = {
+    "row groups are left out though logs touch them": Mutant(
+        "pruning.py",
+        "return self.touched is not None and (bounds is None or keys.any_within(self.touched, bounds))",
+        "return False",
+        (PRUNING, "-k", "logs_touch"),
+    ),
+    "of two conditions either of which will do one is forgotten": Mutant(
+        "core/predicate.py",
+        "return None if one is None or other is None else one | other",
+        "return one if other is None else other if one is None else one | other",
+        (PREDICATE, "-k", "column_can_have"),
+    ),
+    "a value rounded is taken for the value": Mutant(
+        "core/predicate.py",
+        "return bool(one == other or any(is_kind(one) and is_kind(other) for is_kind in _KINDS))",
+        "return True",
+        (PREDICATE,),
+    ),
+    "NaN is forgotten where a comparison is negated": Mutant(
+        "core/predicate.py", "return floats or may_hold(", "return may_hold(", (PREDICATE, "-k", "may_hold")
+    ),
+    "statistics of an older schema are believed": Mutant(
+        "base_file.py",
+        "told = footer.leaves.keys() if older is None else {schema.sort_column}",
+        "told = footer.leaves.keys()",
+        (PRUNING, "-k", "older_schema"),
+    ),
+    "blocks at the end of their key range are left out": Mutant(
+        "pruning.py",
+        "keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)",
+        "keys.lower_bound(wanted, least) < keys.lower_bound(wanted, largest)",
+        (PRUNING, "-k", "get"),
+    ),
+    "file groups that are read together are taken for sorted": Mutant(
+        "core/keys.py",
+        "position = self.rows[position]",
+        "position = position + 0",
+        (RUNS,),
+    ),
+    "log rows of a file are taken for one piece whatever lies between them": Mutant(
+        "core/slices.py", " & (start[1:] == start[:-1] + rows[:-1])", "", (RUNS,)
+    ),
+    "a hidden row of a file group is looked for as if its shadow were sorted": Mutant(
+        "core/stitch.py",
+        "if shadow is not None:\n            shadow = take_rows(",
+        "if False:\n            shadow = take_rows(",
+        (RUNS,),
+    ),
+}
