@@ -7,7 +7,8 @@ log unless a line says otherwise. Ratios are against the first line of their par
 of a part take turns; the first round is not counted.
 
 - *width*: 5 of 63 and 5 of 300 columns.
-- *groups*: the same data in 8 and in 1024 file groups.
+- *groups*: the same data in 8 and in 1024 file groups; and what ``pyarrow`` takes for these columns of the same base
+  files on as many threads, which merges nothing: the least that so many files cost.
 - *commits*: ``rows`` updates of one group in 20 commits, in 200 and in 1, of half as many keys.
 - *keys*: bigint keys and strings of 16 characters.
 - *look-up*: one key by `Table.get`, all columns. *warm*: the same `Table`, another key each time; *cold*: the system
@@ -27,11 +28,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import Table
@@ -79,6 +82,18 @@ def read(uri: Path, expected: int) -> None:
         raise SystemExit(f"{uri}: {found} rows instead of {expected}")
 
 
+def read_bases(uri: Path) -> None:
+    """Columns of the base files as they are."""
+
+    def one(path: str) -> pa.Table:
+        with pq.ParquetFile(uri / path) as file:
+            return file.read(COLUMNS, use_threads=False)
+
+    paths = Table.open(uri).snapshot().read_optimized().dataset().files
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        pa.concat_tables(pool.map(one, paths))
+
+
 def take_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
@@ -108,11 +123,17 @@ def width(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
 def groups(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     del rows
     many = filled(folder / "groups", replace(shape, buckets=MANY_GROUPS))
-    tables = {
-        f"{shape.buckets} file groups": (filled(folder / "plain", shape), None),
-        f"{MANY_GROUPS} file groups": (many, 1.3),
-    }
-    return _reads(tables, shape.keys, rounds)
+    few = filled(folder / "plain", shape)
+    taken = take_turns(
+        {
+            f"{shape.buckets} file groups": partial(read, few, shape.keys),
+            f"{MANY_GROUPS} file groups": partial(read, many, shape.keys),
+            f"pyarrow, {shape.buckets} base files": partial(read_bases, few),
+            f"pyarrow, {MANY_GROUPS} base files": partial(read_bases, many),
+        },
+        rounds,
+    )
+    return [(name, seconds, 1.3 if name == f"{MANY_GROUPS} file groups" else None) for name, seconds in taken.items()]
 
 
 def commits(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
