@@ -161,14 +161,13 @@ def scan_changes(
             runs = _runs([_Work(None, own, None) for own in until.slices])
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
         since = _under(since, until.state)
-        first = replace(since.scan(shape.columns, require=require, arrivals=True), tasks=())
-        if since.cut.lanes == until.cut.lanes:
-            return ChangeScan(shape, first, after, ())
         if until.timeline.refresh().keep <= since.cut.table:
             touched = until.timeline.committed_files(until.state, since.cut.lanes, until.cut.lanes)
+            shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
             work = _by_keys(since, until, _pieces(until.state, touched))
         else:
             touched, work = [], _whole(since, until)
+        first = replace(since.scan(shape.earlier, require=require, arrivals=True), tasks=())
         tasks = [_task(run, since.files, until.files, touched) for run in _runs(work)]
         return ChangeScan(shape, first, after, tuple(tasks))
 

@@ -33,6 +33,12 @@ CHANGES_MUTANTS = {
         "(until.state, {lane: seq + 1 for lane, seq in since.cut.lanes.items()}, until.cut.lanes)",
         (_LAWS, "-k", "difference_of_two_states"),
     ),
+    "S21 a commit is taken to touch its first group alone": Mutant(
+        "changes.py",
+        "for group in live.file.groups)",
+        "for group in live.file.groups[:1])",
+        (_LAWS, "-k", "difference_of_two_states"),
+    ),
     "S21 both sides are seen under their own schema": Mutant(
         "changes.py",
         "if snapshot.state.schema_rev == later.schema_rev:",

@@ -47,11 +47,13 @@ class ChangeShape:
         schema: The later snapshot's.
         columns: User columns of the answer, in its order; all key columns among them.
         before: With the image of before.
+        touched: Ids of the groups that can differ in a row that is on both sides; None for all.
     """
 
     schema: TableSchema
     columns: tuple[str, ...]
     before: bool
+    touched: frozenset[int] | None = None
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, *, before: bool) -> ChangeShape:
@@ -88,6 +90,21 @@ class ChangeShape:
         return tuple(group for group in self.schema.groups if any(name in group.columns for name in self.values))
 
     @cached_property
+    def compared(self) -> tuple[str, ...]:
+        """The columns in which rows that are on both sides can differ."""
+        owned = self.schema.group_of_column
+        return tuple(name for name in self.values if self.touched is None or owned[name].id in self.touched)
+
+    @cached_property
+    def earlier(self) -> tuple[str, ...]:
+        """The columns that are needed of the earlier rows: one of every group at least, for its arrival."""
+        if self.before:
+            return self.columns
+        any_of = {group.name: next(name for name in group.columns if name in self.columns) for group in self.groups}
+        wanted = {*self.schema.key, *self.compared, *any_of.values()}
+        return tuple(name for name in self.columns if name in wanted)
+
+    @cached_property
     def arrow(self) -> pa.Schema:
         """Schema of the answer."""
         fields = [self.schema.field(name).remove_metadata() for name in self.columns]
@@ -119,8 +136,8 @@ def diff(shape: ChangeShape, before: Columns, after: Iterable[Columns]) -> Itera
 
     Args:
         shape: What is asked for.
-        before: The earlier rows: the shape's columns, and the arrivals of its groups. Every key at most once.
-        after: The later rows likewise, in any number of parts.
+        before: The earlier rows: `ChangeShape.earlier`, and the arrivals of all groups. Every key at most once.
+        after: The later rows, with all columns of the shape, in any number of parts.
     """
     own = shape.keys(before)
     order = keys.stable_order(own)
@@ -144,7 +161,10 @@ def _upserts(shape: ChangeShape, before: Columns, rows: Columns, partner: Indice
     paired = np.flatnonzero(partner >= 0)
     groups = shape.present(rows)
     if len(paired):
-        groups[paired] = _changed(shape, _taken(before, partner[paired]), _taken(rows, paired))
+        looked_at = {*shape.schema.key, *shape.compared, *(names.arrival(group.id) for group in shape.groups)}
+        old = {name: column for name, column in before.items() if name in looked_at}
+        new = {name: column for name, column in rows.items() if name in looked_at}
+        groups[paired] = _changed(shape, _taken(old, partner[paired]), _taken(new, paired))
     kept = np.flatnonzero((partner < 0) | groups.any(axis=1))
     partner, groups, rows = partner[kept], groups[kept], _taken(rows, kept)
     image = None
@@ -169,10 +189,9 @@ def _deletes(shape: ChangeShape, rows: Columns) -> pa.RecordBatch:
 def _changed(shape: ChangeShape, old: Columns, new: Columns) -> _Cells:
     """Which groups of rows that are on both sides differ."""
     result = shape.present(old) ^ shape.present(new)
-    for number, group in enumerate(shape.groups):
-        for name in group.columns:
-            if name in shape.columns:
-                result[:, number] |= differing(old[name], new[name])
+    place = {group.id: number for number, group in enumerate(shape.groups)}
+    for name in shape.compared:
+        result[:, place[shape.schema.group_of_column[name].id]] |= differing(old[name], new[name])
     return result
 
 
