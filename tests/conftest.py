@@ -7,6 +7,9 @@ deep    thousands of examples a test: ``pytest tests/storage/test_laws.py --hypo
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # An example is the history of a whole table: large, and as slow as the machine is busy.
@@ -21,3 +24,16 @@ settings.register_profile("quick", max_examples=30, phases=_WITHOUT_SHRINKING, *
 settings.register_profile("shrink", max_examples=200, **_COMMON)
 settings.register_profile("deep", max_examples=3_000, **_COMMON)
 settings.load_profile("quick")
+
+_LONGEST = ["test_simulation.py", "test_mutants.py", "models", "test_soak.py", "test_demo.py"]
+"""Files and folders that take longest: begun first, so that no process waits for them in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest; the order is the same in every process."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    parts = item.path.relative_to(Path(__file__).parent).parts
+    return next((place for place, name in enumerate(_LONGEST) if name in parts), len(_LONGEST))
