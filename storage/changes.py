@@ -31,6 +31,7 @@ from storage.core.slices import FileSlice, LiveFile, plan_slices
 from storage.core.timeline import FileGroup, TableState
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from storage.log_reader import LogReader
+from storage.object_store import ObjectStore
 from storage.pruning import Keys
 from storage.scan import ReadTask, Scan, read_task
 from storage.snapshot import Snapshot
@@ -110,19 +111,11 @@ class ChangeScan:
         columns = {*schema.key, schema.sort_column}
         logs = LogReader(store, schema, touched.files, touched.slices, [columns] * len(touched.slices))
         result = {}
-        try:
+        with _logs_after(store, self.before.at):
             for own in touched.slices:
                 found = logs.collapse(own, (), ())
                 assert found is not None, "a piece has rows"
                 result[own.group] = found.directory.keys
-        except MissingFile as error:
-            at = self.before.at
-            if Timeline(store, SystemClock(), Stamps()).refresh().keep <= at.table:
-                raise
-            raise OffsetExpired(
-                f"cleaning has given up what was committed after {at} while changes were being read: {error.message}",
-                hint=_EXPIRED,
-            ) from error
         return result
 
 
@@ -162,7 +155,8 @@ def scan_changes(
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
         since = _under(since, until.state)
         if until.timeline.refresh().keep <= since.cut.table:
-            touched = until.timeline.committed_files(until.state, since.cut.lanes, until.cut.lanes)
+            with _logs_after(until.timeline.store, since.cut):  # an index may stand in a file of its own
+                touched = until.timeline.committed_files(until.state, since.cut.lanes, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
             work = _by_keys(since, until, _pieces(until.state, touched))
         else:
@@ -314,6 +308,25 @@ def expiring() -> Iterator[None]:
         raise
     except SnapshotExpired as error:
         raise OffsetExpired(error.message, hint=_EXPIRED) from error
+
+
+@contextlib.contextmanager
+def _logs_after(store: ObjectStore, at: Cut) -> Iterator[None]:
+    """Read in the block what was committed after a snapshot: kept for it as long as it is newer than ``keep`` (D3).
+
+    Raises:
+        OffsetExpired: A file is missing, and cleaning was faster.
+        CorruptData: A file is missing that must be there.
+    """
+    try:
+        yield
+    except MissingFile as error:
+        if Timeline(store, SystemClock(), Stamps()).refresh().keep <= at.table:
+            raise
+        raise OffsetExpired(
+            f"cleaning has given up what was committed after {at} while changes were being read: {error.message}",
+            hint=_EXPIRED,
+        ) from error
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Columns:
