@@ -6,6 +6,8 @@ from the events alone; and whoever applies them to the earlier answer has the la
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import itertools
 import random
 from dataclasses import dataclass
@@ -16,11 +18,13 @@ from hypothesis import strategies as st
 
 from storage import Table, changes
 from storage.core.changes import ChangeShape
+from storage.core.cut import Cut
+from storage.errors import NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from tests.oracle import Event
-from tests.storage.changing import Key, Row, applied, by_key, expected, got, oracle_state
+from tests.storage.changing import Key, Row, applied, by_key, expected, got, oracle_state, state_of, under
 from tests.storage.evolving import Evolution, EvolvingWorld, evolutions
 from tests.storage.world import World
-from tests.strategies import Config, Story, stories
+from tests.strategies import Config, Remember, Story, stories
 
 pytestmark = pytest.mark.usefixtures("small_files")
 
@@ -102,6 +106,53 @@ def test_comparing_whole_file_groups_gives_the_same(story: Story, seed: int) -> 
         patch.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
         patch.setattr(changes, "TASK_BYTES", chance.choice([0, 2_000]))
         assert got(world.table.schema, world.table.changes(since, until, before=True)) == by_keys
+
+
+@given(stories(), st.integers(0, 2**32))
+def test_a_range_is_told_completely_or_refused(story: Story, seed: int) -> None:
+    """Under cleaning that keeps hardly anything, savepoints, restores and undos."""
+    chance = random.Random(seed)
+    with World(story.config) as world:
+        table = world.table
+        cuts = [table.snapshot().cut]
+        for step in story.steps:
+            if not isinstance(step, Remember):  # which nobody promises here
+                world.run([step])
+            cuts.append(table.snapshot().cut)
+            serve(world, cuts, chance)
+        for _ in range(_RANGES):
+            since, until = (str(cut) for cut in sorted(chance.choices(cuts, k=2), key=cuts.index))
+            try:
+                old, new = table.snapshot(since), table.snapshot(until)
+            except SnapshotExpired:
+                with pytest.raises(OffsetExpired):
+                    table.changes(since, until)
+                continue
+            if new.state.restored > old.cut.table:
+                with pytest.raises(OffsetInvalidated):
+                    table.changes(since, until)
+            else:
+                answer = got(new.table_schema, table.changes(since, until, before=True))
+                assert answer == expected(new.table_schema, state_of(under(old, new)), state_of(new))
+
+
+def serve(world: World, cuts: list[Cut], chance: random.Random) -> None:
+    """Now and then somebody cleans, keeps a snapshot, or takes something back."""
+    table, service = world.table, chance.choice(["clean", "savepoint", "restore", "undo", *[""] * 6])
+    with contextlib.suppress(SnapshotExpired, NotFound):
+        match service:
+            case "clean":
+                table.clean(dt.timedelta(0))
+            case "savepoint":
+                table.savepoint(f"at-{len(cuts)}", str(cuts[-1]))
+            case "restore":
+                table.restore(str(chance.choice(cuts[-3:])))
+            case "undo":
+                stream = chance.choice(list(world.config["streams"]))
+                table.undo(stream, dt.datetime.now(dt.UTC) - dt.timedelta(milliseconds=chance.choice([1, 50])))
+    if service in {"restore", "undo"}:
+        world._writers.clear()  # fenced
+        cuts.append(table.snapshot().cut)
 
 
 @given(stories(), st.integers(0, 2**32), st.integers(1, 3))
