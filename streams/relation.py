@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.errors import InvalidInput
-from streams.relation_plan import Part, PinnedPlanner, Plan, Planner
+from streams.relation_plan import ParquetFile, Part, PinnedPlanner, Plan, Planner
 
 if TYPE_CHECKING:
     from streams.relation_jvm import Jvm
 
 __all__ = [
+    "ParquetFile",
     "Part",
     "PinnedPlanner",
     "Plan",

@@ -8,27 +8,33 @@ file. Found by reading Spark 4.3 and holding for it:
   saves that worker, 0.2 s a query. We are in a Python process with the planner at hand, so we do.
 * `QueryPlanningTracker.get` is the `QueryExecution` under analysis or optimization on this JVM thread. Py4J's
   `ClientServer` runs a callback's own calls on the JVM thread that called back, which makes the tracker visible to us.
+* `MetadataLogFileIndex`, the list of files that a streaming file sink has written, is made of one small file of JSON,
+  and believes it.
 * A temporary view whose schema mode is EVOLUTION is parsed and resolved anew, columns included, at every use.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 import traceback
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import cloudpickle
-from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
+
+from streams.relation_plan import ParquetFile
 
 __all__ = ["Jvm", "UnfitError", "pickled"]
 
@@ -50,6 +56,7 @@ _CLASSES = {
     "DataSource": _PYTHON + "PythonDataSourceV2",
     "DataType": _SQL + "types.DataType",
     "Dataset": _SQL + "classic.Dataset$",
+    "FileIndex": _SQL + "execution.streaming.runtime.MetadataLogFileIndex",
     "Filter": _SQL + "sources.Filter",
     "HashMap": "java.util.HashMap",
     "HashSet": "java.util.HashSet",
@@ -58,7 +65,8 @@ _CLASSES = {
     "Modifier": "java.lang.reflect.Modifier",
     "OptionalLong": "java.util.OptionalLong",
     "Options": _SQL + "util.CaseInsensitiveStringMap",
-    "ParquetTable": _PARQUET + "v2.parquet.ParquetTable",
+    "ParquetScanBuilder": _PARQUET + "v2.parquet.ParquetScanBuilder",
+    "Path": "org.apache.hadoop.fs.Path",
     "Predicate": _SQL + "connector.expressions.filter.Predicate",
     "PredicateUtils": _SQL + "internal.connector.PredicateUtils",
     "Proxy": "java.lang.reflect.Proxy",
@@ -240,46 +248,51 @@ class Jvm:
         source.source()  # resolved while the planning session is the active one
         return self.PythonScan(source, name, self.struct(schema), self.options(), filters)
 
-    def parquet_table(self, name: str, paths: Sequence[str], schema: StructType) -> Any:
-        """Spark's own table over exactly these files, which are listed here and now.
+    def parquet_index(self, files: Sequence[ParquetFile]) -> Any:
+        """Spark's list of exactly these files, of which it asks no store anything: it takes their sizes from us.
 
-        A file that is gone or damaged fails the query whatever the session says: to pass over it would be a wrong
-        answer (`spark.sql.files.ignoreMissingFiles`, `ignoreCorruptFiles`).
-
-        Raises:
-            FileNotFoundError: Not all of the files are there.
+        Spark would look at each path three times, and above 32 of them in a job of as many tasks. It does believe the
+        log that its own streaming sink writes of its files, so that is what it is given.
         """
-        options = self.HashMap()
-        options.put("__globPaths__", "false")  # a bracket in a path is a bracket
-        options.put("ignoreMissingFiles", "false")
-        options.put("ignoreCorruptFiles", "false")
-        file_format = self.ClassUtils.classForName(_PARQUET + "parquet.ParquetFileFormat", True, False)
-        table = self.ParquetTable(
-            name,
-            self._session,
-            self.Options(options),
-            self.seq(paths),
-            self.some(self.struct(schema)),
-            file_format,
-        )
-        try:
-            # Spark lists what is left without a word if a file goes away between its own check and the listing.
-            listed = len(table.fileIndex().inputFiles())
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            listed = 0
-        if listed != len(paths):
-            raise FileNotFoundError(f"{len(paths) - listed} of {len(paths)} Parquet files are gone")
-        return table
+        with tempfile.TemporaryDirectory(prefix="weft-files-") as folder:
+            log = Path(folder, "_spark_metadata")
+            log.mkdir()
+            entries = (
+                json.dumps(
+                    {
+                        "path": quote(file.path, safe=":/"),
+                        "size": file.size_bytes,
+                        "isDir": False,
+                        "modificationTime": 0,
+                        "blockReplication": 1,
+                        "blockSize": max(file.size_bytes, 1),
+                        "action": "add",
+                    }
+                )
+                for file in files
+            )
+            (log / "0").write_text("\n".join(("v1", *entries)), encoding="utf-8")
+            options = self._read_options()
+            options.put("recursiveFileLookup", "true")  # folders of paths are no columns
+            path, parameters = self.Path(f"file://{folder}"), self.PythonUtils.toScalaMap(options)
+            index = self.FileIndex(self._session, path, parameters, self.none())
+        assert index.allFiles().size() == len(files), "Spark has read another list than was written"
+        return index
 
-    def parquet_scan(self, table: Any, pruned: Any, predicates: Sequence[Any]) -> Any:
-        """Spark's vectorised scan of a `parquet_table`, pruned as Spark asked for it (inside structs too)."""
-        builder = table.newScanBuilder(self.options())
+    def parquet_scan(self, index: Any, struct: Any, pruned: Any, predicates: Sequence[Any]) -> Any:
+        """Spark's vectorised scan of the files of a `parquet_index`, pruned as Spark asked (inside structs too)."""
+        builder = self.ParquetScanBuilder(self._session, index, struct, struct, self.Options(self._read_options()))
         builder.pruneColumns(pruned)
         # These only skip row groups and pages: Spark evaluates the predicates again.
         getattr(builder, "pushedDataFilters_$eq")(builder.pushDataFilters(self.v1_filters(predicates)))
         return builder.build()
+
+    def _read_options(self) -> Any:
+        """A file that is gone or damaged fails the query whatever the session says: to pass over it would be wrong."""
+        options = self.HashMap()
+        options.put("ignoreMissingFiles", "false")
+        options.put("ignoreCorruptFiles", "false")
+        return options
 
     def v1_filters(self, predicates: Sequence[Any]) -> Any:
         """`sources.Filter[]` of those predicates that have one."""

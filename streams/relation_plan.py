@@ -8,13 +8,25 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-__all__ = ["Part", "PinnedPlanner", "Plan", "Planner"]
+__all__ = ["ParquetFile", "Part", "PinnedPlanner", "Plan", "Planner"]
+
+
+class ParquetFile(NamedTuple):
+    """A file for Spark's own reader.
+
+    Attributes:
+        path: As Hadoop writes it, `file:///lake/a b/1.parquet`: a scheme and the path, not percent-encoded.
+        size_bytes: Exactly: nobody asks the store again.
+    """
+
+    path: str
+    size_bytes: int
 
 
 class Part(enum.Enum):
@@ -35,13 +47,10 @@ class Plan:
 
     Attributes:
         description: One line for EXPLAIN.
-        tasks: One Spark input partition each; pickled. Always needed: `parquet_paths` is an offer, not a promise.
+        tasks: One Spark input partition each; pickled. Always needed: `parquet_files` is an offer, not a promise.
         read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
-        parquet_paths: Not None: these Parquet files as they are hold rows of the part only, and all of them that the
-            filters want. Written as Hadoop does, `file:///lake/a b/1.parquet`: a scheme and the path, not
-            percent-encoded.
-            Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used, and likewise
-            if a file is gone when the query is planned.
+        parquet_files: Not None: these Parquet files as they are hold rows of the part only, and all of them that the
+            filters want. Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used.
         row_count: Rows at most, if known; Spark chooses joins by it.
         size_bytes: Bytes at most, if known; likewise.
     """
@@ -49,7 +58,7 @@ class Plan:
     description: str
     tasks: Sequence[Any]
     read: Callable[[Any], Iterator[pa.RecordBatch]]
-    parquet_paths: Sequence[str] | None = None
+    parquet_files: Sequence[ParquetFile] | None = None
     row_count: int | None = None
     size_bytes: int | None = None
 

@@ -16,7 +16,6 @@ drops its reference to a callback object when the JVM collects its proxy, so wha
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import zlib
@@ -32,16 +31,16 @@ from storage.errors import InvalidInput
 from streams.relation_filters import parse_predicate, safe_for_statistics
 from streams.relation_jvm import Jvm, UnfitError
 from streams.relation_pins import Pin, Pins
-from streams.relation_plan import Part, Plan, Planner
+from streams.relation_plan import ParquetFile, Part, Plan, Planner
 from streams.relation_worker import task_reader
 
 __all__ = ["check_interfaces", "new_dataframe", "register_view"]
 
 _numbers = itertools.count(1)
 
-# Listings of Parquet files that a view keeps. Queries of a state differ in what they prune: all files, or those of some
-# keys or partitions. A listing is a few hundred bytes a file, and is made anew in milliseconds.
-LISTINGS_KEPT: Final = 8
+# Lists of Parquet files that a view keeps in the JVM. Queries of a state differ in what they prune: all files, or those
+# of some keys or partitions. A list is a few hundred bytes a file, and is made anew in milliseconds.
+LISTS_KEPT: Final = 8
 
 
 def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
@@ -80,7 +79,7 @@ class _View:
         self.capabilities = jvm.HashSet()
         self.capabilities.add(jvm.TableCapability.BATCH_READ)
         self._parts: tuple[Part, ...] = ()
-        self._listings: dict[Any, Any] = {}  # the one that was used last is last
+        self._lists: dict[Any, Any] = {}  # the one that was used last is last
 
     def relation(self, schema: StructType, parts: Sequence[Part]) -> Any:
         struct = self.jvm.struct(schema)
@@ -95,20 +94,18 @@ class _View:
             self._parts = tuple(parts)
         return self._parts
 
-    def parquet_table(self, paths: tuple[str, ...], schema: StructType) -> Any:
-        """Spark's table over these files: listing them, a job above 32, is paid once for some queries."""
-        key = (paths, schema.json())
-        table = self._listings.pop(key, None) or self.jvm.parquet_table(self.name, paths, schema)
-        self._listings[key] = table
+    def parquet_index(self, files: tuple[ParquetFile, ...]) -> Any:
+        index = self._lists.pop(files, None) or self.jvm.parquet_index(files)
+        self._lists[files] = index
         # Other threads may have taken what is looked at here.
-        for old in list(self._listings)[:-LISTINGS_KEPT]:
-            self._listings.pop(old, None)
-        return table
+        for old in list(self._lists)[:-LISTS_KEPT]:
+            self._lists.pop(old, None)
+        return index
 
 
-def _listed_by_spark(path: str) -> bool:
+def _read_by_spark(file: ParquetFile) -> bool:
     """Spark passes over files with such names in silence, even when it is told to read them."""
-    return not path.rpartition("/")[2].startswith(("_", "."))
+    return not file.path.rpartition("/")[2].startswith(("_", "."))
 
 
 class _Called:
@@ -261,23 +258,21 @@ class PruningScanBuilder(_Called):
 
     def _scan(self, schema: StructType) -> Any:
         plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters), self._part)
-        if plan.parquet_paths and not self._exact and all(map(_listed_by_spark, plan.parquet_paths)):
-            # Files that were cleaned away since are the tasks' to report: they can tell an old snapshot from damage.
-            with contextlib.suppress(FileNotFoundError):
-                inner = self._parquet_scan(plan.parquet_paths, schema)
-                return ParquetScan(self.jvm, inner, plan)
+        if plan.parquet_files and not self._exact and all(map(_read_by_spark, plan.parquet_files)):
+            return ParquetScan(self.jvm, self._parquet_scan(plan.parquet_files, schema), plan)
         read = task_reader(plan.read, to_arrow_schema(schema, timezone="UTC"))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
         return TaskScan(self.jvm, inner, plan)
 
-    def _parquet_scan(self, paths: Sequence[str], schema: StructType) -> Any:
+    def _parquet_scan(self, files: Sequence[ParquetFile], schema: StructType) -> Any:
         pushed = [
             predicate
             for predicate, parsed in zip(self._predicates, self._filters, strict=True)
             if safe_for_statistics(parsed)
         ]
-        table = self._view.parquet_table(tuple(paths), self._pin.state.schema())
-        return self.jvm.parquet_scan(table, self.jvm.struct(schema) if self._pruned is None else self._pruned, pushed)
+        index = self._view.parquet_index(tuple(files))
+        pruned = self.jvm.struct(schema) if self._pruned is None else self._pruned
+        return self.jvm.parquet_scan(index, self.jvm.struct(self._pin.state.schema()), pruned, pushed)
 
     def _required_schema(self) -> StructType:
         """The required columns in full (structs are not pruned inside), checked against the state of this query."""
@@ -369,8 +364,13 @@ class ParquetScan(_PlannedScan):
 
     @_callback
     def description(self) -> str:
-        # Spark tells what it pushes into its reader.
-        return f"{self._plan.description}; {self._inner.description()}"
+        pushed = self._inner.getMetaData().apply("PushedFilters")
+        return f"{self._plan.description}; ParquetScan PushedFilters: {pushed}"
+
+    @_callback
+    def getMetaData(self) -> Any:  # noqa: N802
+        # Where Spark was told of the files means nothing to whoever asks where they are.
+        return self._inner.getMetaData().updated("Location", self._plan.description)
 
     @_callback
     def estimateStatistics(self) -> Any:  # noqa: N802

@@ -29,7 +29,7 @@ from storage.read_optimized import base_slices
 from storage.scan import Scan, make_tasks
 from streams.filters import translate
 from streams.read_options import ReadOptions
-from streams.relation import Part, PinnedPlanner, Plan
+from streams.relation import ParquetFile, Part, PinnedPlanner, Plan
 
 SPARK: Final = "Spark's Parquet reader"
 ARROW: Final = "Arrow in tasks"
@@ -144,7 +144,7 @@ class PinnedSnapshot:
             description=str(facts),
             tasks=scan.tasks,
             read=reader.read,
-            parquet_paths=[scan.store.url(file.path) for file in clean] if clean else None,
+            parquet_files=[ParquetFile(scan.store.url(file.path), file.size) for file in clean] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
         )
 

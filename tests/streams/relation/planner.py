@@ -23,7 +23,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.relation import Part, Plan
+from streams.relation import ParquetFile, Part, Plan
 
 # Spark's Python workers need not find the tests on their path.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -124,7 +124,9 @@ class State:
             description=f"{len(self._paths)} files of the test",
             tasks=[(str(path), tuple(columns)) for path in self._paths],
             read=self._files.read,
-            parquet_paths=[f"file://{path}" for path in self._paths] if self._files.native else None,
+            parquet_files=[ParquetFile(f"file://{path}", path.stat().st_size) for path in self._paths]
+            if self._files.native
+            else None,
         )
 
 

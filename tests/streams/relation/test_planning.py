@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,9 @@ def test_files_that_are_the_answer_are_read_by_spark_itself(spark: SparkSession,
     text = plan_text(frame)
     assert "ParquetScan" in text
     assert "GreaterThan(id,60)" in text
-    assert "ReadSchema: struct<id:bigint,place:struct<zip:int>>" in text
+    assert re.search(r"BatchScan \w+\[id#\d+L?, place#\d+\]", text)
+    formatted = str(spark._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted"))  # type: ignore[union-attr]
+    assert "ReadSchema: struct<id:bigint,place:struct<zip:int>>" in formatted
     assert files.columns_read() == set()
 
 
@@ -169,7 +172,7 @@ def test_paths_mean_what_they_say(spark: SparkSession, tmp_path: Path, name: str
 
 def test_files_are_listed_once_while_they_stay_the_same(spark: SparkSession, files: Files, name: str) -> None:
     files.native = True
-    with mock.patch.object(Jvm, "parquet_table", autospec=True, side_effect=Jvm.parquet_table) as listed:
+    with mock.patch.object(Jvm, "parquet_index", autospec=True, side_effect=Jvm.parquet_index) as listed:
         create_relation_view(spark, name, files)
         for column in ("id", "name", "id"):
             spark.sql(f"SELECT {column} FROM {name}").collect()
