@@ -364,8 +364,9 @@ class ParquetScan(_PlannedScan):
 
     @_callback
     def description(self) -> str:
-        pushed = self._inner.getMetaData().apply("PushedFilters")
-        return f"{self._plan.description}; ParquetScan PushedFilters: {pushed}"
+        known = self._inner.getMetaData()
+        told = ", ".join(f"{name}: {known.apply(name)}" for name in ("PushedFilters", "ReadSchema"))
+        return f"{self._plan.description}; ParquetScan {told}"
 
     @_callback
     def getMetaData(self) -> Any:  # noqa: N802
