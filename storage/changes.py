@@ -39,9 +39,10 @@ from storage.timeline import Timeline
 
 TASK_BYTES: Final = 32 * 1024 * 1024  # stored bytes read by a task: it holds the earlier rows of its keys in memory
 WINDOW: Final = 64  # entries of a lane that one round trip brings anyway; claims among the commits are few
+_ANEW: Final = "read the snapshot anew (since=None; as a stream: with a new checkpoint)"
 _EXPIRED: Final = (
-    "read the snapshot anew (since=None) and go on from its cut; consumers that lag need a longer retention "
-    "(clean retain), or a savepoint at the cut where they stand"
+    f"{_ANEW} and go on from its cut; consumers that lag need a longer retention (clean retain), or a savepoint at the "
+    "cut where they stand"
 )
 
 
@@ -190,8 +191,7 @@ def check_order(since: Cut, until: Snapshot) -> None:
         raise OffsetInvalidated(
             f"the table was restored (entry {until.state.restored} of the table lane) after {since}: what it showed "
             "may never have been",
-            hint="read the snapshot anew (since=None), replace what was made of the changes so far, and go on from "
-            "its cut",
+            hint=f"{_ANEW}, replace what was made of the changes so far, and go on from its cut",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -16,12 +17,15 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from storage import Table
-from storage.core.cut import parse_cut
+from storage.core.cut import Cut, parse_cut
+from storage.core.names import LaneName
 from storage.errors import InvalidInput
 from streams.change_stream import ChangeOptions, ChangeStreamReader, change_schema
 from streams.source import register
 from tests.storage.cleaning import NOW
 from tests.storage.shop import SHOP, append, orders, payments
+from tests.storage.world import bag, to_arrow
+from tests.strategies import POOLS
 
 END_S = 60
 """More than any of these queries needs."""
@@ -214,7 +218,7 @@ def test_what_cannot_be_told_completely_fails_the_query(table: Table, consumer: 
     table.clean(NOW)
     with pytest.raises(StreamingQueryException, match="OffsetExpired") as caught:
         mine.run()
-    assert "read the snapshot anew (since=None)" in str(caught.value)
+    assert "read the snapshot anew (since=None;" in str(caught.value)
     assert len(mine.rows) == 1
 
 
@@ -266,6 +270,29 @@ def test_a_batch_of_changes(spark: SparkSession, table: Table) -> None:
     assert read(changes_since="end", changes_until="end") == []
     with pytest.raises(AnalysisException, match="is not after it"):
         read(changes_since="end", changes_until=start)
+
+
+def test_values_of_every_type_come_through(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    types = {f"c{number}": name for number, name in enumerate(POOLS)}
+    config = {
+        "key": ["k", "l"],
+        "columns": {"k": "string", "l": "decimal(12,2)", **types},
+        "groups": {"g": {"columns": list(types)}},
+        "streams": {"s": {"groups": ["g"]}},
+    }
+    table = Table.create(tmp_path / "typed", config)
+    for turn in (0, 1):
+        rows = [
+            {"k": key, "l": number, **{name: POOLS[of][(n + 2 * turn) % len(POOLS[of])] for name, of in types.items()}}
+            for n, (key, number) in enumerate(itertools.product(["", "a\x00"], POOLS["decimal(12,2)"][turn : turn + 3]))
+        ]
+        append(table, to_arrow(config, rows, "s"), "s")
+    options = {"changes_since": str(Cut(table.state().head, {LaneName("s"): 2})), "before": "true"}
+    got = spark.read.format("weft").options(**options).load(table.uri).toArrow()
+    own = table.changes(options["changes_since"], before=True).read_all()
+    assert {row["_change"] for row in own.to_pylist()} == {"insert", "update"}
+    assert bag(got) == bag(own)
 
 
 def test_what_is_asked_wrongly_is_refused(spark: SparkSession, table: Table, consumer: Make) -> None:
