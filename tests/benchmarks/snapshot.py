@@ -3,10 +3,10 @@
     python tests/benchmarks/snapshot.py [--keys 2000000] [--folder DIR] [--rounds 7]
 
 One aggregate over 7 of 63 columns through ``spark.sql``. *plain* is Spark's scan of the merged table as one Parquet
-folder, as pyarrow writes it (zstd), and *same encodings* as weft writes base files; *view* is the weft view while 10 % of
-the keys of every group are in the log, and again when compacted; *join* is what it replaces: per stream the latest row
-of every key, then two full outer joins. Warm, medians; all take turns within each round, so a change of the machine's
-speed hits all of them.
+folder, as pyarrow writes it (zstd), and *same encodings* as weft writes base files; *view* is the weft view while 10 %
+of the keys of every group are in the log, and again when compacted; *join* is what it replaces: per stream the latest
+row of every key, then two full outer joins. Warm, medians; all take turns within each round, so a change of the
+machine's speed hits all of them.
 """
 
 from __future__ import annotations
