@@ -17,7 +17,7 @@ import pyarrow as pa
 from storage.clock import LANE_BITS
 from storage.core.checkpoint import decode_lane
 from storage.core.cut import Seqs, Span, is_void, lowest
-from storage.core.entries import Claim, Data, Entry, LaneEntry, LogIndex, Sidecar
+from storage.core.entries import Claim, Data, Entry, LaneEntry, LogIndex, Promise, Sidecar
 from storage.core.lane_state import LaneState
 from storage.core.names import Kind, LaneName, Path, parse_path, slot_path
 from storage.core.timeline import FileGroup, Lane, TableState
@@ -68,6 +68,7 @@ class LaneVerifier:
         self._held, self._findings = held, findings
         self._void: Sequence[Span] = table.state.void.get(lane.name, ()) if table.state is not None else ()
         self._batches: dict[str, int] = {}
+        self._promised: dict[int, Promise] = {}
         self._last_stamp = 0
         self.facts = LaneFacts(head=slots[-1] if slots else 0)
 
@@ -135,6 +136,7 @@ class LaneVerifier:
                 findings.error("S17", where, what, REPORT)
         if self._table.current and entry.table_rev <= self._table.head:  # else it knows of a restore that we do not
             self._check_batch(entry, where)
+            self._check_promises(entry, where)
             if self._held is not None and not is_void(self._void, entry.seq):
                 self._check_held(entry, self._held, where)
 
@@ -151,6 +153,20 @@ class LaneVerifier:
             what = f"{name} follows batch {last}: those in between are missing"
             self._findings.error("S6", where, what, "let the source send them again, as a new query")
         self._batches[entry.query_id] = max(entry.batch, last or 0)
+
+    def _check_promises(self, entry: Data, where: str) -> None:
+        """S23: what live entries promise never falls, nor does what they count."""
+        if is_void(self._void, entry.seq):
+            return
+        for group, before in self._promised.items():
+            now = entry.watermarks.get(group)
+            # JSON forms compare as the values do: integers, or ISO texts that differ in digits alone.
+            if now is None or now.value < before.value or now.late < before.late:
+                what = (
+                    f"it promises less of group {group} than an earlier commit: readers may take too much for complete"
+                )
+                self._findings.error("S23", where, what, REPORT)
+        self._promised = dict(entry.watermarks)
 
     def _check_held(self, entry: Data, held: Held, where: str) -> None:
         """S8: rows that readers take for merged are in a slice or fold."""

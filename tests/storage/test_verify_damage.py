@@ -60,6 +60,10 @@ def later(values: list[Any]) -> list[Any]:
     return [value if value is None else value + 1 for value in values]
 
 
+def promise(damage: Damage, seq: int, value: int) -> str:
+    return damage.edit(lane("orders", seq), lambda entry: entry.update(watermarks={"1": {"value": value, "late": 0}}))
+
+
 ENTRIES: dict[str, tuple[Do, list[str]]] = {
     "a flipped bit in a commit": (lambda d: d.flip(lane("orders", 5)), ["S1"]),
     "a flipped bit in a claim": (lambda d: d.flip(lane("orders", 4)), ["S1"]),
@@ -78,6 +82,8 @@ ENTRIES: dict[str, tuple[Do, list[str]]] = {
     "a commit of another stream": (lambda d: d.edit(lane("orders", 5), lambda e: e.update(stream="payments")), ["S5"]),
     "a batch twice": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(batch=2)), ["S6"]),
     "a batch that is skipped": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(batch=9)), ["S6"]),
+    "a promise that falls": (lambda d: (promise(d, 5, 10), promise(d, 6, 9))[1], ["S23"]),
+    "a promise that is forgotten": (lambda d: (promise(d, 5, 10), lane("orders", 6))[1], ["S23"]),
     "other rows than the files'": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(rows=9)), ["S7"]),
     "a log named by another slot": (renamed, ["S17"]),
     "a stamp that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(stamp=5)), ["S13"]),
