@@ -117,19 +117,27 @@ class PinnedSnapshot:
         """The file groups that there are to be read."""
         return base_slices(self.snapshot.state) if self.options.read_optimized else self.snapshot.slices
 
+    @cached_property
+    def files(self) -> list[FileSlice]:
+        """Those of them that are their base files, as they are."""
+        return [own for own in self.slices if not _is_merged(own)]
+
     def parts(self) -> Sequence[Part]:
         """Two scans where there is enough for each of them."""
-        files = [own for own in self.slices if not _is_merged(own)]
-        if self.options.require or not 0 < len(files) < len(self.slices):
+        if self.options.require or not 0 < len(self.files) < len(self.slices):
             return (Part.WHOLE,)
-        if sum(own.base_bytes for own in files) < MIX_MIN_BYTES:
+        if sum(own.base_bytes for own in self.files) < MIX_MIN_BYTES:
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
 
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
         """Filters that tasks apply themselves; none where Spark's own reader does better, over clean base files."""
-        if part is Part.FILES or self._scan([], filters, part).clean_files is not None:
-            return ()
+        if not self.options.require and part is not Part.REST and self.files:
+            if part is Part.FILES or len(self.files) == len(self.slices):
+                return ()
+            # What is merged may all be pruned away.
+            if self._scan([], filters, part).clean_files is not None:
+                return ()
         return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
