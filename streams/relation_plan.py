@@ -52,7 +52,7 @@ class Plan:
         parquet_files: Not None: these Parquet files as they are hold rows of the part only, and all of them that the
             filters want. Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used.
         row_count: Rows at most, if known; Spark chooses joins by it.
-        size_bytes: Bytes at most, if known; likewise.
+        size_bytes: Bytes of what is read with all of its columns, if known; likewise.
     """
 
     description: str

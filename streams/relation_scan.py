@@ -262,7 +262,11 @@ class PruningScanBuilder(_Called):
             return ParquetScan(self.jvm, self._parquet_scan(plan.parquet_files, schema), plan)
         read = task_reader(plan.read, to_arrow_schema(schema, timezone="UTC"))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
-        return TaskScan(self.jvm, inner, plan)
+        return TaskScan(self.jvm, inner, plan, self._share(schema))
+
+    def _share(self, schema: StructType) -> float:
+        """Of the table's bytes: by the width of columns, as Spark estimates it for its own files."""
+        return self.jvm.struct(schema).defaultSize() / self.jvm.struct(self._pin.state.schema()).defaultSize()
 
     def _parquet_scan(self, files: Sequence[ParquetFile], schema: StructType) -> Any:
         pushed = [
@@ -350,13 +354,17 @@ class _PlannedScan(_Called):
 class TaskScan(_PlannedScan):
     """Spark's scan of a Python data source, with the plan's statistics."""
 
+    def __init__(self, jvm: Jvm, inner: Any, plan: Plan, share: float) -> None:
+        super().__init__(jvm, inner, plan)
+        self._size_bytes = None if plan.size_bytes is None else max(1, int(plan.size_bytes * share))
+
     @_callback
     def estimateStatistics(self) -> ScanStatistics:  # noqa: N802
-        return ScanStatistics(self.jvm, self._plan)
+        return ScanStatistics(self.jvm, self._size_bytes, self._plan.row_count)
 
     @_callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
-        return self.jvm.optional_long(self._plan.size_bytes)
+        return self.jvm.optional_long(self._size_bytes)
 
 
 class ParquetScan(_PlannedScan):
@@ -385,17 +393,18 @@ class ParquetScan(_PlannedScan):
 class ScanStatistics(_Called):
     """What Spark chooses joins by. An unknown size counts as the session's default, which is never broadcast."""
 
-    def __init__(self, jvm: Jvm, plan: Plan) -> None:
+    def __init__(self, jvm: Jvm, size_bytes: int | None, row_count: int | None) -> None:
         super().__init__(jvm, f"weft statistics {next(_numbers)}")
-        self._plan = plan
+        self._size_bytes = size_bytes
+        self._row_count = row_count
 
     @_callback
     def sizeInBytes(self) -> Any:  # noqa: N802
-        return self.jvm.optional_long(self._plan.size_bytes)
+        return self.jvm.optional_long(self._size_bytes)
 
     @_callback
     def numRows(self) -> Any:  # noqa: N802
-        return self.jvm.optional_long(self._plan.row_count)
+        return self.jvm.optional_long(self._row_count)
 
     @_callback
     def columnStats(self) -> Any:  # noqa: N802

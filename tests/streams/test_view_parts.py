@@ -7,6 +7,7 @@ partition makes the file groups of this partition dirty.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,40 @@ def test_a_few_clean_bytes_are_not_worth_a_scan_of_their_own(spark: SparkSession
     mixed(Writing(table))
     with mock.patch.object(table_planner, "MIX_MIN_BYTES", 1 << 30):
         assert plan_text(spark.table(view)).count("BatchScan") == 1
+
+
+def read_and_skipped(frame: DataFrame) -> list[tuple[int, int]]:
+    """File groups per scan, as EXPLAIN tells them."""
+    text = plan_text(frame)
+    return [(int(read), int(skipped)) for read, skipped in re.findall(r"(\d+) file groups .*?, (\d+) skipped", text)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "native", "tasks"),
+    [
+        ("p = 0", (2, 2), (0, 2)),
+        ("p IN (1, 7)", (0, 4), (2, 0)),
+        ("p = 1 AND id = 7", (0, 4), (1, 1)),
+        ("p = 2 AND id = 7", (1, 3), (0, 2)),
+        ("p < 2 AND a > 5", (2, 2), (2, 0)),
+        ("a > 5", (4, 0), (2, 0)),
+    ],
+)
+def test_each_scan_skips_file_groups_that_cannot_match(
+    spark: SparkSession, table: Table, view: str, condition: str, native: tuple[int, int], tasks: tuple[int, int]
+) -> None:
+    mixed(Writing(table))
+    assert read_and_skipped(spark.sql(f"SELECT a, b FROM {view} WHERE {condition}")) == [native, tasks]
+    assert wrong_answers(spark, table, view, [f"SELECT a, b FROM {{}} WHERE {condition}"]) == []
+
+
+def test_one_scan_is_native_where_all_that_waits_is_skipped(spark: SparkSession, table: Table, view: str) -> None:
+    mixed(Writing(table))
+    with mock.patch.object(table_planner, "MIX_MIN_BYTES", 1 << 30):
+        for condition, native in (("p = 0", True), ("p = 1", False), ("p < 2", False), ("p = 2 AND b > 'b2'", True)):
+            frame = spark.sql(f"SELECT id, a FROM {view} WHERE {condition}")
+            assert reads_natively(frame) is native, condition
+            assert wrong_answers(spark, table, view, [f"SELECT id, a FROM {{}} WHERE {condition}"]) == []
 
 
 # Answers -------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -187,6 +188,21 @@ def test_explain_shows_the_description_of_the_plan(spark: SparkSession, files: F
     spark_utils: Any = spark._jvm
     formatted = spark_utils.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")
     assert "PushedFilters: [IsNotNull(small), EqualTo(small,3)]" in formatted
+
+
+@pytest.mark.parametrize(("columns", "broadcast"), [("v.id", True), ("v.*", False)])
+def test_a_few_columns_of_a_wide_table_are_as_small_as_they_are(
+    spark: SparkSession, files: Files, name: str, columns: str, *, broadcast: bool
+) -> None:
+    create_relation_view(spark, name, files)
+    plan = State.plan
+
+    def sized(state: State, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+        return replace(plan(state, columns, filters, part), size_bytes=20 << 20)  # twice what is broadcast
+
+    with mock.patch.object(State, "plan", sized):
+        text = plan_text(spark.sql(f"SELECT {columns} FROM range(1000000000) r JOIN {name} v ON r.id = v.id"))
+    assert ("BroadcastHashJoin" in text) is broadcast
 
 
 def test_a_small_known_size_makes_spark_broadcast_the_view(spark: SparkSession, files: Files, name: str) -> None:
