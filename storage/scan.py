@@ -35,6 +35,7 @@ from storage.projection import Projection
 from storage.pruning import Keys, RowGroups, narrowed
 
 RUN_BYTES: Final = 16 * 1024 * 1024  # stored bytes of file groups that are stitched at once: what is held in memory
+RUN_ROWS: Final = 64 * 1024  # and their rows, as in a row group: values that repeat are large in memory alone
 TASK_MIN_BYTES: Final = 4 * 1024 * 1024  # a smaller task costs more to start than to read
 
 
@@ -218,15 +219,14 @@ def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
     """
     runs: list[list[FileSlice]] = []
     for with_logs in (True, False):
-        filled = RUN_BYTES
+        size, rows = RUN_BYTES, RUN_ROWS
         for own in slices:
             if (len(own.rows) > 0) is with_logs:
-                size = own.base_bytes + own.log_bytes
-                if filled + size > RUN_BYTES:
+                size, rows = size + own.base_bytes + own.log_bytes, rows + own.stored_rows
+                if size > RUN_BYTES or rows > RUN_ROWS:
                     runs.append([])
-                    filled = 0
+                    size, rows = own.base_bytes + own.log_bytes, own.stored_rows
                 runs[-1].append(own)
-                filled += size
     return runs
 
 

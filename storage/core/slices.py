@@ -79,6 +79,12 @@ class FileSlice:
             return 0
         return sum(file.size for file in (self.slice.base, self.slice.shadow) if file)
 
+    @property
+    def stored_rows(self) -> int:
+        """Rows of base, shadow and pieces: no more can come of them."""
+        files = (self.slice.base, self.slice.shadow) if self.slice is not None else ()
+        return int(self.rows.sum()) + sum(file.rows for file in files if file)
+
 
 def plan_slices(state: TableState, files: Sequence[LiveFile], *, folds: bool = True) -> list[FileSlice]:
     """Every file group that has rows, in order of file group.

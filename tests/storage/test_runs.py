@@ -74,3 +74,16 @@ def test_pieces_that_follow_each_other_are_one_and_others_are_not(table: Table) 
     assert parts.rows.sum() == sum(own.rows.sum() for own in slices[::2])
     keys = pa.array([row[0] for row in contents(table, ["id"])][::7])
     assert sorted(table.get(keys.to_pylist(), ["id"])["id"].to_pylist()) == sorted(keys.to_pylist())
+
+
+def test_few_bytes_of_many_rows_are_not_held_at_once() -> None:
+    """Values that repeat are small in files alone."""
+    table = Table.create(new_uri(), {**SHOP, "buckets": 16})
+    append(table, orders(*range(120_000)))
+    logs = [len(batch) for batch in table.snapshot().to_reader(["status"])]
+    table.compact()
+    base = [len(batch) for batch in table.snapshot().to_reader(["status"])]
+    for sizes in (logs, base):
+        assert sum(sizes) == 120_000
+        assert 2 <= len(sizes) <= 4
+        assert max(sizes) <= scan.RUN_ROWS
