@@ -42,7 +42,9 @@ def choose_encodings(rows: pa.Table) -> Encodings:
             other[name] = "DELTA_BINARY_PACKED"
         elif pa.types.is_floating(column.type):
             other[name] = "BYTE_STREAM_SPLIT"
-    return Encodings(repeated, other)
+    # Parquet is told by path, and a part of a struct can have the path of a column whose name has a dot.
+    taken = set(repeated)
+    return Encodings(repeated, {path: encoding for path, encoding in other.items() if path not in taken})
 
 
 def _is_whole_number(arrow_type: pa.DataType) -> bool:

@@ -83,3 +83,16 @@ def test_values_that_repeat_get_a_dictionary(rows: int) -> None:
     if rows == ROWS:
         assert "RLE_DICTIONARY" in encodings(parquet)["whole"]
         assert "RLE_DICTIONARY" in encodings(parquet)["text"]
+
+
+@pytest.mark.parametrize("name", ["s.x", "l.list.element", "m.key_value.value"])
+def test_a_column_may_be_called_like_the_path_to_a_part_of_another(name: str) -> None:
+    rows = pa.table(
+        {
+            "s": pa.array([{"x": f"t{i}"} for i in range(ROWS)]),
+            "l": pa.array([[f"t{i}"] for i in range(ROWS)]),
+            "m": pa.array([[("a", f"t{i}")] for i in range(ROWS)], pa.map_(pa.string(), pa.string())),
+            name: DISTINCT["whole"],
+        }
+    )
+    assert written(rows).read().equals(rows)
