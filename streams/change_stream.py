@@ -1,7 +1,8 @@
 """Changes of a table as a stream or a batch: ``format("weft")`` with option ``starting``, or ``changes_since``.
 
 Spark asks a Python source for its columns before it says whether it will stream, so an option says it: a stream begins
-at ``starting``, a batch of changes at ``changes_since``. Options, columns and errors are those of `Table.changes`.
+at ``starting`` (``earliest`` if it is left out, see `mark_streams`), a batch of changes at ``changes_since``. Options,
+columns and errors are those of `Table.changes`.
 
 The offset of a query is a cut, kept in its checkpoint: cuts never change, so a batch that is planned again after a
 restart has the very same rows (S9, S21). A new query begins with the empty offset, which Spark does not write down,
@@ -16,6 +17,7 @@ A query keeps the columns it began with. Columns that are added later are seen, 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -24,6 +26,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from storage import Table
@@ -34,6 +37,8 @@ from streams.read_options import parse_as_of
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+SOURCE: Final = "weft"
+_MARK: Final = "weft_streams"
 Json = dict[str, Any]
 Point = dt.datetime | str
 
@@ -77,8 +82,11 @@ class ChangeOptions(BaseModel):
             InvalidInput: One is unknown, or its value is not what it takes, or they contradict each other.
         """
         known = {name.lower(): value for name, value in given.items() if name.lower() != "path"}
+        streams = known.pop(_MARK, None) is not None
         if "starting" not in known and "changes_since" not in known:
-            return None
+            if not streams:
+                return None
+            known["starting"] = EARLIEST
         try:
             options = cls.model_validate(known)
         except ValidationError as error:
@@ -94,6 +102,24 @@ class ChangeOptions(BaseModel):
                 hint="readStream takes starting, read takes changes_since",
             )
         return options
+
+
+def mark_streams() -> None:
+    """Let ``spark.readStream.format("weft")`` say that it is a stream: an option that no user has to give.
+
+    Nothing else tells a source before it has to name its columns, and those of a stream are more than those of a batch.
+    """
+    plain = DataStreamReader.format
+    if hasattr(plain, _MARK):
+        return
+
+    @functools.wraps(plain)
+    def marked(self: DataStreamReader, source: str) -> DataStreamReader:
+        reader = plain(self, source)
+        return reader.option(_MARK, value=True) if source.lower() == SOURCE else reader
+
+    setattr(marked, _MARK, True)
+    DataStreamReader.format = marked  # type: ignore[method-assign]
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:

@@ -19,7 +19,14 @@ from pyspark.sql.types import StructType
 from storage import Snapshot, Table
 from storage.errors import InvalidInput
 from storage.scan import ReadTask, Scan
-from streams.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
+from streams.change_stream import (
+    SOURCE,
+    ChangeBatchReader,
+    ChangeOptions,
+    ChangeStreamReader,
+    change_schema,
+    mark_streams,
+)
 from streams.read_options import ReadOptions
 
 _PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
@@ -32,6 +39,7 @@ def register(spark: SparkSession) -> None:
     `streams.change_stream.ChangeOptions`. In SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``.
     """
     spark.dataSource.register(WeftSource)
+    mark_streams()
 
 
 class WeftSource(DataSource):
@@ -41,7 +49,7 @@ class WeftSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return "weft"
+        return SOURCE
 
     def schema(self) -> StructType:
         changes = ChangeOptions.of(self.options)

@@ -97,6 +97,17 @@ def cut(table: Table) -> str:
     return str(table.snapshot().cut)
 
 
+def test_a_stream_that_names_no_beginning_begins_at_the_first(
+    spark: SparkSession, table: Table, consumer: Make
+) -> None:
+    mine = consumer()
+    del mine.options["starting"]
+    assert mine.run().rows == [told(table, None, cut(table))]
+    latest = spark.readStream.option("starting", "latest").format("weft").load(table.uri)
+    assert latest.columns == [*table.schema.arrow.names, "_change", "_changed_groups"]
+    assert spark.read.format("weft").load(table.uri).columns == table.schema.arrow.names
+
+
 def test_every_batch_is_what_the_table_tells_of_its_range(table: Table, consumer: Make) -> None:
     mine = consumer(before="true")
     mine.run()
@@ -305,9 +316,11 @@ def test_what_is_asked_wrongly_is_refused(spark: SparkSession, table: Table, con
         with pytest.raises(InvalidInput, match=message):
             ChangeOptions.of({"path": table.uri, **options})
     assert ChangeOptions.of({"path": table.uri, "as_of": "x"}) is None
-    plain = spark.readStream.format("weft").load(table.uri).writeStream.format("noop")
+    wrong = (
+        spark.readStream.option("changes_since", "earliest").format("weft").load(table.uri).writeStream.format("noop")
+    )
     with pytest.raises(StreamingQueryException, match="needs option 'starting'"):
-        plain.trigger(availableNow=True).start().awaitTermination(END_S)
+        wrong.trigger(availableNow=True).start().awaitTermination(END_S)
     with pytest.raises(AnalysisException, match="'starting' is for streams"):
         spark.read.format("weft").option("starting", "latest").load(table.uri).collect()
     with pytest.raises(StreamingQueryException, match="no savepoint 'nowhere'"):
