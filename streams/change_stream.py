@@ -16,7 +16,6 @@ A query keeps the columns it began with. Columns that are added later are seen, 
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -33,21 +32,20 @@ from storage import Table
 from storage.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
 from storage.core.changes import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
 from storage.errors import InvalidInput
-from streams.read_options import parse_as_of
+from streams.points import Point, parse_point
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 SOURCE: Final = "weft"
 _MARK: Final = "weft_streams"
 Json = dict[str, Any]
-Point = dt.datetime | str
 
 
 def _names(given: Any) -> Any:
     return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
 
 
-_Point = Annotated[Point | None, BeforeValidator(parse_as_of)]
+_Point = Annotated[Point | None, BeforeValidator(parse_point)]
 _Names = Annotated[tuple[str, ...] | None, BeforeValidator(_names)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from streams.cli_common import Json, Target, console, errors, open_table, telling, usage
-from streams.read_options import parse_as_of
+from streams.points import parse_point
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ def changes(
     from streams.show import json_value
 
     with usage():
-        first, last = (None if since == EARLIEST else parse_as_of(since)), parse_as_of(until)
+        first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
     with telling():
         table = open_table(target)
         end = table.snapshot(last).cut

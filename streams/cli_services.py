@@ -17,33 +17,12 @@ import typer
 from storage.errors import InvalidInput
 from streams.cli_common import FAILED, Json, Target, errors, open_table, telling, usage
 from streams.pipeline_file import parse_duration
+from streams.points import parse_moment, parse_point
 
 services = typer.Typer()
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
-
-
-def _moment(text: str) -> dt.datetime:
-    """A time of the command line.
-
-    Raises:
-        InvalidInput: It is none, or has no zone.
-    """
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is not a time", hint="for example 2026-11-20T10:30:00Z") from None
-    if moment.tzinfo is None:
-        raise InvalidInput(f"the time {text!r} has no zone", hint=f"for example {text}Z, or {text}+01:00")
-    return moment
-
-
-def _point(text: str | None) -> dt.datetime | str | None:
-    """A time where it looks like one, else the name of a savepoint, or a cut."""
-    if text is None:
-        return None
-    return _moment(text) if text[:4].isdigit() and text[4:5] == "-" else text
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -121,7 +100,7 @@ def savepoint(
             table.release_savepoint(name)
             _tell({"released": name}, f"savepoint {name} is released", as_json=as_json)
         else:
-            made_now = table.savepoint(name, _point(as_of), note)
+            made_now = table.savepoint(name, parse_point(as_of), note)
             _tell(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
 
 
@@ -134,7 +113,7 @@ def restore(
 ) -> None:
     """Make a table what it was. Every writer is fenced; what came later means nothing any more."""
     with usage():
-        point = _point(to)
+        point = parse_point(to)
     assert point is not None
     with telling():
         table = open_table(target)
@@ -156,7 +135,7 @@ def undo(
 ) -> None:
     """Take back what one stream has committed since a time; other streams and their writers are not touched."""
     with usage():
-        moment = _moment(since)
+        moment = parse_moment(since)
     with telling():
         table = open_table(target)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)

@@ -13,32 +13,10 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from storage import Snapshot, Table
-from storage.core.cut import PREFIX
 from storage.errors import InvalidInput
+from streams.points import Point, parse_point
 
-AsOf = dt.datetime | str
 Through = int | dt.datetime | dt.date | str
-
-
-def parse_as_of(given: Any) -> Any:
-    """A time, or the name of a savepoint, or a cut. No name has a colon, and a time is not taken without one.
-
-    Raises:
-        InvalidInput: It is not a time, but can be nothing else; or it has no zone.
-        ValueError: It is no such thing at all.
-    """
-    moment = given
-    if isinstance(given, str) and ":" in given and not given.startswith(PREFIX):
-        try:
-            moment = dt.datetime.fromisoformat(given)
-        except ValueError:
-            raise InvalidInput(f"as_of {given!r} is not a time", hint="for example 2026-11-20T10:30:00Z") from None
-    if not isinstance(moment, str | dt.datetime | None):
-        raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - what pydantic takes for a wrong value
-    if isinstance(moment, dt.datetime) and moment.tzinfo is None:
-        text = moment.isoformat()
-        raise InvalidInput(f"as_of {text!r} has no zone", hint=f"for example {text}Z, or {text}+01:00")
-    return moment
 
 
 def _names(given: Any) -> Any:
@@ -61,7 +39,7 @@ class ReadOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    as_of: Annotated[AsOf | None, BeforeValidator(parse_as_of)] = None
+    as_of: Annotated[Point | None, BeforeValidator(parse_point)] = None
     require: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     read_optimized: bool = False
     complete_through: Through | None = None

@@ -13,7 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from storage import Table
-from streams.read_options import AsOf, ReadOptions, Through
+from streams.points import Point
+from streams.read_options import ReadOptions, Through
 from streams.relation import create_relation_view, relation_dataframe
 from streams.table_planner import FixedPlanner, ScanFacts, TablePlanner
 
@@ -23,7 +24,7 @@ def create_view(
     uri: str | Path,
     name: str,
     *,
-    as_of: AsOf | None = None,
+    as_of: Point | None = None,
     require: Sequence[str] | None = None,
     read_optimized: bool = False,
     complete_through: Through | None = None,
@@ -60,7 +61,7 @@ def snapshot(
     spark: SparkSession,
     uri: str | Path,
     *,
-    as_of: AsOf | None = None,
+    as_of: Point | None = None,
     require: Sequence[str] | None = None,
     read_optimized: bool = False,
     complete_through: Through | None = None,

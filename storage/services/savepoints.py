@@ -76,7 +76,7 @@ def find_savepoint(state: TableState, name: str) -> Cut:
         known = f"savepoints: {', '.join(state.savepoints)}" if state.savepoints else "it has none"
         raise NotFound(
             f"the table has no savepoint {name!r}",
-            hint=f"{known}; or give a time, or a cut such as cut:1:7:orders=12",
+            hint=f"{known}; or give a time such as 2026-11-20T10:30:00Z, or a cut such as cut:1:7:orders=12",
         )
     return kept.at
 

@@ -69,7 +69,12 @@ def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> 
 
 @pytest.mark.parametrize(
     ("to", "code", "message"),
-    [("nothing", 1, "no savepoint 'nothing'"), ("2026-11-20", 2, "has no zone"), ("2026-99-20", 2, "not a time")],
+    [
+        ("nothing", 1, "no savepoint 'nothing'"),
+        ("2026-11-20", 1, "no savepoint '2026-11-20'"),  # a time has hours
+        ("2026-11-20T10:30", 2, "has no zone"),
+        ("2026-99-20T10:30", 2, "not a time"),
+    ],
 )
 def test_restore_to_what_is_not_there_is_refused(table: Table, to: str, code: int, message: str) -> None:
     result = weft("restore", table.uri, to, "--yes")

@@ -20,7 +20,8 @@ import streams
 from storage import Table
 from storage.errors import InvalidInput, NotComplete, NotFound
 from streams.cli import app
-from streams.read_options import ReadOptions, parse_as_of
+from streams.points import parse_point
+from streams.read_options import ReadOptions
 
 CONFIG: dict[str, Any] = {
     "key": ["p", "id"],
@@ -83,7 +84,7 @@ def test_options_are_text_or_values() -> None:
 
 @pytest.mark.parametrize("name", ["before-fix", "2026-11-20", "20261120T103000", "cut:1:4:sa=3"])
 def test_what_is_no_time_is_a_name_or_a_cut(name: str) -> None:
-    assert parse_as_of(name) == name
+    assert parse_point(name) == name
 
 
 @pytest.mark.parametrize(
