@@ -86,18 +86,40 @@ def _refuse(row: tuple[Any, ...]) -> Never:
     raise ValueError(f"{row!r} has {len(row)} values")
 
 
-def may_match(schema: TableSchema, group: FileGroup, predicate: Node | None, wanted: Keys | None) -> bool:
-    """Whether a file group can have rows of the answer."""
+def matching(
+    schema: TableSchema, slices: Sequence[FileSlice], predicate: Node | None, wanted: Keys | None
+) -> list[FileSlice]:
+    """The file groups that can have rows of the answer."""
     if wanted is not None:
-        return group in wanted
+        return [own for own in slices if own.group in wanted]
     if predicate is None or not schema.partition_by:
-        return True
-    folders = dict(zip(schema.partition_by, group.partition.split("/"), strict=True))
-    for name, folder in folders.items():
+        return list(slices)
+    named = _folders_in(schema, predicate)
+    partitions = {own.group.partition for own in slices}
+    kept = {partition for partition in partitions if _partition_may_match(schema, partition, predicate, named)}
+    return [own for own in slices if own.group.partition in kept]
+
+
+def _folders_in(schema: TableSchema, predicate: Node) -> Mapping[str, frozenset[str]]:
+    """Per partition column the folders of the values that a filter names; without those of which there can be others.
+
+    Once a read: a filter may name many values, and there may be many partitions.
+    """
+    result = {}
+    for name in schema.partition_by:
         arrow_type = schema.column_by_name[name].type
         values = possible_values(predicate, name, arrow_type)
-        if values is not None and all(_folder(name, value, arrow_type) != folder for value in values):
-            return False
+        if values is not None:
+            result[name] = frozenset(_folder(name, value, arrow_type) for value in values)
+    return result
+
+
+def _partition_may_match(
+    schema: TableSchema, partition: str, predicate: Node, named: Mapping[str, frozenset[str]]
+) -> bool:
+    folders = dict(zip(schema.partition_by, partition.split("/"), strict=True))
+    if any(folders[name] not in found for name, found in named.items()):
+        return False
     return may_hold(
         predicate,
         lambda name: _value_of_folder(folders[name], schema.column_by_name[name].type) if name in folders else None,

@@ -22,7 +22,7 @@ from storage.core.watermarks import Value, Watermarks
 from storage.expiry import reading
 from storage.pins import DEFAULT_PIN, pin, unpin
 from storage.projection import make_projection
-from storage.pruning import KeyRows, Keys, key_table, keys_in, may_match
+from storage.pruning import KeyRows, Keys, key_table, keys_in, matching
 from storage.read_optimized import ReadOptimized, base_slices
 from storage.scan import Scan, make_tasks
 from storage.timeline import Timeline, check_promised
@@ -161,7 +161,7 @@ class Snapshot:
         projection = make_projection(schema, columns, filter, require, arrivals=arrivals)
         wanted = keys if keys is not None else keys_in(schema, projection.predicate)
         there, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
-        slices = [own for own in there if may_match(schema, own.group, projection.predicate, wanted)]
+        slices = matching(schema, there, projection.predicate, wanted)
         return Scan(
             store=self._timeline.store,
             schema=schema,

@@ -17,8 +17,8 @@ READ_MUTANTS = {
     ),
     "of two conditions either of which will do one is forgotten": Mutant(
         "core/predicate.py",
-        "return None if one is None or other is None else one | other",
-        "return one if other is None else other if one is None else one | other",
+        "            return None\n        found |= part",
+        "            continue\n        found |= part",
         (PREDICATE, "-k", "column_can_have"),
     ),
     "a value rounded is taken for the value": Mutant(

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+MAX_DEPTH: Final = 50  # of a tree: what is asked of it recurses
 _AND: Final = frozenset({"and", "and_kleene"})
 _OR: Final = frozenset({"or", "or_kleene"})
 _MIRRORED: Final = {
@@ -57,12 +59,34 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueSet:
+    """The set of ``is_in``.
+
+    Attributes:
+        type: Of its values.
+        values: Distinct, in order, without NULL.
+        has_null: Whether NULL is among them.
+    """
+
+    type: pa.DataType
+    values: tuple[Any, ...]
+    has_null: bool
+
+    @classmethod
+    def of(cls, array: pa.Array) -> ValueSet:
+        return cls(array.type, tuple(sorted(set(array.drop_null().to_pylist()))), array.null_count > 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """A function of its arguments. Of options only the set of ``is_in`` is kept."""
+    """A function of its arguments. Of options only the set of ``is_in`` is kept.
+
+    An AND of an AND is one of all their arguments, and so is an OR of an OR: chains of many are common.
+    """
 
     function: str
     arguments: tuple[Node, ...]
-    values: pa.Array | None = None
+    values: ValueSet | None = None
 
 
 Node: TypeAlias = Column | Literal | Call
@@ -99,45 +123,61 @@ def parse(expression: pc.Expression) -> Node | None:
     try:
         _, (buffer, *_) = expression.__reduce__()
         reader = pa.ipc.open_file(buffer)
-        return _Parser(_metadata(reader.schema), reader.get_batch(0)).node()
-    except (pa.ArrowException, LookupError, TypeError, ValueError, StopIteration, struct.error):
-        return None
+        return _read(_metadata(reader.schema), reader.get_batch(0))
+    except (pa.ArrowException, LookupError, OverflowError, StopIteration, TypeError, ValueError, struct.error):
+        return None  # OverflowError: a moment that Python's calendar does not reach
 
 
-class _Parser:
-    """Reads the serialised form: a call is ``call f``, its arguments, ``end f``."""
+@dataclass(slots=True)
+class _Open:
+    """A call of which some arguments are read."""
 
-    def __init__(self, words: Iterable[tuple[str, str]], literals: pa.RecordBatch) -> None:
-        self._words, self._literals = iter(words), literals
+    function: str
+    arguments: list[Node] = field(default_factory=list)
+    values: ValueSet | None = None
+    depth: int = 1
 
-    def node(self) -> Node:
-        return self._node(*next(self._words))
+    def add(self, node: Node, depth: int) -> None:
+        """Append an argument, which is a tree of this depth."""
+        if depth > MAX_DEPTH:
+            raise ValueError(self.function)
+        self.arguments.append(node)
+        self.depth = max(self.depth, depth + 1)
 
-    def _node(self, kind: str, word: str) -> Node:
-        match kind:
-            case "literal":
-                column = self._literals.column(int(word))
-                return Literal(column[0].as_py(), column.type)
-            case "field_ref":
-                return Column(word)
-            case "nested_field_ref":
-                path = [next(self._words)[1] for _ in range(int(word))]
-                return Column(path[0], nested=True)
-            case "call":
-                return self._call(word)
-        raise ValueError(kind)
+    def absorb(self, inner: _Open) -> None:
+        """Append a call."""
+        if inner.function == self.function and self.function in _AND | _OR:
+            self.arguments += inner.arguments
+            self.depth = max(self.depth, inner.depth)
+        else:
+            self.add(Call(inner.function, tuple(inner.arguments), inner.values), inner.depth)
 
-    def _call(self, function: str) -> Node:
-        arguments: list[Node] = []
-        values: pa.Array | None = None
-        for kind, word in self._words:
-            if kind == "end":
-                return Call(function, tuple(arguments), values)
-            if kind != "options":
-                arguments.append(self._node(kind, word))
-            elif function == "is_in":
-                values = self._literals.column(int(word))[0]["value_set"].values
-        raise ValueError(function)
+
+def _read(words: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> Node:
+    """The serialised form: a call is ``call f``, its arguments, ``end f``. Not recursive: chains are deep here."""
+    root = _Open("")
+    calls = [root]
+    for kind, word in words:
+        if kind == "call":
+            calls.append(_Open(word))
+        elif kind == "end":
+            inner = calls.pop()
+            calls[-1].absorb(inner)
+        elif kind == "options":
+            if calls[-1].function == "is_in":
+                calls[-1].values = ValueSet.of(literals.column(int(word))[0]["value_set"].values)
+        elif kind == "literal":
+            column = literals.column(int(word))
+            calls[-1].add(Literal(column[0].as_py(), column.type), 0)
+        elif kind == "field_ref":
+            calls[-1].add(Column(word), 0)
+        elif kind == "nested_field_ref":
+            path = [next(words)[1] for _ in range(int(word))]
+            calls[-1].add(Column(path[0], nested=True), 0)
+        else:
+            raise ValueError(kind)
+    (node,) = root.arguments
+    return node
 
 
 def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
@@ -188,16 +228,16 @@ def possible_values(node: Node, column: str, arrow_type: pa.DataType) -> frozens
         case Call(function, arguments) if function in _AND:
             return reduce(_both, (possible_values(one, column, arrow_type) for one in arguments))
         case Call(function, arguments) if function in _OR:
-            return reduce(_either, (possible_values(one, column, arrow_type) for one in arguments))
+            return _either(possible_values(one, column, arrow_type) for one in arguments)
         case Call("if_else", (condition, first, second)):
             chosen = (possible_values(one, column, arrow_type) for one in (condition, first))
-            return _either(reduce(_both, chosen), possible_values(second, column, arrow_type))
+            return _either([reduce(_both, chosen), possible_values(second, column, arrow_type)])
         case Call("equal", (Column(name, False), Literal() as literal)) if name == column:
             return _exact([literal.value], literal.type, arrow_type)
         case Call("equal", (Literal() as literal, Column(name, False))) if name == column:
             return _exact([literal.value], literal.type, arrow_type)
         case Call("is_in", (Column(name, False),), values) if name == column and values is not None:
-            return _exact(values.to_pylist(), values.type, arrow_type)
+            return _exact(values.values, values.type, arrow_type)
     return None
 
 
@@ -207,14 +247,21 @@ def _both(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset
     return one & other
 
 
-def _either(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset[Any] | None:
-    return None if one is None or other is None else one | other
+def _either(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
+    found: set[Any] = set()
+    for part in parts:
+        if part is None:
+            return None
+        found |= part
+    return frozenset(found)
 
 
 def _exact(values: Iterable[Any], given: pa.DataType, wanted: pa.DataType) -> frozenset[Any] | None:
     """Values that a column of type ``wanted`` can have, of those it is compared with; None where that is not plain."""
     if not _same_kind(given, wanted):
         return None
+    if given == wanted:
+        return frozenset(value for value in values if value is not None)
     found = set()
     for value in values:
         try:
@@ -292,11 +339,12 @@ def _may_compare(function: str, found: ColumnRange | None, literal: Literal) -> 
             return bool(found.largest >= value)
 
 
-def _may_be_in(found: ColumnRange | None, values: pa.Array) -> bool:
-    if found is None or _is_floating(found) or not _same_kind(values.type, found.type):
+def _may_be_in(found: ColumnRange | None, wanted: ValueSet) -> bool:
+    if found is None or _is_floating(found) or not _same_kind(wanted.type, found.type):
         return True
-    if values.null_count and found.nulls != 0:
+    if wanted.has_null and found.nulls != 0:
         return True  # NULL may be in a set
     if found.least is None:
         return not found.all_null
-    return any(found.least <= value <= found.largest for value in values.to_pylist() if value is not None)
+    first = bisect_left(wanted.values, found.least)
+    return first < len(wanted.values) and bool(wanted.values[first] <= found.largest)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table, base_file
+from storage import Table, base_file, pruning
 from storage.errors import InvalidInput, NotFound
 from storage.log_file import read_blocks
 from tests.storage.predicates import predicates
@@ -207,6 +209,30 @@ def test_partitions_are_pruned_by_values_and_by_ranges() -> None:
     check(pc.field("shop") < "a", 24)  # neither the folder of "" nor that of "d~e" tells
     check((pc.field("shop") == "a") & (pc.field("day") == days[0]) & (pc.field("id") == 7), 1)
     check(pc.field("day") > days[2], 0)
+
+
+def test_many_values_of_partitions_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.create(new_uri(), PARTITIONED)
+    with table.writer("s") as writer:
+        day = pa.array(range(50), pa.int32()).cast(pa.date32())
+        writer.append(pa.table({"day": day, "shop": ["a"] * 50, "id": range(50), "v": range(50)}))
+    seen = Counter[str]()
+    folder = pruning._folder
+
+    def count(name: str, value: Any, arrow_type: pa.DataType) -> str:
+        seen[name] += 1
+        return folder(name, value, arrow_type)
+
+    monkeypatch.setattr(pruning, "_folder", count)
+    wanted = pa.array(range(49, 149), pa.int32()).cast(pa.date32())
+    assert table.snapshot().scan(filter=pc.field("day").isin(wanted)).skipped == 49
+    assert seen == {"day": 100}
+
+
+def test_a_chain_of_many_conditions_is_read_as_any_other(shop: Table, reads: Reads) -> None:
+    chain = reduce(or_, [pc.field("id") == number for number in range(0, 2000, 2)])
+    assert shop.snapshot().to_arrow(["id"], filter=chain).num_rows == 1000
+    assert reads.row_groups <= 24
 
 
 @given(st.data())

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage.core.predicate import Call, Column, ColumnRange, Literal, columns_of, may_hold, parse, possible_values
+from storage.core.predicate import (
+    MAX_DEPTH,
+    Call,
+    Column,
+    ColumnRange,
+    Literal,
+    columns_of,
+    may_hold,
+    parse,
+    possible_values,
+)
 
 A, B = pc.field("a"), pc.field("b")
 NAMES = ["a", "a b", "it's", 'say "x"', "line\nbreak", "call", "é", "a.b", "x: 'y'", ""]
@@ -35,6 +48,41 @@ def test_columns_are_all_those_that_it_looks_at() -> None:
 def test_an_expression_in_another_form_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.core.predicate._metadata", lambda _: iter([("novelty", "1")]))
     assert parse(A == 1) is None
+
+
+def test_long_chains_are_one_condition_of_many() -> None:
+    ones = [pc.equal(A, number) for number in range(2000)]
+    for chain in (reduce(or_, ones), reduce(lambda one, other: other | one, ones), ~~reduce(or_, ones)):
+        node = parse(chain)
+        assert node is not None
+        assert columns_of(node) == {"a"}
+        assert may_hold(node, {"a": INTS}.get)
+    assert possible_values(parse(reduce(or_, ones)), "a", pa.int64()) == set(range(2000))  # type: ignore[arg-type]
+    assert parse(reduce(and_, [A == 1, B == 2, A < 3])) == parse((A == 1) & ((B == 2) & (A < 3)))
+    assert parse((A == 1) & ((B == 2) | (A < 3))) != parse((A == 1) & (B == 2) & (A < 3))
+
+
+def test_deep_trees_are_not_read() -> None:
+    def sums(count: int) -> pc.Expression:
+        return reduce(pc.add, [A] * count) == 1
+
+    assert parse(sums(MAX_DEPTH)) is not None
+    assert parse(sums(MAX_DEPTH + 1)) is None
+    assert parse(sums(2000)) is None
+
+
+@pytest.mark.parametrize(
+    "far",
+    [
+        pa.scalar(2**62, pa.timestamp("us", "UTC")),
+        pa.scalar(2**30, pa.date32()),
+        pa.scalar(dt.datetime(9999, 12, 31, 23, 30, tzinfo=dt.UTC), pa.timestamp("us", "Europe/Berlin")),
+    ],
+    ids=["timestamp", "date", "zone"],
+)
+def test_moments_beyond_the_calendar_of_python_are_not_read(far: pa.Scalar) -> None:
+    assert parse(pc.less(A, far)) is None
+    assert parse(A.isin(pa.array([far]))) is None
 
 
 @pytest.mark.parametrize(
@@ -109,6 +157,10 @@ NULL = pc.scalar(pa.scalar(None, pa.int64()))
         (A.isin([1, None]), SOME, True),
         (A.isin([1, None]), NULLS, True),
         (A.isin([1]), NULLS, False),
+        (A.isin([30, 1, 20]), INTS, True),
+        (A.isin([30, 1, 10]), INTS, True),
+        (A.isin([30, 1]), INTS, False),
+        (A.isin(pa.array([], pa.int64())), INTS, False),
         ((A == 9) | (B == 1), INTS, True),
         ((A == 9) & (B == 1), INTS, False),
         (pc.if_else(A == 9, B == 1, pa.scalar(None, pa.bool_())), INTS, False),
