@@ -38,6 +38,7 @@ from storage.snapshot import Snapshot
 from storage.timeline import Timeline
 
 TASK_BYTES: Final = 32 * 1024 * 1024  # stored bytes read by a task: it holds the earlier rows of its keys in memory
+TASK_ROWS: Final = 512 * 1024  # and stored rows: values that repeat are large in memory alone
 WINDOW: Final = 64  # entries of a lane that one round trip brings anyway; claims among the commits are few
 _ANEW: Final = "read the snapshot anew (since=None; as a stream: with a new checkpoint)"
 _EXPIRED: Final = (
@@ -204,9 +205,16 @@ class _Work:
     touched: FileSlice | None
 
     @property
+    def parts(self) -> list[FileSlice]:
+        return [own for own in (self.before, self.after, self.touched) if own is not None]
+
+    @property
     def bytes(self) -> int:
-        parts = [own for own in (self.before, self.after, self.touched) if own is not None]
-        return sum(own.log_bytes + own.base_bytes for own in parts)
+        return sum(own.log_bytes + own.base_bytes for own in self.parts)
+
+    @property
+    def rows(self) -> int:
+        return sum(own.stored_rows for own in self.parts)
 
 
 def _pieces(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
@@ -243,17 +251,17 @@ def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
 
 
 def _runs(work: Sequence[_Work]) -> list[list[_Work]]:
-    """Neighbours of about `TASK_BYTES`; where keys are known and where not, apart."""
+    """Neighbours of about `TASK_BYTES` and `TASK_ROWS`; where keys are known and where not, apart."""
     runs: list[list[_Work]] = []
     for known in (True, False):
-        filled = TASK_BYTES
+        size, rows = TASK_BYTES, TASK_ROWS
         for item in work:
             if (item.touched is not None) is known:
-                if filled + item.bytes > TASK_BYTES:
+                size, rows = size + item.bytes, rows + item.rows
+                if size > TASK_BYTES or rows > TASK_ROWS:
                     runs.append([])
-                    filled = 0
+                    size, rows = item.bytes, item.rows
                 runs[-1].append(item)
-                filled += item.bytes
     return runs
 
 

@@ -440,3 +440,19 @@ def steps(table: Table, since: str, end: str, commits: int) -> Any:
         yield set(told(table, since, until))
         since = until
     raise AssertionError(since)
+
+
+def test_tasks_are_bounded_in_rows_as_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that repeat are small in files alone."""
+    table = Table.create(new_uri(), {**SHOP, "buckets": 16})
+    append(table, orders(*range(400)))
+    since = table.snapshot()
+    append(table, orders(*range(400), status="sent", ts=2))
+
+    def scan() -> changes_room.ChangeScan:
+        return changes_room.scan_changes(since, table.snapshot(), None, None, before=True)
+
+    assert len(scan().tasks) == 1
+    monkeypatch.setattr(changes_room, "TASK_ROWS", 400)
+    assert len(scan().tasks) >= 4
+    assert sum(batch.num_rows for batch in scan().to_reader()) == 400
