@@ -67,11 +67,11 @@ def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:
     types = [schema.column_by_name[name].type for name in schema.key]
     try:
         if isinstance(given, pa.Table | pa.RecordBatch):
-            columns = [given.column(name).cast(own) for name, own in zip(schema.key, types, strict=True)]
+            columns = [_cast(given.column(name), own) for name, own in zip(schema.key, types, strict=True)]
         else:
-            rows = [own if isinstance(own, tuple) else (own,) for own in given]
+            rows = [own if isinstance(own, tuple) else (own,) for own in _listed(given)]
             columns = [
-                pa.array([row[i] for row in rows if len(row) == len(types) or _refuse(row)]).cast(own)
+                _cast(pa.array([row[i] for row in rows if len(row) == len(types) or _refuse(row)]), own)
                 for i, own in enumerate(types)
             ]
     except (pa.ArrowException, KeyError, TypeError, OverflowError, ValueError) as error:
@@ -80,6 +80,26 @@ def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:
     if any(column.null_count for column in columns):
         raise InvalidInput("a key has a NULL", hint="no row has such a key: leave it out")
     return pa.table(columns, names=list(schema.key))
+
+
+def _cast(given: pa.Array | pa.ChunkedArray, own: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Arrow would also read numbers from texts, and write numbers and truths as such: keys of other types."""
+    kind = given.type.value_type if pa.types.is_dictionary(given.type) else given.type
+    if not pa.types.is_null(kind) and (pa.types.is_boolean(kind) or _is_text(kind) != _is_text(own)):
+        raise TypeError(f"{kind} was given for {own}")
+    return given.cast(own)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    binaries = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return any(is_kind(kind) for is_kind in (*texts, *binaries))
+
+
+def _listed(given: Iterable[Any]) -> Iterable[Any]:
+    if isinstance(given, str | bytes | Mapping):  # of which the characters or names would be looked for
+        raise TypeError(f"a {type(given).__name__} is not a list of keys")
+    return given
 
 
 def _refuse(row: tuple[Any, ...]) -> Never:

@@ -172,12 +172,30 @@ def test_get_sees_the_snapshot_that_is_asked_for(shop: Table) -> None:
         ([(1, 2)], "2 values"),
         (pa.table({"no": [1]}), "no keys"),
         ([1.5], "no keys"),
+        ("17", "a str is not a list of keys"),
+        (b"17", "a bytes is not a list of keys"),
+        ({17: 1}, "a dict is not a list of keys"),
+        (["17"], "string was given for int64"),
+        ([True], "bool was given for int64"),
+        (pa.table({"id": ["17"]}), "string was given for int64"),
     ],
 )
 def test_keys_that_are_none_are_refused(shop: Table, keys: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words) as caught:
         shop.get(keys)
     assert caught.value.hint
+
+
+def test_keys_may_come_in_any_form_of_their_type() -> None:
+    table = Table.create(new_uri(), PARTITIONED)
+    day = pa.array([20_000], pa.int32()).cast(pa.date32())
+    with table.writer("s") as writer:
+        writer.append(pa.table({"day": day, "shop": ["a"], "id": [1], "v": [5]}))
+    for own in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+        keys = pa.table({"day": day.cast(pa.timestamp("us")), "shop": pa.array(["a"], own), "id": [1.0]})
+        assert table.get(keys, ["v"]).to_pylist() == [{"v": 5}]
+    with pytest.raises(InvalidInput, match="int64 was given for string"):
+        table.get([(day[0].as_py(), 1, 1)])
 
 
 def test_get_knows_its_columns(shop: Table) -> None:
