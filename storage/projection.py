@@ -13,7 +13,7 @@ from storage.core import names
 from storage.core.model import Group
 from storage.core.predicate import Node, columns_of, parse
 from storage.core.schema import TableSchema
-from storage.errors import NotFound
+from storage.errors import InvalidInput, NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def make_projection(
 
     Raises:
         NotFound: A column or group that the table does not have; the hint lists those it has.
+        InvalidInput: The filter is no condition.
     """
     wanted = tuple(columns) if columns is not None else tuple(schema.arrow.names)
     for name in wanted:
@@ -101,9 +102,12 @@ def make_projection(
 
 def _check_filter(schema: TableSchema, condition: pc.Expression) -> None:
     try:
-        ds.dataset(schema.arrow.empty_table()).scanner(columns=[], filter=condition)
+        scanner = ds.dataset(schema.arrow.empty_table()).scanner(columns={"condition": condition}, filter=condition)
+        (found,) = scanner.projected_schema.types
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise NotFound(
             f"the filter does not fit the table: {str(error).splitlines()[0]}",
             hint=f"columns: {', '.join(schema.arrow.names)}",
         ) from None
+    if not pa.types.is_boolean(found):
+        raise InvalidInput(f"the filter is no condition, but {found}", hint="compare it with something")

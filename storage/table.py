@@ -196,6 +196,11 @@ class Table:
             state, cut = self._timeline.newest_cut()
         elif isinstance(as_of, dt.datetime):
             state, cut = self._timeline.cut_at(as_of)
+        elif not isinstance(as_of, str):
+            raise InvalidInput(
+                f"as_of {as_of!r} is no moment, cut or savepoint",
+                hint="give a datetime with a time zone, str(snapshot.cut), or a savepoint's name",
+            )
         elif as_of.startswith(PREFIX):
             state, cut = self._timeline.exact_cut(parse_cut(as_of))
         else:
