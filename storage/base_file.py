@@ -1,10 +1,16 @@
-"""Base and shadow files: Parquet, sorted by key, one schema; written and read one row group at a time."""
+"""Base and shadow files: Parquet, sorted by key, one schema; written and read one row group at a time.
+
+A file may hold several small file groups, one after the other and each sorted by key: what a file costs besides its
+rows is felt where there are many. A row group of such a file may hold several of them too, for the same reason.
+"""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
@@ -12,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.core import names
-from storage.core.entries import FileRef, SliceFile
+from storage.core.entries import FileRef, Part, SliceFile
 from storage.core.evolution import Adaptation
 from storage.core.keys import one_array
 from storage.core.names import Path
@@ -24,26 +30,35 @@ from storage.footers import FOOTERS, Footer
 from storage.object_store import ObjectStore, verify_tail
 
 ROW_GROUP_ROWS: Final = 64 * 1024  # the unit of memory of a stitch, of pruning by statistics, and of a look-up by key
+# Of files that file groups share: whoever wants one of them decodes so many rows, and many costs as little as one large
+# file. (Row groups of single small file groups would cost nearly what files of their own do.)
+SHARED_ROW_GROUP_ROWS: Final = 16 * 1024
 
 
 class SliceFileWriter:
     """Collects rows in key order into row groups of one Parquet file; the file exists once `close` returns a ref.
 
     An instance that was given no rows leaves nothing behind.
+
+    Args:
+        store: The table's store.
+        path: Of the file.
+        schema: The rows'.
+        shared: Several file groups are written, each ended by `end_part`.
     """
 
-    def __init__(self, store: ObjectStore, path: Path, schema: TableSchema) -> None:
-        self._store, self._path, self._schema = store, path, schema.slice
+    def __init__(self, store: ObjectStore, path: Path, schema: TableSchema, *, shared: bool = False) -> None:
+        self._store, self._path, self._schema, self._shared = store, path, schema.slice, shared
         self._sort_column = schema.slice.get_field_index(schema.sort_column)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
-        self._rows = 0
+        self._rows = self._part_from = 0
         self._stack = contextlib.ExitStack()
         self._sink: _ChecksumFile | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, columns: Mapping[str, pa.Array]) -> None:
-        """Append rows; Requires all columns of the slice schema, keys above all earlier ones."""
+        """Append rows; Requires all columns of the slice schema, keys above all earlier ones of the part."""
         if not columns or len(next(iter(columns.values()))) == 0:
             return
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
@@ -51,6 +66,14 @@ class SliceFileWriter:
         self._pending_rows += len(batch)
         while self._pending_rows >= ROW_GROUP_ROWS:
             self._write_row_group(ROW_GROUP_ROWS)
+
+    def end_part(self) -> Part | None:
+        """End the rows of a file group: where they are; None if there are none."""
+        first, end = self._part_from, self._rows + self._pending_rows
+        self._part_from = end
+        if self._pending_rows >= SHARED_ROW_GROUP_ROWS:
+            self._write_row_group(self._pending_rows)
+        return Part(first=first, rows=end - first) if end > first else None
 
     def close(self) -> FileRef | None:
         """Finish the file, durably; None if there were no rows."""
@@ -90,7 +113,7 @@ class SliceFileWriter:
                 use_dictionary=encodings.use_dictionary,
                 column_encoding=encodings.column_encoding,
                 store_decimal_as_integer=True,
-                sorting_columns=[pq.SortingColumn(self._sort_column)],
+                sorting_columns=None if self._shared else [pq.SortingColumn(self._sort_column)],
                 write_page_index=True,
                 write_page_checksum=True,
             )
@@ -147,6 +170,7 @@ def read_row_groups(
     file: FileRef,
     columns: Sequence[str],
     chosen: Callable[[Known], bool] = lambda _: True,
+    parts: Sequence[Part] | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
 
@@ -159,6 +183,7 @@ def read_row_groups(
         file: The file as its entry describes it.
         columns: Of the slice schema.
         chosen: Whether to read a row group, by what its statistics say of columns.
+        parts: Rows to read, ascending and apart; None for all.
 
     Raises:
         CorruptData: The file is missing, truncated, damaged or does not decode.
@@ -169,9 +194,10 @@ def read_row_groups(
             older = Adaptation.of(schema, rev, columns, footer.schema.names)
             # Of an older file only keys are what they were: other columns may show another default now.
             told = footer.leaves.keys() if older is None else {schema.sort_column}
+            spans = _spans(footer, file, parts)
             numbers = [
                 number
-                for number in range(footer.metadata.num_row_groups)
+                for number in spans
                 if chosen(_Statistics(footer.metadata.row_group(number), schema, footer.leaves, told).known)
             ]
             if not numbers:
@@ -182,13 +208,54 @@ def read_row_groups(
             ) as parquet:
                 for number in numbers:
                     if older is None:
-                        yield _row_group(parquet, footer, number, columns)
+                        rows = _row_group(parquet, footer, number, columns)
                     else:
                         rows = _row_group(parquet, footer, number, older.reads)
-                        yield older.apply(rows, footer.metadata.row_group(number).num_rows)
+                        rows = older.apply(rows, footer.metadata.row_group(number).num_rows)
+                    yield _within(rows, spans[number], footer.metadata.row_group(number).num_rows)
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
+
+
+def _spans(footer: Footer, file: FileRef, parts: Sequence[Part] | None) -> dict[int, list[tuple[int, int]]]:
+    """Per row group, in order, what is wanted of it: (first row within it, end)."""
+    starts = footer.starts
+    if parts is None:
+        return {number: [(0, starts[number + 1] - starts[number])] for number in range(len(starts) - 1)}
+    joined: list[tuple[int, int]] = []
+    for part in parts:
+        first, end = part.first, part.first + part.rows
+        if end > starts[-1]:
+            raise CorruptData(
+                f"file {file.path} has {starts[-1]} rows, and its entry wants rows {first} to {end} of it",
+                hint="its writer was broken: report it",
+            )
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((first, end))
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for first, end in joined:
+        number = bisect.bisect_right(starts, first) - 1
+        while number < len(starts) - 1 and starts[number] < end:
+            start = starts[number]
+            spans.setdefault(number, []).append((max(first, start) - start, min(end, starts[number + 1]) - start))
+            number += 1
+    return spans
+
+
+def _within(rows: dict[str, pa.Array], spans: Sequence[tuple[int, int]], count: int) -> dict[str, pa.Array]:
+    """The rows of a row group of ``count`` rows that are wanted."""
+    if spans == [(0, count)]:
+        return rows
+    if len(spans) == 1:
+        ((first, end),) = spans
+        return {name: column.slice(first, end - first) for name, column in rows.items()}
+    return {
+        name: pa.concat_arrays([column.slice(first, end - first) for first, end in spans])
+        for name, column in rows.items()
+    }
 
 
 def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
@@ -244,20 +311,37 @@ class _Statistics:
 def read_base(
     store: ObjectStore,
     schema: TableSchema,
-    file: SliceFile | None,
+    files: Sequence[SliceFile | None],
     columns: Sequence[str],
     chosen: Callable[[Known], bool] = lambda _: True,
 ) -> Iterator[dict[str, pa.Array]]:
-    """Row groups of a slice's base file, those ``chosen`` by their statistics; none where it has none."""
-    if file is not None and file.base is not None:
-        yield from read_row_groups(store, schema, file.rev, file.base, columns, chosen)
+    """Visible rows of slices, a row group of a file at a time, of those that are ``chosen`` by their statistics.
+
+    Slices that follow each other in one file are read as one: their rows may come together.
+    """
+    own = ((made.rev, made.base, made.base_part) for made in files if made is not None and made.base is not None)
+    for (rev, file), parts in _by_file(own):
+        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts)
 
 
 def read_shadow(
-    store: ObjectStore, schema: TableSchema, file: SliceFile | None, columns: Sequence[str]
+    store: ObjectStore, schema: TableSchema, files: Sequence[SliceFile | None], columns: Sequence[str]
 ) -> dict[str, pa.Array] | None:
-    """A slice's whole shadow file; None where it has none."""
-    if file is None or file.shadow is None:
-        return None
-    parts = list(read_row_groups(store, schema, file.rev, file.shadow, columns))
-    return {name: pa.concat_arrays([part[name] for part in parts]) for name in columns}
+    """All other rows of slices; None where they have none. Those of one slice are in key order."""
+    own = ((made.rev, made.shadow, made.shadow_part) for made in files if made is not None and made.shadow is not None)
+    found = [
+        rows
+        for (rev, file), parts in _by_file(own)
+        for rows in read_row_groups(store, schema, rev, file, columns, parts=parts)
+    ]
+    return {name: pa.concat_arrays([part[name] for part in found]) for name in columns} if found else None
+
+
+def _by_file(
+    wanted: Iterable[tuple[int, FileRef, Part | None]],
+) -> Iterator[tuple[tuple[int, FileRef], list[Part] | None]]:
+    """Parts of one file that follow each other, together."""
+    for _, own in itertools.groupby(wanted, key=lambda item: item[1].path):
+        found = list(own)
+        parts = [part for _, _, part in found if part is not None]
+        yield found[0][:2], sorted(parts, key=lambda part: part.first) or None

@@ -6,6 +6,7 @@ against its entry when it was read; the rows of a file are verified each time.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -29,11 +30,13 @@ class Footer:
         metadata: All of it.
         schema: Its columns.
         leaves: Number of the Parquet leaf of every column that is not nested.
+        starts: First row of every row group, and how many rows there are.
     """
 
     metadata: pq.FileMetaData
     schema: pa.Schema
     leaves: Mapping[str, int]
+    starts: tuple[int, ...]
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Footer:
@@ -44,7 +47,8 @@ class Footer:
         leaves = {
             path: i for i, path in enumerate(paths) if path in flat and ("." not in path or paths.count(path) == 1)
         }
-        return cls(metadata, schema, leaves)
+        rows = (metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+        return cls(metadata, schema, leaves, tuple(itertools.accumulate(rows, initial=0)))
 
 
 class Footers:

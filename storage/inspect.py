@@ -35,7 +35,6 @@ from storage.core.entries import (
 )
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice
 from storage.core.types import encode_scalar
 from storage.core.watermarks import Watermark, to_ticks
 from storage.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
@@ -231,7 +230,7 @@ class Inspection:
             schema=self._state.schema,
             cut=str(self._snapshot.cut),
             file_groups=len(slices),
-            rows_in_base=sum(_rows(s, "base") for s in slices),
+            rows_in_base=sum(s.slice.base_rows for s in slices if s.slice),
             events_in_logs=sum(int(s.rows.sum()) for s in slices),
             base_bytes=sum(s.base_bytes for s in slices),
             log_bytes=sum(s.log_bytes for s in slices),
@@ -271,15 +270,13 @@ class Inspection:
         reports = []
         for s in self._snapshot.slices:
             own = set(s.file.tolist())
-            shadow = s.slice.shadow if s.slice else None
-            base = s.slice.base if s.slice else None
             reports.append(
                 FileReport(
                     file_group=str(s.group),
-                    base_rows=_rows(s, "base"),
-                    base_bytes=base.size if base else 0,
-                    shadow_rows=_rows(s, "shadow"),
-                    shadow_bytes=shadow.size if shadow else 0,
+                    base_rows=s.slice.base_rows if s.slice else 0,
+                    base_bytes=s.slice.base_bytes if s.slice else 0,
+                    shadow_rows=s.slice.shadow_rows if s.slice else 0,
+                    shadow_bytes=s.slice.shadow_bytes if s.slice else 0,
                     log_files=len(own),
                     log_rows=int(s.rows.sum()),
                     log_bytes=s.log_bytes,
@@ -366,11 +363,6 @@ def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
     )
 
 
-def _rows(file_slice: FileSlice, part: str) -> int:
-    file = getattr(file_slice.slice, part) if file_slice.slice else None
-    return file.rows if file else 0
-
-
 def _described(entry: Entry) -> TimelineEntry:
     rows: int | None = None
     sizes: list[int] = []
@@ -387,9 +379,9 @@ def _described(entry: Entry) -> TimelineEntry:
             detail = f"compaction {entry.plan_id[:8]} ended: {entry.reason}"
         case Base():
             assert not isinstance(entry.slices, Sidecar), "lists are in place once an entry is read"
-            made = [file for part in entry.slices for file in (part.base, part.shadow) if file]
-            sizes = [file.size for file in made]
-            rows = sum(part.base.rows for part in entry.slices if part.base)
+            made = {file.path: file for own in entry.slices for file in (own.base, own.shadow) if file}
+            sizes = [file.size for file in made.values()]
+            rows = sum(own.base_rows for own in entry.slices)
             detail = (
                 f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}: {len(entry.slices)} file groups"
             )

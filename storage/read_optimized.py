@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Never
 
@@ -23,13 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
 
+from storage.base_file import read_row_groups
 from storage.core import cut as cuts
 from storage.core.cut import Cut
-from storage.core.entries import Data, FileRef
+from storage.core.entries import Data, FileRef, Part
 from storage.core.evolution import reads_as_it_is
-from storage.core.names import LaneName
-from storage.core.slices import FileSlice
+from storage.core.names import LaneName, Path
+from storage.core.schema import TableSchema
+from storage.core.slices import FileSlice, whole_files
 from storage.core.timeline import FileGroup, TableState
 from storage.errors import InvalidInput, NotFound
 from storage.expiry import reading
@@ -121,12 +124,12 @@ class ReadOptimized:
         return [self._compacted(file_slice) for file_slice in self._snapshot.slices]
 
     def _compacted(self, file_slice: FileSlice) -> Compacted:
-        base = file_slice.slice.base if file_slice.slice is not None else None
+        made = file_slice.slice
         return Compacted(
             file_group=file_slice.group,
-            cut=file_slice.slice.cut if file_slice.slice is not None else None,
-            rows=base.rows if base is not None else 0,
-            size_bytes=base.size if base is not None else 0,
+            cut=made.cut if made is not None else None,
+            rows=made.base_rows if made is not None else 0,
+            size_bytes=made.base_bytes if made is not None else 0,
             commits_waiting=len(self._commits([file_slice])),
             rows_waiting=int(file_slice.rows.sum()),
             bytes_waiting=file_slice.log_bytes,
@@ -214,7 +217,8 @@ class ReadOptimized:
         for name in names:
             if name not in schema.column_by_name:
                 raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
-        files = [file_slice.slice for file_slice in base_slices(self._snapshot.state)]
+        slices = base_slices(self._snapshot.state)
+        files = [file_slice.slice for file_slice in slices]
         revs = {file.rev for file in files if file is not None}
         # Keys have no defaults: all that can differ is a narrower type, and datasets widen.
         values = [name for name in names if name not in schema.key]
@@ -224,11 +228,45 @@ class ReadOptimized:
                 f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
                 hint="name the other columns; to_arrow and to_reader read files of every schema",
             )
-        bases = [file.base for file in files if file is not None and file.base is not None]
+        sources = _sources(slices, whole_files(slices))
         return _dataset(
-            _BaseFiles(self._timeline.store, self._snapshot.cut, bases),
+            _BaseFiles(self._timeline.store, self._snapshot.cut, schema, names or schema.key, sources),
             pa.schema([schema.field(name).remove_metadata() for name in names]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A base file, or what of one is current.
+
+    Attributes:
+        file: The file.
+        rev: Revision that it was written with.
+        parts: Of a file that also holds rows which mean nothing any more: those that do; None: all do.
+    """
+
+    file: FileRef
+    rev: int
+    parts: tuple[Part, ...] | None
+
+    @property
+    def path(self) -> str:
+        """What its fragment is called."""
+        return str(self.file.path) if self.parts is None else f"{self.file.path}#current"
+
+
+def _sources(slices: Iterable[FileSlice], whole: frozenset[Path]) -> list[_Source]:
+    """Every base file once."""
+    files: dict[Path, tuple[FileRef, int, list[Part]]] = {}
+    for own in slices:
+        if own.slice is not None and own.slice.base is not None:
+            _, _, parts = files.setdefault(own.slice.base.path, (own.slice.base, own.slice.rev, []))
+            if own.slice.base_part is not None:
+                parts.append(own.slice.base_part)
+    return [
+        _Source(file, rev, None if file.path in whole else tuple(sorted(parts, key=lambda part: part.first)))
+        for file, rev, parts in files.values()
+    ]
 
 
 def _dataset(files: _BaseFiles, schema: pa.Schema) -> ds.Dataset:
@@ -236,23 +274,33 @@ def _dataset(files: _BaseFiles, schema: pa.Schema) -> ds.Dataset:
     options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
     parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
     file_system = pa_fs.PyFileSystem(files)
-    fragments = [parquet.make_fragment(file.path, file_system, file_size=file.size) for file in files.by_path.values()]
+    fragments = [
+        parquet.make_fragment(own.path, file_system, file_size=own.file.size if own.parts is None else None)
+        for own in files.by_path.values()
+    ]
     return ds.FileSystemDataset(fragments, schema, parquet, file_system)
 
 
 class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publishes no types
     """Base files through the table's store: read-only, and these alone. Verifies what every reader must (FORMAT.md).
 
+    A file that file groups share, and that some have left, is shown as a file of those that are in it, made of their
+    rows when it is opened; such files are small (`storage.services.compaction.SHARED_BYTES`).
     Can be pickled, as the store can: fragments may be read in other processes.
     """
 
-    def __init__(self, store: ObjectStore, at: Cut, files: Sequence[FileRef]) -> None:
-        self._store, self._at = store, at
-        self.by_path = {str(file.path): file for file in files}
+    def __init__(
+        self, store: ObjectStore, at: Cut, schema: TableSchema, columns: Sequence[str], sources: Iterable[_Source]
+    ) -> None:
+        self._store, self._at, self._schema, self._columns = store, at, schema, tuple(columns)
+        self.by_path = {own.path: own for own in sources}
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        file = self.by_path[path]
+        own = self.by_path[path]
+        file = own.file
         with reading(self._store, self._at):
+            if own.parts is not None:
+                return self._excerpt(own)
             source = self._store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)])
             # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
             verify_tail(source, file)
@@ -260,11 +308,25 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
 
     def get_file_info(self, paths: Sequence[str]) -> list[pa_fs.FileInfo]:
         return [
-            pa_fs.FileInfo(path, pa_fs.FileType.File, size=self.by_path[path].size)
+            self._file_info(self.by_path[path])
             if path in self.by_path
             else pa_fs.FileInfo(path, pa_fs.FileType.NotFound)
             for path in paths
         ]
+
+    def _file_info(self, own: _Source) -> pa_fs.FileInfo:
+        size = own.file.size if own.parts is None else None
+        return pa_fs.FileInfo(own.path, pa_fs.FileType.File, size=size)
+
+    def _excerpt(self, own: _Source) -> pa.NativeFile:
+        """The rows of some parts of a file as a Parquet file in memory."""
+        fields = pa.schema([self._schema.field(name).remove_metadata() for name in self._columns])
+        found = read_row_groups(self._store, self._schema, own.rev, own.file, self._columns, parts=own.parts)
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, fields, compression="none", write_page_checksum=True) as writer:
+            for rows in found:
+                writer.write_batch(pa.RecordBatch.from_arrays([rows[name] for name in self._columns], schema=fields))
+        return pa.BufferReader(sink.getvalue())
 
     def get_type_name(self) -> str:
         return "weft"

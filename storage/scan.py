@@ -25,6 +25,7 @@ from storage.core.keys import KeyVector
 from storage.core.model import Group
 from storage.core.modes import MODES, mode_of
 from storage.core.modes.base import take_rows
+from storage.core.names import Path
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile, joined
 from storage.core.stitch import Columns, LogState, Stitch, Stitched, needed_columns
@@ -36,6 +37,7 @@ from storage.pruning import Keys, RowGroups, narrowed
 
 RUN_BYTES: Final = 16 * 1024 * 1024  # stored bytes of file groups that are stitched at once: what is held in memory
 RUN_ROWS: Final = 64 * 1024  # and their rows, as in a row group: values that repeat are large in memory alone
+FULL_ENOUGH: Final = 0.5  # of a run that ends where a file ends
 TASK_MIN_BYTES: Final = 4 * 1024 * 1024  # a smaller task costs more to start than to read
 
 
@@ -69,6 +71,8 @@ def make_tasks(slices: Sequence[FileSlice], files: Sequence[LiveFile], paralleli
 def read_task(run: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadTask:
     """The task that reads these file groups; carries only the log files that they need."""
     used = np.unique(np.concatenate([file_slice.file for file_slice in run]))
+    if len(used) == len(files):
+        return ReadTask(tuple(run), tuple(files))
     return ReadTask(
         tuple(replace(own, file=np.searchsorted(used, own.file)) for own in run),
         tuple(files[i] for i in used.tolist()),
@@ -82,6 +86,7 @@ class Scan:
     Attributes:
         keys: The keys that are wanted, of the file groups of ``tasks``; None for all.
         skipped: File groups of the snapshot that no task reads, because no row of theirs can be in the answer.
+        whole: Base files of the snapshot that hold nothing else than file groups without logs.
     """
 
     store: ObjectStore
@@ -92,6 +97,7 @@ class Scan:
     at: Cut
     keys: Keys | None = None
     skipped: int = 0
+    whole: frozenset[Path] = frozenset()
 
     @property
     def arrow(self) -> pa.Schema:
@@ -100,7 +106,10 @@ class Scan:
 
     @property
     def clean_files(self) -> list[FileRef] | None:
-        """Base files that are the whole answer as they are, but for the filter; None where more has to be done."""
+        """Base files that are the whole answer as they are, but for the filter; None where more has to be done.
+
+        A file may hold file groups that were skipped: the filter leaves nothing of them.
+        """
         slices = [file_slice for task in self.tasks for file_slice in task.slices]
         if self.projection.states(self.schema) or any(len(file_slice.rows) for file_slice in slices):
             return None
@@ -108,7 +117,8 @@ class Scan:
         values = self.projection.values(self.schema)
         if not all(reads_as_it_is(self.schema, file.rev, values) for file in files):
             return None
-        return [file.base for file in files if file.base is not None]
+        found = {file.base.path: file.base for file in files if file.base is not None}
+        return list(found.values()) if self.whole.issuperset(found) else None
 
     def read(self, task: ReadTask, wanted: Keys | None = None) -> Iterator[pa.RecordBatch]:
         """Rows of one task; about one batch per base row group.
@@ -146,22 +156,20 @@ class Scan:
         touched = logs.directory.keys if logs is not None else None
         chosen = RowGroups(self.schema, self.projection.predicate, wanted, touched)
 
-        def of_keys(rows: Columns) -> Columns:
-            return rows if wanted is None else _of_keys(self.schema, rows, wanted)
+        files = [own.slice for own in run.slices]
+        alone = len(files) == 1
 
-        base = (
-            of_keys(rows)
-            for own in run.slices
-            for rows in read_base(self.store, self.schema, own.slice, need.columns, chosen.may_match)
-        )
-        shadows = []
-        if logs is not None:
-            found = (read_shadow(self.store, self.schema, own.slice, need.columns) for own in run.slices)
-            shadows = [of_keys(rows) for rows in found if rows is not None]
-        if len(run.slices) == 1:
-            yield from stitch.run((rows for rows in base if _count(rows)), _concat(shadows), logs)
+        def of_keys(rows: Columns) -> Columns:
+            return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=alone)
+
+        found = read_base(self.store, self.schema, files, need.columns, chosen.may_match)
+        base = (own for own in map(of_keys, found) if _count(own))
+        hidden = read_shadow(self.store, self.schema, files, need.columns) if logs is not None else None
+        shadow = of_keys(hidden) if hidden is not None else None
+        if alone:
+            yield from stitch.run(base, shadow, logs)
         else:
-            yield stitch.whole(_concat(list(base)), _concat(shadows), logs)
+            yield stitch.whole(_concat(list(base)), shadow, logs)
 
     def _finish(self, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Require, filter, project."""
@@ -195,10 +203,13 @@ def _only(schema: TableSchema, task: ReadTask, wanted: Keys) -> ReadTask:
     return ReadTask(tuple(narrowed(schema, own, task.files, wanted[own.group]) for own in slices), task.files)
 
 
-def _of_keys(schema: TableSchema, rows: Columns, wanted: KeyVector) -> Columns:
-    """Those of the rows, sorted by key, that have a wanted key."""
-    found = keys.positions(keys.key_vector(rows[schema.sort_column]), wanted)
-    return take_rows(rows, pa.array(found))
+def _of_keys(schema: TableSchema, rows: Columns, wanted: KeyVector, *, in_order: bool) -> Columns:
+    """Those of the rows that have a wanted key."""
+    vector = keys.key_vector(rows[schema.sort_column])
+    if in_order:
+        return take_rows(rows, pa.array(keys.positions(vector, wanted)))
+    _, found = keys.find(wanted, vector)
+    return take_rows(rows, pa.array(np.flatnonzero(found)))
 
 
 def _count(rows: Columns) -> int:
@@ -206,7 +217,7 @@ def _count(rows: Columns) -> int:
 
 
 def _concat(parts: Sequence[Columns]) -> Columns | None:
-    """Rows of several batches as one; None where there is none."""
+    """Rows of several batches as one; None where there are none."""
     if len(parts) <= 1:
         return parts[0] if parts else None
     return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
@@ -215,15 +226,21 @@ def _concat(parts: Sequence[Columns]) -> Columns | None:
 def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
     """Small file groups together: what a file group costs besides its rows is felt where there are many.
 
-    Those with logs apart from those without, which need less; each kind in order.
+    Those with logs apart from those without, which need less; each kind in order. A run ends where a file ends, if it
+    can: what is on both sides is opened, and in part decoded, twice.
     """
     runs: list[list[FileSlice]] = []
     for with_logs in (True, False):
         size, rows = RUN_BYTES, RUN_ROWS
+        file: Path | None = None
         for own in slices:
             if (len(own.rows) > 0) is with_logs:
+                base = own.slice.base if own.slice is not None else None
+                stays = base is None or base.path == file
+                file = base.path if base is not None else file
                 size, rows = size + own.base_bytes + own.log_bytes, rows + own.stored_rows
-                if size > RUN_BYTES or rows > RUN_ROWS:
+                full = max(size / RUN_BYTES, rows / RUN_ROWS)
+                if full > (1 if stays else FULL_ENOUGH):
                     runs.append([])
                     size, rows = own.base_bytes + own.log_bytes, own.stored_rows
                 runs[-1].append(own)

@@ -16,7 +16,7 @@ from storage.core.completeness import check_complete
 from storage.core.cut import Cut
 from storage.core.home import homes
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, LiveFile, plan_slices
+from storage.core.slices import FileSlice, LiveFile, plan_slices, whole_files
 from storage.core.timeline import TableState
 from storage.core.watermarks import Value, Watermarks
 from storage.expiry import reading
@@ -171,6 +171,7 @@ class Snapshot:
             at=self._cut,
             keys=wanted,
             skipped=len(there) - len(slices),
+            whole=whole_files(there),
         )
 
     def to_arrow(

@@ -1,4 +1,4 @@
-"""Compaction on a Spark cluster: one task per file group, the protocol on the driver."""
+"""Compaction on a Spark cluster: one task per file group, or per run of small ones, the protocol on the driver."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from storage.services.compaction import CompactionResult, CompactionTask
 def compact(
     spark: SparkSession, uri: str | Path, *, storage_options: Mapping[str, Any] | None = None
 ) -> CompactionResult:
-    """Fold all logs of a table into new slices, distributed over file groups.
+    """Fold all logs of a table into new slices, distributed over its tasks.
 
     Needs a session with a Spark context (not Spark Connect). Errors as in `storage.Table.compact`.
     """
     context = spark.sparkContext
 
-    def execute(tasks: Sequence[CompactionTask]) -> list[SliceFile]:
+    def execute(tasks: Sequence[CompactionTask]) -> list[list[SliceFile]]:
         return context.parallelize(tasks, len(tasks)).map(CompactionTask.run).collect()
 
     return Table.open(uri, storage_options=storage_options).compact(execute=execute)

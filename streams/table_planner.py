@@ -3,7 +3,8 @@
 This room decides which file groups go to which reader. Rules:
 
 1. A file group without logs is its base file, as it is: Spark's own vectorised reader takes it, if a reader that knows
-   nothing of weft finds the right values of the wanted columns in it (`storage.core.evolution.reads_as_it_is`).
+   nothing of weft finds the right values of the wanted columns in it (`storage.core.evolution.reads_as_it_is`). Of a
+   base file that several file groups share that is so if it holds nothing else than file groups without logs.
 2. All others are merged by Arrow in tasks.
 3. Where a snapshot has both, a query may read them as two parts. Whether a file group is in the one or in the other
    depends on the snapshot alone, not on columns or filters: the two scans of a query may differ in those, and a file
@@ -24,7 +25,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.core.slices import FileSlice
+from storage.core.names import Path
+from storage.core.slices import FileSlice, whole_files
 from storage.read_optimized import base_slices
 from storage.scan import Scan, make_tasks
 from streams.filters import translate
@@ -120,7 +122,7 @@ class PinnedSnapshot:
     @cached_property
     def files(self) -> list[FileSlice]:
         """Those of them that are their base files, as they are."""
-        return [own for own in self.slices if not _is_merged(own)]
+        return [own for own in self.slices if not self._is_merged(own)]
 
     def parts(self) -> Sequence[Part]:
         """Two scans where there is enough for each of them."""
@@ -147,7 +149,7 @@ class PinnedSnapshot:
         facts = self._facts(scan, native=clean is not None)
         if self.on_scan is not None:
             self.on_scan(facts)
-        reader = replace(scan, tasks=())  # the tasks travel one by one
+        reader = replace(scan, tasks=(), whole=frozenset())  # the tasks travel one by one
         return Plan(
             description=str(facts),
             tasks=scan.tasks,
@@ -155,6 +157,16 @@ class PinnedSnapshot:
             parquet_files=[ParquetFile(scan.store.url(file.path), file.size) for file in clean] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
         )
+
+    @cached_property
+    def _whole(self) -> frozenset[Path]:
+        return whole_files(self.slices)
+
+    def _is_merged(self, own: FileSlice) -> bool:
+        """Whether Arrow reads a file group; see rules 1 and 3."""
+        if len(own.rows):
+            return True
+        return own.slice is not None and own.slice.base is not None and own.slice.base.path not in self._whole
 
     def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
         scan = self.snapshot.scan(
@@ -167,7 +179,7 @@ class PinnedSnapshot:
         if part is Part.WHOLE:
             return scan
         read = {own.group for task in scan.tasks for own in task.slices}
-        of_part = [own for own in self.slices if _is_merged(own) is (part is Part.REST)]
+        of_part = [own for own in self.slices if self._is_merged(own) is (part is Part.REST)]
         slices = [own for own in of_part if own.group in read]
         # Cut anew: what is merged may be neighbours, and tasks are to be about equal.
         tasks = make_tasks(slices, self.snapshot.files, self.parallelism)
@@ -186,13 +198,9 @@ class PinnedSnapshot:
             reader=SPARK if native else ARROW,
             file_groups=len(slices),
             skipped=scan.skipped,
-            with_logs=sum(map(_is_merged, slices)),
+            with_logs=sum(len(own.rows) > 0 for own in slices),
             log_bytes=sum(own.log_bytes for own in slices),
             base_bytes=sum(own.base_bytes for own in slices),
             columns=scan.projection.columns,
             filter="" if condition is None else str(condition),
         )
-
-
-def _is_merged(file_slice: FileSlice) -> bool:
-    return len(file_slice.rows) > 0

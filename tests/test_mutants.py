@@ -23,6 +23,7 @@ from tests.mode_mutants import MODE_MUTANTS
 from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
 from tests.read_mutants import READ_MUTANTS
 from tests.read_optimized_mutants import READ_OPTIMIZED_MUTANTS
+from tests.shared_file_mutants import SHARED_FILE_MUTANTS
 from tests.watermark_mutants import WATERMARK_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,6 +178,7 @@ MUTANTS = {
     **READ_OPTIMIZED_MUTANTS,
     **READ_MUTANTS,
     **CHANGES_MUTANTS,
+    **SHARED_FILE_MUTANTS,
 }
 
 

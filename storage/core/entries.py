@@ -13,7 +13,15 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from storage.core.names import LaneName, Path
 from storage.errors import CorruptData, UnsupportedFormat
@@ -136,6 +144,13 @@ class Promise(_Model):
     late: int
 
 
+class Part(_Model):
+    """The rows of one file group in a file that holds several: ``rows`` of them from row ``first`` on."""
+
+    first: int = Field(ge=0)
+    rows: int = Field(ge=1)
+
+
 class SliceFile(_Model):
     """One slice of a file group: everything of its logs up to ``cut``, merged.
 
@@ -147,10 +162,11 @@ class SliceFile(_Model):
         parent: Cut of the slice this one was made from; empty for the first.
         cut: Per lane the last entry that is in it.
         groups: Ids of the groups it covers.
-        base: Visible rows; None if there are none.
-        shadow: Rows without a visible group, or hidden; None if there are none.
+        base: File of the visible rows; None if there are none.
+        shadow: File of the rows without a visible group, or hidden; None if there are none.
         ordering_max: Per group id the largest first ordering value in base and shadow, in JSON form.
         overflows: Per column id in how many rows an aggregate does not fit its column and shows NULL; none: not listed.
+        base_part, shadow_part: Which rows of the file are this file group's; None: all of them.
     """
 
     partition: str
@@ -164,6 +180,39 @@ class SliceFile(_Model):
     shadow: FileRef | None
     ordering_max: dict[int, Any]
     overflows: dict[int, int]
+    base_part: Part | None = None
+    shadow_part: Part | None = None
+
+    @property
+    def base_rows(self) -> int:
+        return _own_rows(self.base, self.base_part)
+
+    @property
+    def shadow_rows(self) -> int:
+        return _own_rows(self.shadow, self.shadow_part)
+
+    @property
+    def base_bytes(self) -> int:
+        """Stored bytes of its visible rows; of a file that others share in proportion to the rows."""
+        return _own_bytes(self.base, self.base_part)
+
+    @property
+    def shadow_bytes(self) -> int:
+        return _own_bytes(self.shadow, self.shadow_part)
+
+    @model_serializer(mode="wrap")
+    def _without_parts(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A slice with files of its own stays readable by whoever does not know of parts.
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
+
+
+def _own_rows(file: FileRef | None, part: Part | None) -> int:
+    return 0 if file is None else file.rows if part is None else part.rows
+
+
+def _own_bytes(file: FileRef | None, part: Part | None) -> int:
+    return 0 if file is None else file.size if part is None else file.size * part.rows // file.rows
 
 
 class Header(_Model):
@@ -244,6 +293,8 @@ class Base(Header):
 
     ``covered`` (a cut, or empty): every row of an entry up to it is in a slice by now. Without this fact, file groups
     that have no rows, or have had none for long, would keep the logs of all time alive.
+    ``parts``: some slices are parts of files; not written if there are none. Who does not know of parts refuses this
+    member, wherever the slices stand.
     """
 
     kind: Literal["BASE"] = "BASE"
@@ -251,6 +302,7 @@ class Base(Header):
     last: bool
     covered: Seqs
     slices: list[SliceFile] | Sidecar
+    parts: bool = False
 
 
 class FoldedGroup(_Model):
@@ -411,11 +463,14 @@ _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discrim
 _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
+_LEFT_OUT: Final = ("watermarks", "parts")
+"""Members that are not written where they say nothing."""
+
 
 def encode_entry(entry: Entry) -> bytes:
     """Bytes of an entry, checksum last."""
-    # What a lane without promises says stays readable by whoever does not know them.
-    left_out = {"watermarks"} if isinstance(entry, Data) and not entry.watermarks else None
+    # What an entry says without these stays readable by whoever does not know them.
+    left_out = {name for name in _LEFT_OUT if not getattr(entry, name, True)}
     body = json.dumps(entry.model_dump(exclude=left_out), separators=(",", ":"), ensure_ascii=False).encode()[:-1]
     return body + _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
@@ -466,7 +521,10 @@ def decode_index(data: bytes) -> LogIndex:
 
 
 def decode_slices(data: bytes) -> list[SliceFile]:
-    return TypeAdapter(list[SliceFile]).validate_json(data)
+    return _SLICES.validate_json(data)
+
+
+_SLICES: Final = TypeAdapter(list[SliceFile])
 
 
 def decode_folded(data: bytes) -> list[FoldedGroup]:

@@ -37,6 +37,8 @@ HEARTBEATS: Final = Path("_weft/heartbeats")
 PROBES: Final = Path("_weft/probe")
 BASES: Final = Path("base")
 SHADOWS: Final = Path("shadow")
+SHARED: Final = "shared"
+"""Folder below ``base`` and ``shadow`` of files that hold several file groups; no file group's is called like it."""
 FOLDS: Final = "_fold"
 """Folder below ``log`` of register-form files; no lane's name starts like it."""
 FOLD_FILES: Final = Path(f"log/{FOLDS}")

@@ -6,7 +6,7 @@ proportional to the live pieces, not to the table's history.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storage.core import cut
 from storage.core.entries import LogFile, LogIndex, SliceFile
-from storage.core.names import LaneName
+from storage.core.names import LaneName, Path
 from storage.core.timeline import FileGroup, TableState
 
 Ints = npt.NDArray[np.int64]
@@ -75,15 +75,26 @@ class FileSlice:
     @property
     def base_bytes(self) -> int:
         """Stored bytes of base and shadow."""
-        if self.slice is None:
-            return 0
-        return sum(file.size for file in (self.slice.base, self.slice.shadow) if file)
+        return 0 if self.slice is None else self.slice.base_bytes + self.slice.shadow_bytes
 
     @property
     def stored_rows(self) -> int:
         """Rows of base, shadow and pieces: no more can come of them."""
-        files = (self.slice.base, self.slice.shadow) if self.slice is not None else ()
-        return int(self.rows.sum()) + sum(file.rows for file in files if file)
+        stored = 0 if self.slice is None else self.slice.base_rows + self.slice.shadow_rows
+        return int(self.rows.sum()) + stored
+
+
+def whole_files(slices: Iterable[FileSlice]) -> frozenset[Path]:
+    """Base files all rows of which belong to these slices, none of which has logs.
+
+    Of a file that several file groups share some may have a newer slice elsewhere: its rows of those mean nothing.
+    """
+    rest: dict[Path, int] = {}
+    for own in slices:
+        if own.slice is not None and own.slice.base is not None and len(own.rows) == 0:
+            file = own.slice.base
+            rest[file.path] = rest.get(file.path, file.rows) - own.slice.base_rows
+    return frozenset(path for path, rows in rest.items() if rows == 0)
 
 
 def plan_slices(state: TableState, files: Sequence[LiveFile], *, folds: bool = True) -> list[FileSlice]:
@@ -102,24 +113,34 @@ def plan_slices(state: TableState, files: Sequence[LiveFile], *, folds: bool = T
     order = np.lexsort((pieces["start"], pieces["block"], pieces["file"], pieces["group"]))
     pieces = {name: values[order] for name, values in pieces.items()}
     bounds = np.searchsorted(pieces["group"], np.arange(len(groups) + 1))
+    deletes, log_bytes = (_sums(pieces[name], bounds) for name in ("deletes", "bytes"))
+    ends = bounds.tolist()
     result = []
-    for number in sorted(range(len(groups)), key=lambda i: groups[i]):
-        group, own = groups[number], slice(bounds[number], bounds[number + 1])
-        if own.start == own.stop and group not in slices:
+    for number, group in enumerate(groups):
+        own = slice(ends[number], ends[number + 1])
+        made = slices.get(group)
+        if own.start == own.stop and made is None:
             continue
         result.append(
             FileSlice(
                 group=group,
-                slice=slices.get(group),
+                slice=made,
                 file=pieces["file"][own],
                 block=pieces["block"][own],
                 start=pieces["start"][own],
                 rows=pieces["rows"][own],
-                deletes=int(pieces["deletes"][own].sum()),
-                log_bytes=int(pieces["bytes"][own].sum()),
+                deletes=deletes[number],
+                log_bytes=log_bytes[number],
             )
         )
     return result
+
+
+def _sums(values: Ints, bounds: Ints) -> list[int]:
+    """The sum of every run of values."""
+    total = np.concatenate([[0], np.cumsum(values)])
+    sums: list[int] = (total[bounds[1:]] - total[bounds[:-1]]).tolist()
+    return sums
 
 
 def joined(slices: Sequence[FileSlice]) -> FileSlice:
@@ -146,38 +167,50 @@ def joined(slices: Sequence[FileSlice]) -> FileSlice:
     )
 
 
-def _pieces(
-    slices: Mapping[FileGroup, SliceFile], files: Sequence[LiveFile]
-) -> tuple[list[FileGroup], dict[str, Ints]]:
-    """All file groups, and all pieces of all files as columns; ``group`` is a position in the former."""
-    groups = list(slices)
-    number = {group: i for i, group in enumerate(groups)}
+_BITS_AT: Final = 32  # of a file group's number: the bucket is below, the partition above
+_PARTITION_AT: Final = 40
+
+
+def _pieces(slices: Iterable[FileGroup], files: Sequence[LiveFile]) -> tuple[list[FileGroup], dict[str, Ints]]:
+    """All file groups in order, and all pieces of all files as columns; ``group`` is a position in the former.
+
+    A file group is one number while they are gathered, in the order of file groups: there may be many of them in every
+    file.
+    """
+    compacted = list(slices)
+    partitions = {own.partition for own in compacted}.union(*(live.index.partitions for live in files))
+    names = sorted(partitions)
+    place = {name: number << _PARTITION_AT for number, name in enumerate(names)}
+    known = [place[own.partition] | own.bits << _BITS_AT | own.bucket for own in compacted]
     columns: dict[str, list[Ints]] = {
         name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
     }
     for position, live in enumerate(files):
-        pieces, bits = live.index.pieces, live.file.bits
-        partition = np.array(pieces.partition, np.int64)
-        place = (partition << bits) | np.array(pieces.bucket, np.int64)
-        distinct, inverse = np.unique(place, return_inverse=True)
-        own = []
-        for value in distinct.tolist():
-            group = FileGroup(live.index.partitions[value >> bits], bits, value & ((1 << bits) - 1))
-            if group not in number:
-                number[group] = len(groups)
-                groups.append(group)
-            own.append(number[group])
+        pieces = live.index.pieces
+        own_places = np.array([place[name] for name in live.index.partitions], np.int64)
         block = np.array(pieces.block, np.int64)
         rows = np.array(pieces.rows, np.int64)
         block_rows = np.array(live.index.blocks.rows, np.int64)[block]
-        columns["group"].append(np.array(own, np.int64)[inverse])
+        columns["group"].append(
+            own_places[np.array(pieces.partition, np.int64)]
+            | live.file.bits << _BITS_AT
+            | np.array(pieces.bucket, np.int64)
+        )
         columns["file"].append(np.full(len(block), position, np.int64))
         columns["block"].append(block)
         columns["start"].append(np.array(pieces.start, np.int64))
         columns["rows"].append(rows)
         columns["deletes"].append(np.array(pieces.deletes, np.int64))
         columns["bytes"].append(np.array(live.index.blocks.length, np.int64)[block] * rows // block_rows)
-    return groups, {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in columns.items()}
+    found = {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in columns.items()}
+    numbers, group = np.unique(np.concatenate([np.array(known, np.int64), found["group"]]), return_inverse=True)
+    found["group"] = group[len(known) :]
+    bits, bucket = (1 << _PARTITION_AT - _BITS_AT) - 1, (1 << _BITS_AT) - 1
+    groups = [
+        FileGroup(names[number >> _PARTITION_AT], number >> _BITS_AT & bits, number & bucket)
+        for number in numbers.tolist()
+    ]
+    return groups, found
 
 
 def _live(

@@ -20,8 +20,9 @@ from storage.base_file import SliceFileWriter, read_base, read_shadow
 from storage.commit_log import new_id
 from storage.core import cut, names
 from storage.core.cut import Cut
-from storage.core.entries import Abort, Base, SliceFile
+from storage.core.entries import Abort, Base, FileRef, Part, SliceFile
 from storage.core.modes.aggregate import overflows
+from storage.core.names import Path
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import Stitch
@@ -37,6 +38,10 @@ from storage.snapshot import Snapshot
 from storage.timeline import Timeline
 
 PART_BYTES: Final = 512 * 1024 * 1024  # a crash loses at most about this much work
+# Stored bytes. A file of its own costs a reader about as much as 2 MiB of it: smaller file groups are put together, up
+# to a size at which that is not felt any more, and which limits what stays behind when one of them gets a newer slice.
+SMALL_BYTES: Final = 2 * 1024 * 1024
+SHARED_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +69,14 @@ class CompactionResult:
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
-    """The work on one file group; can be pickled and run anywhere.
+    """The work on one file group, or on several small ones that get files together; can be pickled and run anywhere.
 
     Attributes:
         store: The table's store.
         schema: The snapshot's schema.
-        slice: What to fold, as planned at a snapshot.
-        files: What it points into.
-        at: The cut of that snapshot: all its commits up to there are in the new slice.
+        slices: What to fold, as planned at a snapshot; in order of file group.
+        files: What they point into.
+        at: The cut of that snapshot: all its commits up to there are in the new slices.
         plan: Slot of the compaction's PLAN, by which its files are named.
         rev: Revision of ``schema``.
         mergers: Modules whose custom mergers may run.
@@ -79,15 +84,15 @@ class CompactionTask:
 
     store: ObjectStore
     schema: TableSchema
-    slice: FileSlice
+    slices: tuple[FileSlice, ...]
     files: tuple[LiveFile, ...]
     at: Cut
     plan: int
     rev: int
     mergers: frozenset[str]
 
-    def run(self) -> SliceFile:
-        """Write the next slice of the file group; it becomes visible only with a BASE entry.
+    def run(self) -> list[SliceFile]:
+        """Write the next slice of every file group, in the same order; they become visible only with a BASE entry.
 
         Raises:
             CorruptData: A file is missing or damaged; nothing is left behind.
@@ -98,39 +103,90 @@ class CompactionTask:
             return _fold(self)
 
 
-Execute = Callable[[Sequence[CompactionTask]], Iterable[SliceFile]]
+Execute = Callable[[Sequence[CompactionTask]], Iterable[list[SliceFile]]]
 """Runs tasks and gives their slices in the same order."""
 
 
-def one_by_one(tasks: Sequence[CompactionTask]) -> Iterator[SliceFile]:
+def one_by_one(tasks: Sequence[CompactionTask]) -> Iterator[list[SliceFile]]:
     """Run tasks here, one after the other: memory is that of one file group."""
     for task in tasks:
         yield task.run()
 
 
-def _fold(task: CompactionTask) -> SliceFile:
-    store, schema, file_slice, files = task.store, task.schema, task.slice, task.files
-    group, before = file_slice.group, file_slice.slice
+def cut_tasks(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
+    """Which file groups, in order, get files together: neighbours, as long as they are small."""
+    runs: list[list[FileSlice]] = []
+    filled = SHARED_BYTES
+    for own in slices:
+        size = own.base_bytes + own.log_bytes
+        if size >= SMALL_BYTES:
+            runs.append([own])
+            filled = SHARED_BYTES
+        elif filled + size > SHARED_BYTES:
+            runs.append([own])
+            filled = size
+        else:
+            runs[-1].append(own)
+            filled += size
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """What is known of a new slice before its files are finished."""
+
+    before: FileSlice
+    base: Part | None
+    shadow: Part | None
+    statistics: _Statistics
+
+
+def _fold(task: CompactionTask) -> list[SliceFile]:
+    store, schema = task.store, task.schema
+    shared = len(task.slices) > 1
+    folder, unique = names.SHARED if shared else str(task.slices[0].group), new_id()
+    base = SliceFileWriter(store, names.base_path(folder, task.plan, unique), schema, shared=shared)
+    shadow = SliceFileWriter(store, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
     columns = tuple(schema.slice.names)
-    log_columns = frozenset((*columns, names.OP, names.SUPPLIED))
-    state = LogReader(store, schema, files, [file_slice], [log_columns]).collapse(file_slice, schema.groups, columns)
-    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns))
-    unique = new_id()
-    base = SliceFileWriter(store, names.base_path(str(group), task.plan, unique), schema)
-    shadow = SliceFileWriter(store, names.shadow_path(str(group), task.plan, unique), schema)
-    statistics = _Statistics(schema)
+    logs = LogReader(
+        store,
+        schema,
+        task.files,
+        task.slices,
+        [frozenset((*columns, names.OP, names.SUPPLIED))] * len(task.slices),
+    )
     try:
-        for stitched in stitch.run(
-            read_base(store, schema, before, columns), read_shadow(store, schema, before, columns), state
-        ):
-            for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
-                statistics.add(rows)
-                writer.write(rows)
+        folded = [_fold_one(task, own, logs, base, shadow) for own in task.slices]
         base_file, shadow_file = base.close(), shadow.close()
     except BaseException as error:
         base.discard(error)
         shadow.discard(error)
         raise
+    return [_slice_file(task, own, base_file, shadow_file) for own in folded]
+
+
+def _fold_one(
+    task: CompactionTask, own: FileSlice, logs: LogReader, base: SliceFileWriter, shadow: SliceFileWriter
+) -> _Folded:
+    schema = task.schema
+    columns = tuple(schema.slice.names)
+    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns))
+    statistics = _Statistics(schema)
+    old_base = read_base(task.store, schema, [own.slice], columns)
+    old_shadow = read_shadow(task.store, schema, [own.slice], columns)
+    for stitched in stitch.run(old_base, old_shadow, logs.collapse(own, schema.groups, columns)):
+        for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
+            statistics.add(rows)
+            writer.write(rows)
+    return _Folded(own, base.end_part(), shadow.end_part(), statistics)
+
+
+def _slice_file(
+    task: CompactionTask, folded: _Folded, base_file: FileRef | None, shadow_file: FileRef | None
+) -> SliceFile:
+    group, before = folded.before.group, folded.before.slice
+    base, base_part = _own_part(base_file, folded.base)
+    shadow, shadow_part = _own_part(shadow_file, folded.shadow)
     return SliceFile(
         partition=group.partition,
         bits=group.bits,
@@ -138,12 +194,21 @@ def _fold(task: CompactionTask) -> SliceFile:
         rev=task.rev,
         parent=dict(before.cut) if before is not None else {},
         cut=dict(task.at.lanes),
-        groups=[g.id for g in schema.groups],
-        base=base_file,
-        shadow=shadow_file,
-        ordering_max=statistics.ordering_max,
-        overflows=statistics.overflows,
+        groups=[g.id for g in task.schema.groups],
+        base=base,
+        shadow=shadow,
+        ordering_max=folded.statistics.ordering_max,
+        overflows=folded.statistics.overflows,
+        base_part=base_part,
+        shadow_part=shadow_part,
     )
+
+
+def _own_part(file: FileRef | None, part: Part | None) -> tuple[FileRef | None, Part | None]:
+    """The file of a file group's rows, and which they are if there are others in it."""
+    if file is None or part is None:
+        return None, None
+    return file, None if part.rows == file.rows else part
 
 
 class _Statistics:
@@ -207,17 +272,17 @@ def run_compaction(
             CompactionTask(
                 store=timeline.store,
                 schema=snapshot.table_schema,
-                slice=task.slices[0],
+                slices=task.slices,
                 files=task.files,
                 at=snapshot.cut,
                 plan=plan,
                 rev=snapshot.schema_rev,
                 mergers=mergers.allowed(),
             )
-            for task in (read_task([file_slice], snapshot.files) for file_slice in chosen)
+            for task in (read_task(own, snapshot.files) for own in cut_tasks(chosen))
         ]
-        for number, (file_slice, made) in enumerate(zip(chosen, execute(tasks), strict=True), start=1):
-            run.add(file_slice, made, last=number == len(chosen))
+        for number, (task, made) in enumerate(zip(tasks, execute(tasks), strict=True), start=1):
+            run.add(task.slices, made, last=number == len(tasks))
     except CommitUnknown:
         raise  # the entry may be there: nothing that it may refer to is removed
     except TableError as error:
@@ -247,11 +312,12 @@ class _Run:
         self.rows = self.bytes_read = self.bytes_written = 0
         self.overflows: dict[int, int] = {}
 
-    def add(self, before: FileSlice, made: SliceFile, *, last: bool) -> None:
-        self._waiting.append(made)
-        size = _size(made)
+    def add(self, before: Sequence[FileSlice], made: Sequence[SliceFile], *, last: bool) -> None:
+        """Take what one task has made; slices that share files are published together, or not at all."""
+        self._waiting += made
+        size = sum(file.size for file in _files(made).values())
         self._waiting_bytes += size
-        self.bytes_read += before.base_bytes + before.log_bytes
+        self.bytes_read += sum(own.base_bytes + own.log_bytes for own in before)
         self.bytes_written += size
         if last or self._waiting_bytes >= PART_BYTES:
             self._publish(last=last)
@@ -262,8 +328,7 @@ class _Run:
         What was offered may be there, whatever failed afterwards: cleaning knows.
         """
         if abort_plan(self._timeline, self._plan_id, reason):
-            for made in self._waiting:
-                self._remove(made)
+            self._remove(_files(self._waiting))
 
     def _publish(self, *, last: bool) -> None:
         offered, self._waiting, self._waiting_bytes = self._waiting, [], 0
@@ -284,7 +349,8 @@ class _Run:
                 # Where another compaction was first, its slice may hold less.
                 whole = last and self._complete and not self.skipped and len(kept) == len(offered)
                 stated = dict(self._target) if whole else {}
-                return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices)
+                parts = any(own.base_part or own.shadow_part for own in kept)
+                return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices, parts=parts)
             if last:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")
             return None
@@ -294,23 +360,24 @@ class _Run:
             group = FileGroup(made.partition, made.bits, made.bucket)
             if made in kept:
                 self.done.append(group)
-                self.rows += made.base.rows if made.base else 0
+                self.rows += made.base_rows
                 for column, count in made.overflows.items():
                     self.overflows[column] = self.overflows.get(column, 0) + count
             else:
                 self.skipped[group] = reason
-                self._remove(made)
+        published = _files(kept)
+        self._remove(path for path in _files(offered) if path not in published)
 
     def _is_current(self, state: TableState, made: SliceFile) -> bool:
         newest = state.slices.get(FileGroup(made.partition, made.bits, made.bucket))
         return made.parent == (newest.cut if newest is not None else {})
 
-    def _remove(self, made: SliceFile) -> None:
-        for file in (made.base, made.shadow):
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    self._timeline.store.delete(file.path)
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                self._timeline.store.delete(path)
 
 
-def _size(made: SliceFile) -> int:
-    return sum(file.size for file in (made.base, made.shadow) if file)
+def _files(slices: Iterable[SliceFile]) -> dict[Path, FileRef]:
+    """Base and shadow files, each once."""
+    return {file.path: file for own in slices for file in (own.base, own.shadow) if file is not None}

@@ -30,7 +30,7 @@ from storage.object_store import answering
 from storage.services.clean import run_clean
 from storage.services.findings import FROM_COPY, Findings, Progress, VerifyReport
 from storage.services.verify_entries import REPORT, TableLane, TableLaneReader, check_barriers, checkpoints_of, slots_of
-from storage.services.verify_files import SliceVerifier
+from storage.services.verify_files import SliceFiles, SliceVerifier
 from storage.services.verify_kept import FilesThere, Kept, gather_kept
 from storage.services.verify_lanes import (
     Arrivals,
@@ -204,6 +204,7 @@ class _Verification:
     def _check_contents(self, table: TableLane, kept: Kept) -> None:
         """Slices and folds of all snapshots that are counted on, each once."""
         done: set[object] = set()
+        files = SliceFiles(self._store, self._findings)
         for snapshot in kept.snapshots:
             state = snapshot.state
             arrivals = Arrivals(state, self._facts)
@@ -219,7 +220,7 @@ class _Verification:
                     done.add(key)
                     found = self._tracer(arrivals, file.cut, state)
                     self._findings.count("slices")
-                    SliceVerifier(self._store, schema, file, f"slice of {group}", self._findings, found).check()
+                    SliceVerifier(files, schema, file, f"slice of {group}", self._findings, found).check()
             for fold in state.folds:
                 if fold.slot not in done:
                     done.add(fold.slot)

@@ -7,7 +7,7 @@ damaged file holds says nothing more. Statistics are computed anew. FORMAT.md, "
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.core import keys, names
-from storage.core.entries import FileRef, SliceFile
+from storage.core.entries import FileRef, Part, SliceFile
 from storage.core.home import partition_text
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import FIELD_ID, Group, Op
 from storage.core.modes.aggregate import overflows
+from storage.core.names import Path
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import CorruptData
@@ -103,19 +104,47 @@ def wrong_sort_key(schema: TableSchema, columns: Arrays) -> Mask:
     return np.asarray(pc.not_equal(encoded, columns[names.KEY]))
 
 
+class SliceFiles:
+    """Base and shadow files: the bytes of each are checked once, and of each kind the last row group is kept.
+
+    For slices that share files: they follow each other in a row group.
+    """
+
+    def __init__(self, store: ObjectStore, findings: Findings) -> None:
+        self.store, self._findings = store, findings
+        self._sound: dict[Path, bool] = {}
+        self._last: dict[bool, tuple[object, dict[str, pa.Array]]] = {}
+
+    def sound(self, file: FileRef) -> bool:
+        """Whether its bytes are those that were written; what is wrong is told the first time."""
+        if file.path not in self._sound:
+            self._sound[file.path] = check_bytes(self.store, file, self._findings)
+        return self._sound[file.path]
+
+    def row_group(
+        self, file: FileRef, parquet: pq.ParquetFile, number: int, columns: Sequence[str], *, visible: bool
+    ) -> dict[str, pa.Array]:
+        """A row group of a file that is open; each column one array."""
+        key = (file.path, number, tuple(columns))
+        if visible not in self._last or self._last[visible][0] != key:
+            table = parquet.read_row_group(number, columns=list(columns), use_threads=False)
+            self._last[visible] = key, {name: keys.one_array(table.column(name)) for name in columns}
+        return self._last[visible][1]
+
+
 class SliceVerifier:
     """Checks one slice: its base and its shadow."""
 
     def __init__(
         self,
-        store: ObjectStore,
+        files: SliceFiles,
         schema: TableSchema,
         file: SliceFile,
         where: str,
         findings: Findings,
         found: OnArrivals,
     ) -> None:
-        self._store, self._schema, self._file, self._findings = store, schema, file, findings
+        self._files, self._schema, self._file, self._findings = files, schema, file, findings
         self._where, self._found = where, found
         self._group = (file.partition, file.bucket)
         self._largest: dict[int, Any] = {}
@@ -126,9 +155,9 @@ class SliceVerifier:
         """Everything that the entry says of the slice, and all rules of its rows."""
         if sorted(self._file.groups) != sorted(group.id for group in self._schema.groups):
             self._wrong("S8", self._where, f"it covers groups {self._file.groups}, the schema has others")
-        hidden = list(self._parts(self._file.shadow, visible=False))
+        hidden = list(self._parts(self._file.shadow, self._file.shadow_part, visible=False))
         shadow = keys.concat(hidden) if hidden else None
-        for part in self._parts(self._file.base, visible=True):
+        for part in self._parts(self._file.base, self._file.base_part, visible=True):
             if shadow is not None:
                 _, twice = keys.find(shadow, part)
                 if twice.any():
@@ -139,42 +168,55 @@ class SliceVerifier:
     def _wrong(self, invariant: str, where: str, what: str) -> None:
         self._findings.error(invariant, where, what, WRITTEN_SO)
 
-    def _parts(self, file: FileRef | None, *, visible: bool) -> Iterator[KeyVector]:
+    def _parts(self, file: FileRef | None, part: Part | None, *, visible: bool) -> Iterator[KeyVector]:
         """The keys of each row group, after everything else of it was checked."""
         if file is None:
             return
-        if not check_bytes(self._store, file, self._findings):
+        if not self._files.sound(file):
             self._sound = False
             return
         try:
-            yield from self._row_groups(file, visible=visible)
+            yield from self._row_groups(file, part, visible=visible)
         except (pa.ArrowException, CorruptData, OSError, KeyError, IndexError) as error:
             self._sound = False
             self._wrong("S7", str(file.path), f"it does not decode: {error}")
 
-    def _row_groups(self, file: FileRef, *, visible: bool) -> Iterator[KeyVector]:
-        where = str(file.path)
-        rows, last = 0, None
+    def _row_groups(self, file: FileRef, part: Part | None, *, visible: bool) -> Iterator[KeyVector]:
+        where = str(file.path) if part is None else f"{file.path}, rows of {self._where}"
+        first, end = (0, file.rows) if part is None else (part.first, part.first + part.rows)
+        start, last = 0, None
         with (
-            self._store.open_input(file.path, file.size) as source,
+            self._files.store.open_input(file.path, file.size) as source,
             pq.ParquetFile(source, page_checksum_verification=True) as parquet,
         ):
             if _fields(parquet.schema_arrow) != _fields(self._schema.slice):
                 self._sound = False
                 self._wrong("S19", where, f"its columns are not those of schema revision {self._file.rev}")
                 return
+            if parquet.metadata.num_rows != file.rows:
+                self._wrong("S7", where, f"it has {parquet.metadata.num_rows} rows, its entry says {file.rows}")
+                first, end = (0, parquet.metadata.num_rows) if part is None else (first, end)
+            if end > parquet.metadata.num_rows:
+                self._wrong("S7", where, f"it has {parquet.metadata.num_rows} rows, a slice is rows {first} to {end}")
             columns = self._columns()
             for number in range(parquet.num_row_groups):
-                table = parquet.read_row_group(number, columns=columns, use_threads=False)
-                batch = {name: keys.one_array(table.column(name)) for name in columns}
+                count = parquet.metadata.row_group(number).num_rows
+                own = slice(max(first - start, 0), min(end - start, count))
+                beside = [row - start for row in (first - 1, end) if start <= row < start + count]
+                start += count
+                if own.start >= own.stop and not beside:
+                    continue
+                found = self._files.row_group(file, parquet, number, columns, visible=visible)
+                if self._are_own(found, beside).any():
+                    self._wrong("S7", where, "a row of its file group stands beside its part, and is not read")
+                if own.start >= own.stop:
+                    continue
+                batch = {name: column.slice(own.start, own.stop - own.start) for name, column in found.items()}
                 vector = keys.key_vector(batch[self._schema.sort_column])
                 self._check_rows(batch, vector, last, where, visible=visible)
-                rows += len(vector)
-                last = keys.take(vector, slice(len(vector) - 1, len(vector))) if len(vector) else last
+                self._findings.count("rows", len(vector))
+                last = keys.take(vector, slice(len(vector) - 1, len(vector)))
                 yield vector
-        self._findings.count("rows", rows)
-        if rows != file.rows:
-            self._wrong("S7", where, f"it has {rows} rows, its entry says {file.rows}")
 
     def _columns(self) -> list[str]:
         """Keys, what decides visibility, arrivals, and what statistics are of."""
@@ -196,8 +238,7 @@ class SliceVerifier:
             ("S15", wrong, "keys are not in ascending order, or come twice: a search may miss them"),
             ("S15", wrong_sort_key(schema, batch), "the sort key is not that of the key columns"),
         ]
-        partition, bucket = file_groups(schema, batch)
-        strangers = (bucket != self._group[1]) | np.asarray(pc.not_equal(partition, self._group[0]))
+        strangers = ~self._are_own(batch)
         checks.append(("S15", strangers, "keys belong to another file group: readers look for them there"))
         shown = visibility(schema, batch)
         if visible:
@@ -212,6 +253,13 @@ class SliceVerifier:
             for name in (names.arrival(group.id), names.floor_arrival(group.id), names.top_arrival(group.id)):
                 if name in batch:
                     self._found(batch[name], where)
+
+    def _are_own(self, batch: Arrays, rows: Sequence[int] | None = None) -> Mask:
+        """Which rows, or which of some, belong to the slice's file group."""
+        if rows is not None:
+            batch = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
+        partition, bucket = file_groups(self._schema, batch)
+        return (bucket == self._group[1]) & np.asarray(pc.equal(partition, self._group[0]))
 
     def _note(self, batch: Arrays) -> None:
         for group in self._schema.groups:

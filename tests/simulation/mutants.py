@@ -233,7 +233,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "    try:\n"
         "        self._timeline.publish(build)\n"
         "    except CommitUnknown:\n"
-        "        [self._remove(made) for made in offered]\n"
+        "        self._remove(_files(offered))\n"
         "        raise",
         theme="outages",
     ),

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from storage import Table, base_file
 from storage.core import keys, names
-from storage.core.entries import FileRef, SliceFile
+from storage.core.entries import FileRef, Part, SliceFile
 from storage.core.model import FIELD_ID
 from storage.core.types import encode_scalar
 from storage.object_store import open_store
@@ -24,6 +24,12 @@ from tests.strategies import EVERY_GROUP, Compact, Story, stories
 
 def slices(table: Table) -> list[SliceFile]:
     return [file_slice.slice for file_slice in table.snapshot().slices if file_slice.slice is not None]
+
+
+def own_rows(table: Table, file: FileRef, part: Part | None) -> pa.Table:
+    rows = parquet(table, file).read()
+    assert len(rows) == file.rows
+    return rows if part is None else rows.slice(part.first, part.rows)
 
 
 def parquet(table: Table, file: FileRef) -> pq.ParquetFile:
@@ -90,12 +96,12 @@ def test_every_key_with_any_state_stands_in_one_place_and_says_what_the_format_s
         schema = world.table.schema
         stored_keys: list[Any] = []
         for one in slices(world.table):
-            for file, visible in ((one.base, True), (one.shadow, False)):
+            for file, part, visible in ((one.base, one.base_part, True), (one.shadow, one.shadow_part, False)):
                 if file is None:
                     continue
-                rows = parquet(world.table, file).read()
+                rows = own_rows(world.table, file, part)
                 assert rows.schema.names == schema.slice.names
-                assert len(rows) == file.rows > 0
+                assert len(rows) == (file.rows if part is None else part.rows) > 0
                 vector = keys.key_vector(rows.column(schema.sort_column))
                 assert keys.stable_order(vector).tolist() == list(range(len(rows)))
                 assert len(keys.run_starts(vector)) == len(rows), "no key twice"
@@ -136,8 +142,8 @@ def _check_ordering_max(world: World, one: SliceFile) -> None:
             assert group.id not in one.ordering_max
             continue
         found = []
-        for file in (one.base, one.shadow):
-            for row in parquet(world.table, file).read().to_pylist() if file is not None else []:
+        for file, part in ((one.base, one.base_part), (one.shadow, one.shadow_part)):
+            for row in own_rows(world.table, file, part).to_pylist() if file is not None else []:
                 if row[names.arrival(group.id)] is not None:
                     found.append(row[group.ordering[0]])
                 if row.get(names.floor_arrival(group.id)) is not None:

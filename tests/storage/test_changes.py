@@ -292,6 +292,7 @@ class TestServices:
         assert task.touched is None
         assert len(task.after.slices) == 4
 
+    @pytest.mark.usefixtures("own_files")
     def test_a_file_group_that_was_written_over_and_over_is_compared_as_a_whole(self, table: Table) -> None:
         append(table, orders(*ALL))
         table.compact()

@@ -57,7 +57,7 @@ class TestRetention:
         clock.time_ms += HOUR_MS
         result = table.clean(dt.timedelta(minutes=30))
         assert result.keep == second.cut.table
-        assert result.deleted["base"].files == 4
+        assert result.deleted["base"].files == 1
         assert stored(table) == used(table.snapshot())
         for old in (str(first.cut), between):
             with pytest.raises(SnapshotExpired, match="no longer kept"):

@@ -132,6 +132,7 @@ def test_a_missing_log_file_aborts_the_compaction_and_leaves_the_table_as_it_is(
         contents(table)
 
 
+@pytest.mark.usefixtures("own_files")
 def test_parts_that_were_published_before_a_failure_stay(
     table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +251,7 @@ def test_a_slice_that_is_not_made_from_the_newest_one_is_corrupt(table: Table, u
         Table.open(uri)
 
 
+@pytest.mark.usefixtures("own_files")
 def test_plans_are_closed_by_their_last_base(table: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "PART_BYTES", 1)
     append(table, orders(*range(20)))

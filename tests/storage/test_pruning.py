@@ -115,6 +115,7 @@ def test_keys_in_a_filter_choose_file_groups_and_row_groups(shop: Table, reads: 
     assert reads.row_groups <= 2
 
 
+@pytest.mark.usefixtures("own_files")
 def test_ranges_and_values_choose_row_groups_by_statistics(shop: Table, reads: Reads) -> None:
     snapshot = shop.snapshot()
     assert sorted(snapshot.to_arrow(["id"], filter=(K >= 10) & (K < 20))["id"].to_pylist()) == list(range(10, 20))

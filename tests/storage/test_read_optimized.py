@@ -183,7 +183,7 @@ def test_the_dataset_has_the_users_columns_alone(table: Table) -> None:
         assert one.count_rows() == 19
         assert one.to_table(["paid"], filter=pc.field("id") == 2).to_pylist() == [{"paid": 1.0}]
     assert read.dataset(["paid", "id"]).schema.names == ["paid", "id"]
-    assert len(list(dataset.get_fragments())) == 4
+    assert len(list(dataset.get_fragments())) == 1
     with pytest.raises(NotFound, match="nope") as error:
         read.dataset(["nope"])
     assert "status" in error.value.hint

@@ -117,11 +117,13 @@ TABLE: dict[str, tuple[Do, list[str]]] = {
 
 def misnamed(damage: Damage) -> Callable[[dict[str, Any]], None]:
     def change(entry: dict[str, Any]) -> None:
-        file = entry["slices"][0]["base"]
-        path = file["path"].replace("00000000000000000004-", "00000000000000000002-")
-        damage.store.put(path, damage.content(file["path"]))
-        damage.store.delete(file["path"])
-        file["path"] = path
+        old = entry["slices"][0]["base"]["path"]
+        path = old.replace("00000000000000000004-", "00000000000000000002-")
+        damage.store.put(path, damage.content(old))
+        damage.store.delete(old)
+        for own in entry["slices"]:
+            if own["base"]["path"] == old:
+                own["base"]["path"] = path
 
     return change
 

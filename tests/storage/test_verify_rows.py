@@ -16,6 +16,8 @@ from tests.storage.shop import append, contents, new_uri, orders
 
 Do = Callable[[Damage], object]
 
+pytestmark = pytest.mark.usefixtures("own_files")  # a file is that of one slice
+
 
 @pytest.fixture
 def table() -> Table:

@@ -101,6 +101,12 @@ class Writing:
             self.events(partition)
 
     def compact(self, *partitions: int) -> None:
+        """Each of some partitions, or of all, by itself: no base file has rows of two of them."""
+        for partition in partitions or range(PARTITIONS):
+            self.together(partition)
+
+    def together(self, *partitions: int) -> None:
+        """Partitions at once: small as they are they get one base file."""
         chosen = [f"p={partition}" for partition in partitions]
         self.table.compact(lambda part: not chosen or str(part.group.partition) in chosen)
 
@@ -245,6 +251,37 @@ def test_one_scan_is_native_where_all_that_waits_is_skipped(spark: SparkSession,
             assert wrong_answers(spark, table, view, [f"SELECT id, a FROM {{}} WHERE {condition}"]) == []
 
 
+def test_a_file_that_clean_and_dirty_file_groups_share_is_left_to_the_tasks(
+    spark: SparkSession, table: Table, view: str
+) -> None:
+    writing = Writing(table)
+    writing.everywhere()
+    writing.together()
+    queries = [
+        "SELECT * FROM {}",
+        "SELECT sum(a), count(*) FROM {} WHERE p = 2",
+        "SELECT id FROM {} WHERE id IN (1, 2)",
+    ]
+
+    def shape() -> tuple[int, int]:
+        assert wrong_answers(spark, table, view, queries) == []
+        text = plan_text(spark.table(view))
+        return text.count("BatchScan"), text.count("ParquetScan")
+
+    assert shape() == (1, 1)
+    assert "ParquetScan" in plan_text(spark.sql(f"SELECT a FROM {view} WHERE p = 2"))
+    writing.events(1)
+    assert shape() == (1, 0)
+    assert "ParquetScan" not in plan_text(spark.sql(f"SELECT a FROM {view} WHERE p = 2"))
+    # The file holds rows of partition 1 that are out of date now: it is as little the answer as before.
+    writing.together(1)
+    assert shape() == (2, 1)
+    writing.events(0)
+    writing.events(2)
+    writing.together(0, 2)
+    assert shape() == (1, 1)
+
+
 # Answers -------------------------------------------------------------------------------------------------------------
 
 
@@ -259,7 +296,7 @@ def test_any_mix_gives_the_answers_of_the_snapshot(spark: SparkSession, table: T
                 writing.events(writing.random.randrange(PARTITIONS), writing.random.randrange(1, 12))
             else:
                 partitions = writing.random.sample(range(PARTITIONS), writing.random.randrange(1, PARTITIONS + 1))
-                writing.compact(*partitions)
+                writing.random.choice([writing.compact, writing.together])(*partitions)
         shapes.add("Union" in plan_text(spark.table(view)))
         writing.random.shuffle(queries)
         assert wrong_answers(spark, table, view, queries[:5]) == []

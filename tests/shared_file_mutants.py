@@ -1,0 +1,58 @@
+"""Mutants of files that file groups share: whose rows are whose, when a file is whole, and when it may go."""
+
+from __future__ import annotations
+
+from tests.mutant import Mutant
+
+_TESTS = "tests/storage/test_shared_files.py"
+
+SHARED_FILE_MUTANTS = {
+    "a slice is all rows of its file": Mutant(
+        "base_file.py",
+        "if parts is None:\n        return {number",
+        "if True:\n        return {number",
+        (_TESTS, "-k", "leaves_files"),
+    ),
+    "parts begin where the last row group ended": Mutant(
+        "base_file.py",
+        "first, end = self._part_from, self._rows + self._pending_rows",
+        "first, end = self._rows, self._rows + self._pending_rows",
+        (_TESTS, "-k", "rows_of_one_file"),
+    ),
+    "a file that some have left is read as it is": Mutant(
+        "core/slices.py",
+        "for path, rows in rest.items() if rows == 0)",
+        "for path, rows in rest.items() if rows >= 0)",
+        (_TESTS, "-k", "not_read_as_they_are"),
+    ),
+    "a file with logs beside it is read as it is": Mutant(
+        "core/slices.py",
+        "own.slice.base is not None and len(own.rows) == 0:",
+        "own.slice.base is not None:",
+        (_TESTS, "-k", "logs_beside"),
+    ),
+    "a file goes with the first slice that lost its race": Mutant(
+        "services/compaction.py",
+        "for path in _files(offered) if path not in published)",
+        "for path in _files(made for made in offered if made not in kept))",
+        (_TESTS, "-k", "lost_their_race"),
+    ),
+    "a dataset shows what has left a file": Mutant(
+        "read_optimized.py",
+        "parts=own.parts)",
+        "parts=None)",
+        (_TESTS, "-k", "oracles"),
+    ),
+    "an entry does not say that there are parts": Mutant(
+        "services/compaction.py",
+        "parts = any(",
+        "parts = False and any(",
+        (_TESTS, "-k", "wherever"),
+    ),
+    "verify does not look beside a part": Mutant(
+        "services/verify_files.py",
+        "for row in (first - 1, end) if",
+        "for row in () if",
+        (_TESTS, "-k", "wrong_parts"),
+    ),
+}

@@ -1,0 +1,269 @@
+"""Base and shadow files that small file groups share: slices are rows of them, and every file group leaves alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Table, base_file, commit_log
+from storage.core.entries import SliceFile
+from storage.core.names import TABLE_LANE, Path
+from storage.core.slices import whole_files
+from storage.core.timeline import FileGroup
+from storage.object_store import open_store
+from storage.services import compaction
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from tests.storage.cleaning import NOW, killed_late
+from tests.storage.damage import Damage, wrong
+from tests.storage.shop import SHOP, append, contents, new_uri, orders
+from tests.storage.world import World, bag
+from tests.strategies import EVERY_GROUP, Compact, Story, stories
+
+KEYS = range(40)
+
+
+@pytest.fixture
+def table() -> Table:
+    """4 file groups in one base file and one shadow file."""
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(*KEYS))
+    append(table, orders(*KEYS[::3], op="D", ts=2))
+    table.compact()
+    return table
+
+
+def slices(table: Table) -> list[SliceFile]:
+    return list(table.state().slices.values())
+
+
+def files(table: Table) -> list[str]:
+    store = open_store(table.uri)
+    return [f"{folder}/{name}" for folder in ("base", "shadow") for name, _ in store.list(Path(folder))]
+
+
+def one_more(table: Table, group: FileGroup, status: str, ts: int) -> None:
+    """A newer slice of one file group."""
+    append(table, orders(*KEYS, status=status, ts=ts))
+    table.compact(lambda own: own.group == group)
+
+
+def test_neighbours_are_rows_of_one_file(table: Table) -> None:
+    assert len(files(table)) == 2
+    made = slices(table)
+    assert len({own.base.path for own in made if own.base}) == len({own.shadow.path for own in made if own.shadow}) == 1
+    taken: list[int] = []
+    for own in made:
+        assert own.base_part is not None
+        assert own.shadow_part is not None
+        taken += range(own.base_part.first, own.base_part.first + own.base_part.rows)
+    assert taken == list(range(26))
+    (base, *_) = [own.base for own in made if own.base]
+    assert base.rows == 26
+    assert 0 <= base.size - sum(own.base_bytes for own in made) < len(made)
+    assert pq.read_metadata(open_store(table.uri).open_input(base.path, base.size)).row_group(0).sorting_columns == ()
+
+
+def test_what_is_shared_is_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [own.base_bytes + own.log_bytes for own in table.snapshot().slices]
+    assert list(map(len, compaction.cut_tasks(table.snapshot().slices))) == [4]
+    monkeypatch.setattr(compaction, "SHARED_BYTES", sum(sizes[:2]))
+    assert len(compaction.cut_tasks(table.snapshot().slices)[0]) == 2
+    monkeypatch.setattr(compaction, "SMALL_BYTES", min(sizes))
+    assert list(map(len, compaction.cut_tasks(table.snapshot().slices))) == [1] * 4
+
+
+def test_a_slice_with_files_of_its_own_says_nothing_of_parts(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before there were parts, and what is written without them, is the same."""
+    damage = Damage(table)
+    shared = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
+    assert shared["parts"] is True
+    assert all("base_part" in own and "shadow_part" in own for own in shared["slices"])
+    monkeypatch.setattr(compaction, "SMALL_BYTES", 0)
+    append(table, orders(*KEYS, status="own", ts=3))
+    table.compact()
+    single = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
+    assert set(shared) - set(single) == {"parts"}
+    assert all(set(shared["slices"][0]) - set(own) == {"base_part", "shadow_part"} for own in single["slices"])
+    monkeypatch.undo()
+    append(table, orders(*KEYS[:20], status="shared", ts=4))
+    rows = contents(table)
+    table.compact()
+    assert all(own.base_part is not None for own in slices(table))
+    assert contents(table) == contents(Table.open(table.uri)) == rows
+
+
+def test_an_entry_says_that_there_are_parts_wherever_its_slices_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who does not know of parts must not get as far as reading whole files."""
+    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 1)
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(*KEYS))
+    table.compact()
+    damage = Damage(table)
+    entry = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
+    assert "path" in entry["slices"]
+    assert entry["parts"] is True
+    assert len(contents(Table.open(table.uri))) == len(KEYS)
+
+
+def test_a_file_stays_until_its_last_file_group_has_left_it(table: Table) -> None:
+    shared = set(files(table))
+    groups = sorted(table.state().slices)
+    for number, group in enumerate(groups):
+        assert shared <= set(files(table)), "somebody reads them"
+        one_more(table, group, f"s{number}", 3 + number)
+        rows = contents(table)
+        table.clean(NOW)
+        assert contents(table) == contents(Table.open(table.uri)) == rows
+        assert wrong(table) == []
+    assert shared.isdisjoint(files(table))
+
+
+def test_a_compaction_that_died_leaves_files_that_cleaning_removes(table: Table) -> None:
+    before = set(files(table))
+    append(table, orders(*KEYS, status="paid", ts=3))
+    rows = contents(table)
+    with pytest.raises(KeyboardInterrupt):
+        table.compact(execute=killed_late)
+    assert len(set(files(table)) - before) == 1
+    assert contents(table) == rows
+    table.compact()
+    table.clean(NOW, abandon_after=NOW)
+    kept = {file.path for own in slices(table) for file in (own.base, own.shadow) if file is not None}
+    assert set(files(table)) == kept
+    assert contents(table) == rows
+
+
+@pytest.mark.parametrize("lost", [1, 3, 4])
+def test_a_shared_file_goes_only_if_all_its_slices_lost_their_race(table: Table, lost: int) -> None:
+    """Of a file that some file groups are published with, the rows of the others mean nothing."""
+    append(table, orders(*KEYS, status="slow", ts=3))
+    rows = contents(table)
+    overtaken = sorted(table.state().slices)[:lost]
+    store = FaultyStore(open_store(table.uri))
+    slow = other_process(table.uri, FakeClock(), store)
+    first = set(files(table))
+
+    def overtake() -> None:
+        table.compact(only=lambda own: own.group in overtaken)
+
+    store.faults.append(Fault("open_output", "base/", action=overtake))
+    result = slow.compact()
+    assert sorted(result.skipped) == overtaken
+    kept = {file.path for own in slices(table) for file in (own.base, own.shadow) if file is not None}
+    assert set(files(table)) - first == kept
+    assert len({own.base.path for own in slices(table) if own.base}) == (1 if lost == 4 else 2)
+    for one in (table, slow, Table.open(table.uri)):
+        assert contents(one) == rows
+    assert wrong(table) == []
+
+
+def test_files_that_some_have_left_are_not_read_as_they_are(table: Table) -> None:
+    def scan_of(table: Table, **arguments: Any) -> Any:
+        return table.snapshot().scan(["id", "status"], **arguments)
+
+    assert len(scan_of(table).clean_files) == 1
+    # Whoever reads the whole file for one of its file groups applies the filter.
+    assert len(scan_of(table, filter=pc.field("id") == 1).clean_files) == 1
+    first, *_ = sorted(table.state().slices)
+    one_more(table, first, "newer", 3)
+    table.compact(lambda own: own.group != first)
+    assert len(scan_of(table).clean_files) == 2
+    one_more(table, first, "newest", 4)
+    table.compact()
+    append(table, orders(1, ts=9))
+    assert scan_of(table).clean_files is None
+    assert scan_of(table, read_optimized=True).clean_files is not None
+
+
+def test_a_file_with_logs_beside_it_is_not_read_as_it_is(table: Table) -> None:
+    """Not even for file groups that have none: whoever reads the file reads all of it."""
+    append(table, orders(1, ts=9))
+    snapshot = table.snapshot()
+    assert whole_files(snapshot.slices) == frozenset()
+    for one in KEYS:
+        assert snapshot.scan(["id"], filter=pc.field("id") == one).clean_files is None
+    assert whole_files(snapshot.slices[:1]) == frozenset()
+
+
+def test_a_file_that_nobody_has_left_is_named_once(table: Table) -> None:
+    (file,) = table.snapshot().scan(["id"]).clean_files or []
+    assert file.rows == 26
+
+
+def swap(entry: dict[str, Any]) -> None:
+    one, other = entry["slices"][:2]
+    one["base_part"], other["base_part"] = other["base_part"], one["base_part"]
+
+
+def shift(entry: dict[str, Any]) -> None:
+    entry["slices"][0]["base_part"]["first"] += 1
+
+
+def shrink(entry: dict[str, Any]) -> None:
+    """Not a row of it is a stranger, and one is missing."""
+    entry["slices"][0]["base_part"]["rows"] -= 1
+
+
+def beyond(entry: dict[str, Any]) -> None:
+    entry["slices"][-1]["base_part"]["rows"] += 1
+
+
+@pytest.mark.parametrize(
+    ("change", "invariants"),
+    [(swap, {"S15", "S12"}), (shift, {"S15"}), (beyond, {"S7"}), (shrink, {"S7"})],
+    ids=["swapped", "shifted", "beyond", "shrunk"],
+)
+def test_verify_finds_wrong_parts(table: Table, change: Any, invariants: set[str]) -> None:
+    damage = Damage(table)
+    damage.edit(damage.slot(TABLE_LANE, "BASE"), change)
+    assert {finding.invariant for finding in wrong(table)} & invariants
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_counts_and_sizes_are_told_once(table: Table, *, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SMALL_BYTES", 0 if own else 2**20)
+    append(table, orders(*KEYS, ts=3))
+    result = table.compact()
+    stored = {file.path: file.size for one in slices(table) for file in (one.base, one.shadow) if file is not None}
+    assert len(stored) == (4 if own else 1)
+    assert result.bytes_written == sum(stored.values())
+    assert result.rows == len(KEYS)
+    compacted = table.snapshot().read_optimized().file_groups
+    assert sum(one.rows for one in compacted) == len(KEYS)
+    assert 0 <= sum(stored.values()) - sum(one.size_bytes for one in compacted) < 4
+
+
+@pytest.mark.usefixtures("small_files")
+@given(
+    stories(max_steps=10),
+    st.lists(st.frozensets(st.integers(0, 7)), max_size=3),
+    st.integers(1, 5),
+    st.integers(0, 20_000),
+)
+def test_every_read_is_the_oracles_whoever_shares_with_whom(
+    story: Story, partial: list[frozenset[int]], row_group: int, shared: int
+) -> None:
+    """Compactions of any part of the file groups, after which files have rows that mean nothing; all ways to read."""
+    with pytest.MonkeyPatch.context() as patch, World(story.config) as world:
+        patch.setattr(base_file, "SHARED_ROW_GROUP_ROWS", row_group)
+        patch.setattr(compaction, "SHARED_BYTES", shared)
+        world.run(story.steps)
+        for chosen in (EVERY_GROUP, *partial):
+            world.compact(Compact(chosen))
+            for one in story.appends[:1]:
+                world.append(one)
+            world.check()
+            snapshot = world.table.snapshot()
+            whole = snapshot.to_arrow()
+            key = story.config["key"]
+            known = [tuple(row.values()) for row in whole.select(key).to_pylist()]
+            assert bag(snapshot.get(known)) == bag(whole)
+            read = snapshot.read_optimized()
+            assert bag(read.dataset().to_table()) == bag(read.to_arrow())
+        assert wrong(world.table) == []
