@@ -239,8 +239,8 @@ def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
                 stays = base is None or base.path == file
                 file = base.path if base is not None else file
                 size, rows = size + own.base_bytes + own.log_bytes, rows + own.stored_rows
-                full = max(size / RUN_BYTES, rows / RUN_ROWS)
-                if full > (1 if stays else FULL_ENOUGH):
+                part = 1 if stays else FULL_ENOUGH
+                if size > part * RUN_BYTES or rows > part * RUN_ROWS:
                     runs.append([])
                     size, rows = own.base_bytes + own.log_bytes, own.stored_rows
                 runs[-1].append(own)

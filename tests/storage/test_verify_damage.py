@@ -101,7 +101,7 @@ TABLE: dict[str, tuple[Do, list[str]]] = {
     "a slice on top of another one": (lambda d: d.edit_slice(lambda f: f.update(parent={"orders": 1})), ["S10"]),
     "a slice with another cut": (lambda d: d.edit_slice(lambda f: f["cut"].update(payments=1)), ["S8", "S8", "S8"]),
     "a slice of an unknown revision": (lambda d: d.edit_slice(lambda f: f.update(rev=3)), ["S19"]),
-    "files named by another plan": (lambda d: d.edit(lane("", 5), misnamed(d)), ["S17"]),
+    "files named by another plan": (lambda d: d.edit(lane("", 5), misnamed(d)), ["S17"] * 4),
     "a savepoint of the future": (
         lambda d: append_table(d, kind="SAVEPOINT", name="s", table=9, lanes={}, note=""),
         ["S9"],
