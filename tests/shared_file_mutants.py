@@ -41,7 +41,7 @@ SHARED_FILE_MUTANTS = {
         "read_optimized.py",
         "parts=own.parts)",
         "parts=None)",
-        (_TESTS, "-k", "oracles"),
+        (_TESTS, "-k", "current_of_a_file"),
     ),
     "an entry does not say that there are parts": Mutant(
         "services/compaction.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pyarrow.compute as pc
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from storage import Table, base_file, commit_log
 from storage.core.entries import SliceFile
+from storage.core.home import homes
 from storage.core.names import TABLE_LANE, Path
 from storage.core.slices import whole_files
 from storage.core.timeline import FileGroup
 from storage.object_store import open_store
+from storage.pruning import key_table
 from storage.services import compaction
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import NOW, killed_late
@@ -48,9 +51,10 @@ def files(table: Table) -> list[str]:
 
 
 def one_more(table: Table, group: FileGroup, status: str, ts: int) -> None:
-    """A newer slice of one file group."""
-    append(table, orders(*KEYS, status=status, ts=ts))
-    table.compact(lambda own: own.group == group)
+    """A newer slice of one file group; the others are as they were."""
+    own = homes(table.schema, key_table(table.schema, list(KEYS)))[group]
+    append(table, orders(*own.tolist(), status=status, ts=ts))
+    assert table.compact().done == (group,)
 
 
 def test_neighbours_are_rows_of_one_file(table: Table) -> None:
@@ -113,9 +117,8 @@ def test_an_entry_says_that_there_are_parts_wherever_its_slices_stand(monkeypatc
 
 def test_a_file_stays_until_its_last_file_group_has_left_it(table: Table) -> None:
     shared = set(files(table))
-    groups = sorted(table.state().slices)
-    for number, group in enumerate(groups):
-        assert shared <= set(files(table)), "somebody reads them"
+    for number, group in enumerate(sorted(table.state().slices)):
+        assert {path for path in shared if path.startswith("base/")} <= set(files(table)), "somebody reads it"
         one_more(table, group, f"s{number}", 3 + number)
         rows = contents(table)
         table.clean(NOW)
@@ -172,13 +175,28 @@ def test_files_that_some_have_left_are_not_read_as_they_are(table: Table) -> Non
     assert len(scan_of(table, filter=pc.field("id") == 1).clean_files) == 1
     first, *_ = sorted(table.state().slices)
     one_more(table, first, "newer", 3)
+    for arguments in ({}, {"read_optimized": True}):
+        assert scan_of(table, **arguments).clean_files is None
+    append(table, orders(*KEYS, ts=4))
     table.compact(lambda own: own.group != first)
-    assert len(scan_of(table).clean_files) == 2
-    one_more(table, first, "newest", 4)
-    table.compact()
-    append(table, orders(1, ts=9))
     assert scan_of(table).clean_files is None
-    assert scan_of(table, read_optimized=True).clean_files is not None
+    assert len(scan_of(table, read_optimized=True).clean_files) == 2
+
+
+def test_a_dataset_has_what_is_current_of_a_file(table: Table) -> None:
+    """Also in another process, by filters, and in order to be counted."""
+    first, _, third, _ = sorted(table.state().slices)
+    for group in (first, third):
+        one_more(table, group, "newer", 3)
+        read = table.snapshot().read_optimized()
+        dataset = read.dataset()
+        for one in (dataset, pickle.loads(pickle.dumps(dataset))):
+            assert bag(one.to_table()) == bag(read.to_arrow()) == bag(table.snapshot().to_arrow())
+            assert one.count_rows() == len(read.to_arrow())
+            old = pc.field("status") == "new"
+            assert bag(one.to_table(["id"], filter=old)) == bag(read.to_arrow(["id"], filter=old))
+        assert len(read.dataset([]).to_table()) == len(read.to_arrow())
+    assert len(list(dataset.get_fragments())) == 3
 
 
 def test_a_file_with_logs_beside_it_is_not_read_as_it_is(table: Table) -> None:
