@@ -27,10 +27,7 @@ LIMITS: Mapping[str, list[int]] = {
     "storage.log_file:BLOCK_MAX_BYTES": [160, 16 * 1024 * 1024],
     "storage.log_file:INLINE_INDEX_BYTES": [1, 64 * 1024, 64 * 1024],
     "storage.base_file:ROW_GROUP_ROWS": [2, 64 * 1024, 64 * 1024],
-    "storage.base_file:SHARED_ROW_GROUP_ROWS": [1, 3, 16 * 1024],
     "storage.services.compaction:PART_BYTES": [1, 512 * 1024 * 1024],
-    "storage.services.compaction:SMALL_BYTES": [0, 2 * 1024 * 1024, 2 * 1024 * 1024],
-    "storage.services.compaction:SHARED_BYTES": [1, 8_000, 16 * 1024 * 1024, 16 * 1024 * 1024],
     "storage.commit_log:INLINE_LIST_BYTES": [1, 64 * 1024, 64 * 1024],
     "storage.core.lane_state:RECENT_COMMITS": [1, 1_000, 1_000],
     "storage.checkpoint:TABLE_EVERY": [2, 5, 64],
@@ -39,6 +36,9 @@ LIMITS: Mapping[str, list[int]] = {
     "storage.commit_log:MAX_ROUND_BYTES": [1, 16 * 1024 * 1024],
     "storage.commit_log:PROBES": [3, 7],
     "storage.writer:LOOK_UP_ENTRIES": [1, 1_000],
+    "storage.base_file:SHARED_ROW_GROUP_ROWS": [1, 3, 16 * 1024],
+    "storage.services.compaction:SMALL_BYTES": [0, 2 * 1024 * 1024, 2 * 1024 * 1024],
+    "storage.services.compaction:SHARED_BYTES": [1, 8_000, 16 * 1024 * 1024, 16 * 1024 * 1024],
 }
 """Sizes at which the code under test does something else; each schedule chooses. The small ones make it do it here."""
 
