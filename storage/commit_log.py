@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from storage.clock import Clock
-from storage.core import entries
+from storage.core import entries, sidecars
 from storage.core.entries import (
     Base,
     Data,
@@ -30,7 +30,6 @@ from storage.core.entries import (
     Sidecar,
     SliceFile,
     TableEntry,
-    encode_list,
 )
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
@@ -218,7 +217,7 @@ class CommitLog:
         unread = [
             file.index for file in files if isinstance(file.index, Sidecar) and file.index.path not in self._indexes
         ]
-        fetched = {there.path: entries.decode_index(data) for there, data in self._sidecars(unread)}
+        fetched = {there.path: sidecars.decode_index(data) for there, data in self._sidecars(unread)}
         self._indexes.update(fetched)
         # Another thread may drop one of them meanwhile (`forget_before`), so ours are looked at first.
         return [
@@ -230,7 +229,7 @@ class CommitLog:
 
     def _index(self, there: Sidecar) -> LogIndex:
         ((_, data),) = self._sidecars([there])
-        return entries.decode_index(data)
+        return sidecars.decode_index(data)
 
     def forget_before(self, lane: LaneName, seq: int) -> None:
         """Drop cached entries up to ``seq``: slices hold their rows."""
@@ -276,7 +275,7 @@ class CommitLog:
 
     def in_place_or_sidecar(self, seq: int, items: Sequence[L]) -> list[L] | Sidecar:
         """A list for the entry of the table lane that is meant for slot ``seq``: itself, or where it now stands."""
-        encoded = encode_list(items)
+        encoded = sidecars.encode_list(items)
         if len(encoded) <= INLINE_LIST_BYTES:
             return list(items)
         path = table_index_path(seq, new_id())
@@ -404,11 +403,11 @@ def list_sidecar(entry: Entry) -> Sidecar | None:
 def _with_list(entry: Entry, data: bytes) -> Entry:
     match entry:
         case Base():
-            return entry.model_copy(update={"slices": entries.decode_slices(data)})
+            return entry.model_copy(update={"slices": sidecars.decode_slices(data)})
         case Fold():
-            return entry.model_copy(update={"file_groups": entries.decode_folded(data)})
+            return entry.model_copy(update={"file_groups": sidecars.decode_folded(data)})
         case Intent(restore=Restoration() as restore):
-            slices = entries.decode_slices(data)
+            slices = sidecars.decode_slices(data)
             return entry.model_copy(update={"restore": restore.model_copy(update={"slices": slices})})
     return entry
 

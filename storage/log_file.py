@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core import keys, names
-from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar, encode_list
+from storage.core import keys, names, sidecars
+from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar
 from storage.core.events import EventBatch
 from storage.core.home import partition_folders, sort_keys
 from storage.core.keys import Indices, Mask
@@ -123,7 +123,7 @@ def remove_log_file(store: ObjectStore, file: LogFile) -> None:
 
 
 def _inline_or_sidecar(store: ObjectStore, log_file: Path, index: LogIndex) -> LogIndex | Sidecar:
-    encoded = encode_list(index)
+    encoded = sidecars.encode_list(index)
     if len(encoded) <= INLINE_INDEX_BYTES:
         return index
     path = names.log_index_path(log_file)

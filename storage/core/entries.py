@@ -10,18 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
-    model_serializer,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.core.names import LaneName, Path
 from storage.errors import CorruptData, UnsupportedFormat
@@ -193,15 +185,15 @@ class SliceFile(_Model):
 
     @property
     def base_bytes(self) -> int:
-        """Stored bytes of its visible rows; of a file that others share in proportion to the rows."""
+        """Stored bytes of its visible rows: of a file that others share in proportion to the rows."""
         return _own_bytes(self.base, self.base_part)
 
     @property
     def shadow_bytes(self) -> int:
         return _own_bytes(self.shadow, self.shadow_part)
 
-    @model_serializer(mode="wrap")
-    def _without_parts(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    @pydantic.model_serializer(mode="wrap")
+    def _without_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         # A slice with files of its own stays readable by whoever does not know of parts.
         values: dict[str, Any] = dump(self)
         return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
@@ -293,8 +285,7 @@ class Base(Header):
 
     ``covered`` (a cut, or empty): every row of an entry up to it is in a slice by now. Without this fact, file groups
     that have no rows, or have had none for long, would keep the logs of all time alive.
-    ``parts``: some slices are parts of files; not written if there are none. Who does not know of parts refuses this
-    member, wherever the slices stand.
+    ``parts`` (not written if false): some slices are parts of files, wherever they stand.
     """
 
     kind: Literal["BASE"] = "BASE"
@@ -464,12 +455,11 @@ _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
 _LEFT_OUT: Final = ("watermarks", "parts")
-"""Members that are not written where they say nothing."""
+"""Not written where they say nothing: so the entry stays readable by whoever does not know them."""
 
 
 def encode_entry(entry: Entry) -> bytes:
     """Bytes of an entry, checksum last."""
-    # What an entry says without these stays readable by whoever does not know them.
     left_out = {name for name in _LEFT_OUT if not getattr(entry, name, True)}
     body = json.dumps(entry.model_dump(exclude=left_out), separators=(",", ":"), ensure_ascii=False).encode()[:-1]
     return body + _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}'
@@ -508,24 +498,3 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry:
             f"{where} says it is {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
         )
     return entry
-
-
-def encode_list(items: Sequence[SliceFile] | Sequence[FoldedGroup] | LogIndex) -> bytes:
-    """Bytes of a part of an entry, as they stand in a sidecar."""
-    value = items.model_dump() if isinstance(items, LogIndex) else [item.model_dump() for item in items]
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def decode_index(data: bytes) -> LogIndex:
-    return LogIndex.model_validate_json(data)
-
-
-def decode_slices(data: bytes) -> list[SliceFile]:
-    return _SLICES.validate_json(data)
-
-
-_SLICES: Final = TypeAdapter(list[SliceFile])
-
-
-def decode_folded(data: bytes) -> list[FoldedGroup]:
-    return TypeAdapter(list[FoldedGroup]).validate_json(data)

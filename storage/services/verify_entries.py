@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from storage.core import entries
+from storage.core import entries, sidecars
 from storage.core.checkpoint import decode_table
 from storage.core.entries import (
     Base,
@@ -235,11 +235,11 @@ class TableLaneReader:
             return None
         match entry:
             case Base():
-                return entry.model_copy(update={"slices": entries.decode_slices(data)})
+                return entry.model_copy(update={"slices": sidecars.decode_slices(data)})
             case Fold():
-                return entry.model_copy(update={"file_groups": entries.decode_folded(data)})
+                return entry.model_copy(update={"file_groups": sidecars.decode_folded(data)})
             case Intent(restore=restore) if restore is not None:
-                slices = entries.decode_slices(data)
+                slices = sidecars.decode_slices(data)
                 return entry.model_copy(update={"restore": restore.model_copy(update={"slices": slices})})
         return entry
 

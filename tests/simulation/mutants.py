@@ -113,7 +113,9 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.core.slices:_live", "after = file_seq[position] > held[", "after = file_seq[position] > 1 + held["
     ),
     "S11 a slice says that it holds more than it does": Mutant(
-        f"{_COMPACTION}:_slice_file", "cut=dict(task.at.lanes)", "cut={lane: seq + 1 for lane, seq in task.at.lanes.items()}"
+        f"{_COMPACTION}:_slice_file",
+        "cut=dict(task.at.lanes)",
+        "cut={lane: seq + 1 for lane, seq in task.at.lanes.items()}",
     ),
     "S11 a fold is published on another's slice": Mutant(
         "storage.core.fold_plan:may_publish", "folded.parent == (own.cut if own is not None else {})", "True"
@@ -121,7 +123,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "S12 a part of the file groups is stated as all of them": Mutant(
         f"{_COMPACTION}:_Run._publish", "last and self._complete and not", "last and not"
     ),
-    "S12 compaction forgets hidden rows": Mutant(f"{_COMPACTION}:_fold_one", "(shadow, stitched.hidden))", "(shadow, {}))"),
+    "S12 compaction forgets hidden rows": Mutant(
+        f"{_COMPACTION}:_fold_one", "(shadow, stitched.hidden))", "(shadow, {}))"
+    ),
     "S13 the last version that comes wins": Mutant(
         "storage.core.modes.history:newer", "later = (new_rank > old_rank) |", "later = (new_rank != old_rank) |"
     ),
