@@ -1,4 +1,4 @@
-"""What stands in an entry's sidecar: a list of its slices or folded file groups, or the index of a log file, as JSON."""
+"""What stands in an entry's sidecar, as JSON: a list of slices or folded file groups, or the index of a log file."""
 
 from __future__ import annotations
 
