@@ -163,6 +163,27 @@ class _ChecksumFile:
         self.closed = True
 
 
+class LastRowGroup:
+    """The row group that was decoded last, for whoever reads parts of a file one by one, the same columns of each."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._first = self._end = 0
+        self._rows: dict[str, pa.Array] = {}
+
+    def keep(self, file: FileRef, first: int, end: int, rows: dict[str, pa.Array]) -> None:
+        self._path, self._first, self._end, self._rows = file.path, first, end, rows
+
+    def rows(self, file: FileRef, parts: Sequence[Part] | None) -> dict[str, pa.Array] | None:
+        """The rows of a part, if they are all here."""
+        if file.path != self._path or parts is None or len(parts) != 1:
+            return None
+        (part,) = parts
+        if part.first < self._first or part.first + part.rows > self._end:
+            return None
+        return {name: column.slice(part.first - self._first, part.rows) for name, column in self._rows.items()}
+
+
 def read_row_groups(
     store: ObjectStore,
     schema: TableSchema,
@@ -171,6 +192,7 @@ def read_row_groups(
     columns: Sequence[str],
     chosen: Callable[[Known], bool] = lambda _: True,
     parts: Sequence[Part] | None = None,
+    last: LastRowGroup | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
 
@@ -184,10 +206,15 @@ def read_row_groups(
         columns: Of the slice schema.
         chosen: Whether to read a row group, by what its statistics say of columns.
         parts: Rows to read, ascending and apart; None for all.
+        last: Where to look first, and to keep what is decoded; all row groups are chosen then.
 
     Raises:
         CorruptData: The file is missing, truncated, damaged or does not decode.
     """
+    known = last.rows(file, parts) if last is not None else None
+    if known is not None:
+        yield known
+        return
     try:
         with store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)]) as source:
             footer = FOOTERS.get(store, file, lambda: _read_footer(source, file))
@@ -212,6 +239,8 @@ def read_row_groups(
                     else:
                         rows = _row_group(parquet, footer, number, older.reads)
                         rows = older.apply(rows, footer.metadata.row_group(number).num_rows)
+                    if last is not None:
+                        last.keep(file, footer.starts[number], footer.starts[number + 1], rows)
                     yield _within(rows, spans[number], footer.metadata.row_group(number).num_rows)
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
@@ -314,6 +343,7 @@ def read_base(
     files: Sequence[SliceFile | None],
     columns: Sequence[str],
     chosen: Callable[[Known], bool] = lambda _: True,
+    last: LastRowGroup | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
     """Visible rows of slices, a row group of a file at a time, of those that are ``chosen`` by their statistics.
 
@@ -321,18 +351,22 @@ def read_base(
     """
     own = ((made.rev, made.base, made.base_part) for made in files if made is not None and made.base is not None)
     for (rev, file), parts in _by_file(own):
-        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts)
+        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts, last)
 
 
 def read_shadow(
-    store: ObjectStore, schema: TableSchema, files: Sequence[SliceFile | None], columns: Sequence[str]
+    store: ObjectStore,
+    schema: TableSchema,
+    files: Sequence[SliceFile | None],
+    columns: Sequence[str],
+    last: LastRowGroup | None = None,
 ) -> dict[str, pa.Array] | None:
     """All other rows of slices; None where they have none. Those of one slice are in key order."""
     own = ((made.rev, made.shadow, made.shadow_part) for made in files if made is not None and made.shadow is not None)
     found = [
         rows
         for (rev, file), parts in _by_file(own)
-        for rows in read_row_groups(store, schema, rev, file, columns, parts=parts)
+        for rows in read_row_groups(store, schema, rev, file, columns, parts=parts, last=last)
     ]
     return {name: pa.concat_arrays([part[name] for part in found]) for name in columns} if found else None
 

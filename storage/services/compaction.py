@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import mergers
-from storage.base_file import SliceFileWriter, read_base, read_shadow
+from storage.base_file import LastRowGroup, SliceFileWriter, read_base, read_shadow
 from storage.commit_log import new_id
 from storage.core import cut, names
 from storage.core.cut import Cut
@@ -156,7 +156,8 @@ def _fold(task: CompactionTask) -> list[SliceFile]:
         [frozenset((*columns, names.OP, names.SUPPLIED))] * len(task.slices),
     )
     try:
-        folded = [_fold_one(task, own, logs, base, shadow) for own in task.slices]
+        last = LastRowGroup(), LastRowGroup()
+        folded = [_fold_one(task, own, logs, base, shadow, last) for own in task.slices]
         base_file, shadow_file = base.close(), shadow.close()
     except BaseException as error:
         base.discard(error)
@@ -166,14 +167,19 @@ def _fold(task: CompactionTask) -> list[SliceFile]:
 
 
 def _fold_one(
-    task: CompactionTask, own: FileSlice, logs: LogReader, base: SliceFileWriter, shadow: SliceFileWriter
+    task: CompactionTask,
+    own: FileSlice,
+    logs: LogReader,
+    base: SliceFileWriter,
+    shadow: SliceFileWriter,
+    last: tuple[LastRowGroup, LastRowGroup],
 ) -> _Folded:
     schema = task.schema
     columns = tuple(schema.slice.names)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns))
     statistics = _Statistics(schema)
-    old_base = read_base(task.store, schema, [own.slice], columns)
-    old_shadow = read_shadow(task.store, schema, [own.slice], columns)
+    old_base = read_base(task.store, schema, [own.slice], columns, last=last[0])
+    old_shadow = read_shadow(task.store, schema, [own.slice], columns, last[1])
     for stitched in stitch.run(old_base, old_shadow, logs.collapse(own, schema.groups, columns)):
         for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
             statistics.add(rows)
