@@ -32,7 +32,7 @@ from storage.object_store import ObjectStore, verify_tail
 ROW_GROUP_ROWS: Final = 64 * 1024  # the unit of memory of a stitch, of pruning by statistics, and of a look-up by key
 # Of files that file groups share: whoever wants one of them decodes so many rows, and many costs as little as one large
 # file. (Row groups of single small file groups would cost nearly what files of their own do.)
-SHARED_ROW_GROUP_ROWS: Final = 16 * 1024
+SHARED_ROW_GROUP_ROWS: Final = 8 * 1024
 
 
 class SliceFileWriter:
