@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from storage.core.entries import FileRef
 from storage.object_store import ObjectStore
 
-MAX_BYTES: Final = 64 * 1024 * 1024  # decoded about four times as much
+MAX_BYTES: Final = 32 * 1024 * 1024  # decoded up to eight times as much
 
 
 @dataclass(frozen=True, slots=True)
