@@ -275,7 +275,7 @@ def test_a_file_that_is_gone_was_lost_or_given_up(table: Table, clock: FakeClock
         table.snapshot().read_optimized().dataset().to_table()
 
 
-@pytest.mark.usefixtures("small_files")
+@pytest.mark.usefixtures("small_files", "own_files")  # so that a fragment is a file group
 @given(stories(max_steps=8))
 def test_every_file_group_shows_what_was_true_at_its_own_cut(story: Story) -> None:
     with World(story.config) as world:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -303,7 +304,7 @@ def test_a_difference_is_shown_with_rows_of_both_sides(capsys: pytest.CaptureFix
 @pytest.fixture(scope="module")
 def joined(
     spark: SparkSession, broker: EmbeddedBroker, topics: dict[str, Topic], tmp_path_factory: pytest.TempPathFactory
-) -> DataFrame:
+) -> Iterator[DataFrame]:
     """The reference's answer for the whole workload, read from a broker."""
     broker.create_topics({name: topic.partitions for name, topic in topics.items()})
     producer = broker.producer()
@@ -314,7 +315,9 @@ def joined(
     assert producer.flush(30) == 0
     folder = tmp_path_factory.mktemp("topics")
     assert reference.load_topics(spark, broker.bootstrap_servers, folder) == ROWS
-    return reference.join_query(spark).cache()
+    answer = reference.join_query(spark).cache()
+    yield answer
+    answer.unpersist()
 
 
 def oracle(topics: dict[str, Topic]) -> dict[int, dict[str, Any]]:

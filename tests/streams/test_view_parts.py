@@ -57,6 +57,12 @@ QUERIES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def nothing_cached(spark: SparkSession) -> None:
+    """A view keeps its shape while Spark caches anything, be it another test's."""
+    spark.catalog.clearCache()
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return Table.create(tmp_path / "t", CONFIG)

@@ -19,7 +19,7 @@ NOBODY = "127.0.0.1:1"
 WAIT_SECONDS = 90
 """Bound on one streaming query; they take one or two seconds on an idle machine, and a minute on a very busy one."""
 
-topic_numbers = itertools.count()
+topic_numbers = itertools.count(1000)  # of as many digits: batches are in the order of topics' names
 
 
 def produce(broker: EmbeddedBroker, topic: str, values: list[Any], *, partition: int = 0) -> None:
