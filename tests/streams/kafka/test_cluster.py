@@ -51,7 +51,7 @@ def test_a_topic_is_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.Monke
 
 def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: EmbeddedBroker) -> None:
     name = f"never-{next(topic_numbers)}"
-    reader = source.KafkaStreamReader(parsed(broker, name, requestTimeoutMs="300"))
+    reader = source.KafkaStreamReader(parsed(broker, name, requestTimeoutMs="5000"))  # a busy broker answers by then
     for _ in range(2):
         with pytest.raises(NotFound, match=rf"no topic {name}"):
             reader.latestOffset({}, ReadAllAvailable())
