@@ -58,8 +58,8 @@ PROTOCOL_MUTANTS = {
     ),
     "L5 the oldest row of a batch wins": Mutant(
         "core/modes/latest.py",
-        "[np.cumsum(lengths) - 1]",
-        "[np.cumsum(lengths) - lengths]",
+        "return np.maximum.reduceat(np.where(rank == largest[run], np.arange(len(rank)), -1), starts)",
+        "return np.minimum.reduceat(np.where(rank == largest[run], np.arange(len(rank)), len(rank)), starts)",
         (f"{LAWS}::test_pre_combining_a_batch_changes_nothing",),
     ),
     "L6 a replayed batch is written again": Mutant(

@@ -74,6 +74,16 @@ class Latest:
         return {}
 
 
+def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Indices:
+    """Per run of consecutive places the last one of the largest rank: equal ones stand in (arrival, position) order."""
+    if rank.dtype.kind == "f":
+        ends = np.append(starts[1:], len(rank)) - 1
+        last: Indices = np.lexsort((rank, run))[ends]  # stable, and NaN is the largest
+        return last
+    largest = np.maximum.reduceat(rank, starts)
+    return np.maximum.reduceat(np.where(rank == largest[run], np.arange(len(rank)), -1), starts)
+
+
 def _winners(events: GroupEvents) -> tuple[Indices, Any]:
     """Position of the largest version of every key, in key order; and the distinct keys, sorted."""
     order = keys.stable_order(events.keys)
@@ -90,10 +100,8 @@ def _winners(events: GroupEvents) -> tuple[Indices, Any]:
         offsets = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         contested = order[np.repeat(starts[several], lengths) + offsets]
         rank = ordering.ranks([column.take(pa.array(contested)) for column in events.ordering.values()])
-        # lexsort is stable: equal ordering values stay in (arrival, position) order, so the last of a run wins.
-        best = np.lexsort((rank, run))[np.cumsum(lengths) - 1]
         winners = order[ends]
-        winners[several] = contested[best]
+        winners[several] = contested[_last_of_largest(rank, run, np.cumsum(lengths) - lengths)]
     else:
         winners = order[ends]
     return winners, keys.take(ordered, starts)

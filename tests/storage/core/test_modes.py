@@ -20,7 +20,7 @@ from storage.core import names
 from storage.core.collapse import LogPiece, collapse_group
 from storage.core.events import prepare
 from storage.core.model import Group
-from storage.core.modes import mode_of
+from storage.core.modes import latest, mode_of
 from storage.core.modes.base import Columns
 from storage.core.schema import TableSchema
 from tests.storage.world import canonical, to_arrow
@@ -93,3 +93,13 @@ def _shown(group: Group, register: Columns | None) -> dict[str, Any]:
     kind = register.get(names.floor_kind(group.id))
     values = {name: canonical(register[name][0].as_py()) if present else None for name in group.columns}
     return values | {"present": present, "hides": kind[0].as_py() if kind is not None and not present else None}
+
+
+@given(st.lists(st.lists(st.sampled_from([-1.5, -0.0, 0.0, 2.5, float("nan")]), min_size=1, max_size=5), min_size=1))
+def test_of_equal_ordering_values_the_last_event_wins(runs: list[list[float]]) -> None:
+    lengths = np.array([len(own) for own in runs])
+    rank, run = np.concatenate(runs), np.repeat(np.arange(len(runs)), lengths)
+    starts = np.cumsum(lengths) - lengths
+    for values in (rank, np.nan_to_num(rank, nan=9.0).astype(np.int64)):
+        expected = np.lexsort((values, run))[np.cumsum(lengths) - 1]
+        assert latest._last_of_largest(values, run, starts).tolist() == expected.tolist()
