@@ -36,7 +36,7 @@ from storage.core.entries import (
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
-from storage.core.watermarks import Watermark, to_ticks
+from storage.core.watermarks import Watermark, Watermarks, to_ticks
 from storage.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from storage.object_store import open_store
 from storage.pins import unexpired
@@ -216,7 +216,14 @@ class Inspection:
         self._state, cut = self._timeline.newest_cut()
         self._snapshot = Snapshot(self._timeline, self._state, cut)
         self._lanes = cut.lanes
-        self._watermarks = self._snapshot.watermarks()
+        self._marks: Watermarks | None = None
+
+    @property
+    def _watermarks(self) -> Watermarks:
+        """Read for whoever asks: not everybody does, and it takes a round trip."""
+        if self._marks is None:
+            self._marks = self._snapshot.watermarks()
+        return self._marks
 
     def overview(self) -> Overview:
         """The table at a glance."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names, sidecars
 from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar
 from storage.core.events import EventBatch
-from storage.core.home import partition_folders, sort_keys
+from storage.core.home import buckets, key_columns, partition_folders, sort_keys
 from storage.core.keys import Indices, Mask
 from storage.core.model import Group, Op
 from storage.core.names import LaneName, Path
@@ -133,11 +133,11 @@ def _inline_or_sidecar(store: ObjectStore, log_file: Path, index: LogIndex) -> L
 
 def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], Indices, Indices]:
     """Rows by (partition, bucket, key), stable; partition folders, and partition and bucket number of every row."""
-    key_columns = [keys.one_array(rows.column(name)) for name in schema.key]
+    own_keys = key_columns(schema, rows)
     if schema.has_sort_key:
-        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, rows))
-    bucket = keys.buckets(key_columns, schema.bucket_bits).astype(np.int64)
-    partitions, partition = partition_folders(schema, rows)
+        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, own_keys))
+    bucket = buckets(schema, own_keys)
+    partitions, partition = partition_folders(schema, own_keys)
     order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
     file_group = (partition << schema.bucket_bits) | bucket
     order = order[np.argsort(file_group[order], kind="stable")]

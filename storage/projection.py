@@ -52,6 +52,11 @@ class Projection:
         asked.update((schema.group_by_name[name].id for name in self.require), self.arrivals)
         return tuple(group for group in schema.groups if group.id in asked)
 
+    @property
+    def output(self) -> tuple[str, ...]:
+        """Columns of the answer, arrivals included."""
+        return (*self.columns, *map(names.arrival, self.arrivals))
+
     def arrow(self, schema: TableSchema) -> pa.Schema:
         """Schema of the answer; keys not nullable."""
         fields = [schema.field(name).remove_metadata() for name in self.columns]
@@ -82,11 +87,9 @@ def make_projection(
     """
     wanted = tuple(columns) if columns is not None else tuple(schema.arrow.names)
     for name in wanted:
-        if name not in schema.column_by_name:
-            raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
+        schema.column(name)
     for name in require or ():
-        if name not in schema.group_by_name:
-            raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(schema.group_by_name)}")
+        schema.group(name)
     predicate, looked_at = None, ()
     if condition is not None:
         _check_filter(schema, condition)

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from storage.core import keys, names
-from storage.core.home import homes, partition_text
+from storage.core.home import homes, key_columns, partition_text
 from storage.core.keys import KeyVector
 from storage.core.predicate import ColumnRange, Known, Node, may_hold, possible_values
 from storage.core.schema import TableSchema
@@ -51,7 +51,7 @@ def keys_in(schema: TableSchema, predicate: Node | None) -> Keys | None:
         values.append(list(found))
     if math.prod(map(len, values)) > MAX_KEYS:
         return None
-    return homes(schema, key_table(schema, list(itertools.product(*values))))
+    return homes(schema, key_columns(schema, key_table(schema, list(itertools.product(*values)))))
 
 
 def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:

@@ -34,7 +34,7 @@ from storage.core.names import LaneName, Path
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, whole_files
 from storage.core.timeline import FileGroup, TableState
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput
 from storage.expiry import reading
 from storage.object_store import ObjectStore, verify_tail
 from storage.timeline import Timeline
@@ -215,8 +215,7 @@ class ReadOptimized:
         schema = self._snapshot.table_schema
         names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
         for name in names:
-            if name not in schema.column_by_name:
-                raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
+            schema.column(name)
         slices = base_slices(self._snapshot.state)
         files = [file_slice.slice for file_slice in slices]
         revs = {file.rev for file in files if file is not None}

@@ -193,8 +193,7 @@ class Scan:
             batch = batch.filter(projection.filter)
         if len(batch):
             # `select` of no columns would forget how many rows there are.
-            wanted = self.arrow.names
-            yield batch.select(wanted) if wanted else _row_count_batch(len(batch))
+            yield batch.select(projection.output) if projection.output else _row_count_batch(len(batch))
 
 
 def _only(schema: TableSchema, task: ReadTask, wanted: Keys) -> ReadTask:

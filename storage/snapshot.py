@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from storage import mergers
 from storage.core.completeness import check_complete
 from storage.core.cut import Cut
-from storage.core.home import homes
+from storage.core.home import homes, key_columns
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile, plan_slices, whole_files
 from storage.core.timeline import TableState
@@ -204,7 +204,8 @@ class Snapshot:
             NotFound: A column or group that the table does not have.
         """
         schema = self._state.schema
-        return _collect(self.scan(columns, None, require, keys=homes(schema, key_table(schema, keys))))
+        wanted = homes(schema, key_columns(schema, key_table(schema, keys)))
+        return _collect(self.scan(columns, None, require, keys=wanted))
 
     def to_reader(
         self,

@@ -32,21 +32,17 @@ from storage import Table
 from storage.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
 from storage.core.changes import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
 from storage.errors import InvalidInput
-from streams.points import Point, parse_point
+from streams.points import EARLIEST, Point, parse_point
+from streams.read_options import split_names
 
-EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 SOURCE: Final = "weft"
 _MARK: Final = "weft_streams"
 Json = dict[str, Any]
 
 
-def _names(given: Any) -> Any:
-    return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
-
-
 _Point = Annotated[Point | None, BeforeValidator(parse_point)]
-_Names = Annotated[tuple[str, ...] | None, BeforeValidator(_names)]
+_Names = Annotated[tuple[str, ...] | None, BeforeValidator(split_names)]
 
 
 class ChangeOptions(BaseModel):

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streams.cli_common import Json, Target, console, errors, open_table, telling, usage
-from streams.points import parse_point
+from streams.points import EARLIEST, parse_point
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 reads = typer.Typer()
-
-EARLIEST: Final = "earliest"
-"""Instead of a snapshot: from before the first commit, so that every row is an insert."""
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 @reads.command()
@@ -39,6 +32,7 @@ def changes(
     What is printed last is where to go on the next time.
     """
     from streams.query import draw_rows
+    from streams.read_options import split_names
     from streams.show import json_value
 
     with usage():
@@ -46,7 +40,9 @@ def changes(
     with telling():
         table = open_table(target)
         end = table.snapshot(last).cut
-        answer = table.changes(first, str(end), columns=_names(columns), require=_names(require), before=before)
+        answer = table.changes(
+            first, str(end), columns=split_names(columns), require=split_names(require), before=before
+        )
         names = answer.schema.names
         rows, more = _head(answer, limit)
         if as_json:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import Any, Final
 
 from storage.core.cut import PREFIX
 from storage.errors import InvalidInput
 
 Point = dt.datetime | str
+EARLIEST: Final = "earliest"
+"""For changes instead of a point: from before the first commit, so that every row is an insert."""
 
 
 def parse_moment(text: str) -> dt.datetime:

@@ -19,11 +19,13 @@ from streams.points import Point, parse_point
 Through = int | dt.datetime | dt.date | str
 
 
+def split_names(given: Any) -> Any:
+    """Names as SQL and the command line give them, separated by commas; anything else stays as it is."""
+    return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
+
+
 def _names(given: Any) -> Any:
-    """Names as SQL gives them, separated by commas, or one by one."""
-    if given is None:
-        return ()
-    return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else tuple(given)
+    return () if given is None else tuple(split_names(given))
 
 
 class ReadOptions(BaseModel):

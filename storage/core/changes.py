@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.columns import list_lengths
+from storage.core.home import sort_keys
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Group
 from storage.core.schema import TableSchema
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput
 
 CHANGE: Final = "_change"
 CHANGED_GROUPS: Final = "_changed_groups"
@@ -65,8 +66,7 @@ class ChangeShape:
         """
         wanted = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
         for name in wanted:
-            if name not in schema.column_by_name:
-                raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
+            schema.column(name)
         shape = cls(schema, (*(name for name in schema.key if name not in wanted), *wanted), before)
         own = {CHANGE, CHANGED_GROUPS, *([BEFORE] if before else [])}
         clash = [name for name in shape.columns if name.lower() in own]
@@ -122,8 +122,7 @@ class ChangeShape:
 
     def keys(self, rows: Columns) -> KeyVector:
         """The record keys of rows."""
-        own = [rows[name] for name in self.schema.key]
-        return keys.key_vector(keys.encode_sort_key(own) if self.schema.has_sort_key else own[0])
+        return keys.key_vector(sort_keys(self.schema, rows))
 
     def present(self, rows: Columns) -> _Cells:
         """Which groups the rows have."""

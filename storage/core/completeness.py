@@ -21,7 +21,7 @@ from storage.core.model import Group
 from storage.core.schema import TableSchema
 from storage.core.types import format_type
 from storage.core.watermarks import CARRY, DAY_TICKS, Value, Watermark, Watermarks, to_ticks, watermark_type
-from storage.errors import InvalidInput, NotComplete, NotFound
+from storage.errors import InvalidInput, NotComplete
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
 _FORMS: Final = "give an integer, a date (2024-01-31) or a time (2024-01-31T10:00:00Z)"
@@ -50,9 +50,7 @@ def check_complete(
         raise InvalidInput(f"complete_through {through!r} is no value of an ordering column", hint=_FORMS)
     lagging: list[Watermark] = []
     for name in require or schema.group_by_name:
-        if name not in schema.group_by_name:
-            raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(schema.group_by_name)}")
-        limit = _limit(through, schema.group_by_name[name], schema)
+        limit = _limit(through, schema.group(name), schema)
         own = [groups[name] for groups in watermarks.values() if name in groups]
         lagging.extend(mark for mark in own if mark.value is None or to_ticks(mark.value) <= limit)
     if lagging:

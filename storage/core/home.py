@@ -13,21 +13,36 @@ from storage.core.keys import Indices, KeyVector
 from storage.core.schema import TableSchema
 from storage.core.timeline import FileGroup
 
+Columns = Mapping[str, pa.Array]
+"""Rows of which the key columns are looked at, with the types that the table has."""
 
-def partition_folders(schema: TableSchema, rows: pa.Table) -> tuple[list[str], Indices]:
-    """Distinct partition folders in order, and the number of each row's. Requires the partition columns."""
-    if not schema.partition_by:
-        return [""], np.zeros(len(rows), np.int64)
-    folders = []
+
+def folders(schema: TableSchema, rows: Columns) -> pa.Array:
+    """Partition folder of every row; "" where the table has no partitions."""
+    parts = []
     for name in schema.partition_by:
-        distinct = keys.one_array(rows.column(name)).dictionary_encode()
+        distinct = rows[name].dictionary_encode()
         texts = [names.encode_partition(name, partition_text(value)) for value in distinct.dictionary]
-        folders.append(pa.array(texts, pa.string()).take(distinct.indices))
-    encoded = pc.binary_join_element_wise(*folders, "/").dictionary_encode()
+        parts.append(pa.array(texts, pa.string()).take(distinct.indices))
+    if not parts:
+        return pa.repeat(pa.scalar("", pa.string()), len(rows[schema.key[0]]))
+    return pc.binary_join_element_wise(*parts, "/")
+
+
+def partition_folders(schema: TableSchema, rows: Columns) -> tuple[list[str], Indices]:
+    """Distinct partition folders in order, and the number of each row's."""
+    if not schema.partition_by:
+        return [""], np.zeros(len(rows[schema.key[0]]), np.int64)
+    encoded = folders(schema, rows).dictionary_encode()
     known = encoded.dictionary.to_pylist()
     ordered = sorted(known)
     number = np.array([ordered.index(text) for text in known], np.int64)
     return ordered, number[np.asarray(encoded.indices)]
+
+
+def buckets(schema: TableSchema, rows: Columns) -> Indices:
+    """Bucket of every row."""
+    return keys.buckets([rows[name] for name in schema.key], schema.bucket_bits).astype(np.int64)
 
 
 def partition_text(value: pa.Scalar) -> str:
@@ -36,22 +51,25 @@ def partition_text(value: pa.Scalar) -> str:
     return plain.hex() if isinstance(plain, bytes) else str(plain)
 
 
-def sort_keys(schema: TableSchema, rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """The sort column of rows that have the key columns."""
-    columns = [keys.one_array(rows.column(name)) for name in schema.key]
+def sort_keys(schema: TableSchema, rows: Columns) -> pa.Array:
+    """The sort column of rows, made of their key columns."""
+    columns = [rows[name] for name in schema.key]
     return keys.encode_sort_key(columns) if schema.has_sort_key else columns[0]
 
 
-def homes(schema: TableSchema, rows: pa.Table) -> Mapping[FileGroup, KeyVector]:
-    """Per file group the keys among ``rows``, sorted and distinct. Requires key columns of the table's types."""
-    folders, partition = partition_folders(schema, rows)
-    columns = [keys.one_array(rows.column(name)) for name in schema.key]
-    bucket = keys.buckets(columns, schema.bucket_bits).astype(np.int64)
+def key_columns(schema: TableSchema, rows: pa.Table) -> dict[str, pa.Array]:
+    """The key columns of a table, each as one array."""
+    return {name: keys.one_array(rows.column(name)) for name in schema.key}
+
+
+def homes(schema: TableSchema, rows: Columns) -> Mapping[FileGroup, KeyVector]:
+    """Per file group the keys among ``rows``, sorted and distinct."""
+    ordered, partition = partition_folders(schema, rows)
     vector = keys.key_vector(sort_keys(schema, rows))
     found = {}
-    place = (partition << schema.bucket_bits) | bucket
+    place = (partition << schema.bucket_bits) | buckets(schema, rows)
     for value in np.unique(place).tolist():
         own = keys.take(vector, place == value)
-        group = FileGroup(folders[value >> schema.bucket_bits], schema.bucket_bits, value % (1 << schema.bucket_bits))
+        group = FileGroup(ordered[value >> schema.bucket_bits], schema.bucket_bits, value % (1 << schema.bucket_bits))
         found[group] = keys.union([own])
     return found

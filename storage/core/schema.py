@@ -99,6 +99,26 @@ class TableSchema:
         column = self.column_by_name[name]
         return column.field.with_nullable(name not in self.key)
 
+    def column(self, name: str) -> Column:
+        """The column of that name.
+
+        Raises:
+            NotFound: The table has none; the hint names those it has.
+        """
+        if name not in self.column_by_name:
+            raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(self.column_by_name)}")
+        return self.column_by_name[name]
+
+    def group(self, name: str) -> Group:
+        """The group of that name.
+
+        Raises:
+            NotFound: The table has none; the hint names those it has.
+        """
+        if name not in self.group_by_name:
+            raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(self.group_by_name)}")
+        return self.group_by_name[name]
+
     def stream(self, name: str) -> Stream:
         """The stream of that name.
 

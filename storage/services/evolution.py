@@ -17,12 +17,12 @@ from storage import mergers
 from storage.config import build_schema, configuration, load_config
 from storage.core.entries import Schema
 from storage.core.evolution import widens
-from storage.core.model import Column, Group
+from storage.core.model import Group
 from storage.core.modes import mode_name
 from storage.core.schema import TableSchema
 from storage.core.timeline import TableState
 from storage.core.types import encode_scalar, format_type, parse_type
-from storage.errors import Conflict, InvalidInput, NotFound
+from storage.errors import Conflict, InvalidInput
 from storage.timeline import Timeline
 
 Change = Callable[[TableSchema], TableSchema | None]
@@ -49,7 +49,7 @@ def add_column(
     """
 
     def change(schema: TableSchema) -> TableSchema | None:
-        own = _group(schema, group)
+        own = schema.group(group)
         if mode_name(own) == "custom":
             raise InvalidInput(
                 f"group {group!r} is merged by {own.merge!r}, which was written for its columns",
@@ -152,7 +152,7 @@ def widen_column(timeline: Timeline, name: str, type_name: str) -> SchemaChange:
     target = parse_type(type_name)
 
     def change(schema: TableSchema) -> TableSchema | None:
-        column = _column(schema, name)
+        column = schema.column(name)
         if column.type == target:
             return None
         if not widens(column.type, target):
@@ -183,7 +183,7 @@ def set_default(timeline: Timeline, name: str, value: object) -> SchemaChange:
     """
 
     def change(schema: TableSchema) -> TableSchema | None:
-        before = _column(schema, name)
+        before = schema.column(name)
         config = configuration(schema)
         config["columns"][name]["default"] = value
         wanted = _checked(config)
@@ -280,15 +280,3 @@ def _about_group(schema: TableSchema, group: Group) -> dict[str, Any]:
         "state": dict(group.state),
     }
     return about | {f"column {name}": _about_column(schema, name) for name in group.columns}
-
-
-def _group(schema: TableSchema, name: str) -> Group:
-    if name not in schema.group_by_name:
-        raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(schema.group_by_name)}")
-    return schema.group_by_name[name]
-
-
-def _column(schema: TableSchema, name: str) -> Column:
-    if name not in schema.column_by_name:
-        raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(schema.column_by_name)}")
-    return schema.column_by_name[name]

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.core import keys, names
 from storage.core.entries import FileRef, Part, SliceFile
-from storage.core.home import partition_text
+from storage.core.home import buckets, folders, sort_keys
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import FIELD_ID, Group, Op
 from storage.core.modes.aggregate import overflows
@@ -60,20 +59,6 @@ def check_bytes(store: ObjectStore, file: FileRef, findings: Findings) -> bool:
     return False
 
 
-def file_groups(schema: TableSchema, columns: Arrays) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Partition folder and bucket of every row, computed anew from its key (S15 KeySingleHome)."""
-    rows = len(columns[schema.key[0]])
-    bucket = keys.buckets([columns[name] for name in schema.key], schema.bucket_bits).astype(np.int64)
-    folders = []
-    for name in schema.partition_by:
-        distinct = columns[name].dictionary_encode()
-        texts = [names.encode_partition(name, partition_text(value)) for value in distinct.dictionary]
-        folders.append(pa.array(texts, pa.string()).take(distinct.indices))
-    if not folders:
-        return pa.repeat(pa.scalar("", pa.string()), rows), bucket
-    return pc.binary_join_element_wise(*folders, "/"), bucket
-
-
 def sample(schema: TableSchema, columns: Arrays, rows: Mask) -> str:
     """A few of some rows' keys, in words."""
     shown = [
@@ -100,8 +85,7 @@ def misordered(vector: KeyVector, *, distinct: bool) -> Mask:
 def wrong_sort_key(schema: TableSchema, columns: Arrays) -> Mask:
     if not schema.has_sort_key:
         return np.zeros(len(columns[schema.key[0]]), np.bool_)
-    encoded = keys.encode_sort_key([columns[name] for name in schema.key])
-    return np.asarray(pc.not_equal(encoded, columns[names.KEY]))
+    return np.asarray(pc.not_equal(sort_keys(schema, columns), columns[names.KEY]))
 
 
 class SliceFiles:
@@ -258,7 +242,7 @@ class SliceVerifier:
         """Which rows, or which of some, belong to the slice's file group."""
         if rows is not None:
             batch = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
-        partition, bucket = file_groups(self._schema, batch)
+        partition, bucket = folders(self._schema, batch), buckets(self._schema, batch)
         return (bucket == self._group[1]) & np.asarray(pc.equal(partition, self._group[0]))
 
     def _note(self, batch: Arrays) -> None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.entries import LogFile, LogIndex, Sidecar
+from storage.core.home import buckets, folders
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import Group, Op
 from storage.core.schema import TableSchema
@@ -29,7 +30,6 @@ from storage.services.verify_files import (
     Arrays,
     OnArrivals,
     check_bytes,
-    file_groups,
     misordered,
     sample,
     wrong_sort_key,
@@ -177,7 +177,7 @@ class LogVerifier:
         if starts != [0, *itertools.accumulate(counts)][:-1] or sum(counts) != len(vector):
             self._wrong("S7", f"block {number}: its pieces do not cover its rows one after the other")
             return
-        partition, bucket = file_groups(schema, rows)
+        partition, bucket = folders(schema, rows), buckets(schema, rows)
         told = pa.array(np.repeat([pieces.partition[i] for i in own], counts))
         strangers = np.asarray(pc.not_equal(partition, pa.array(index.partitions, pa.string()).take(told)))
         strangers |= bucket != np.repeat([pieces.bucket[i] for i in own], counts)
