@@ -176,6 +176,7 @@ def write_batch(
     stream: str,
     *,
     lane: str | None = None,
+    lateness: str | int | dt.timedelta | None = None,
     storage_options: Mapping[str, Any] | None = None,
     dead_letter: str | None = None,
 ) -> Commit:
@@ -187,6 +188,8 @@ def write_batch(
         stream: A stream of its configuration.
         lane: Commit log of this writer, ``<stream>-backfill`` by default; never that of a live query, which it would
             fence. Two of them at once need two lanes.
+        lateness: As for `write_stream`, from one batch of the lane to the next: what is in this batch is never late
+            among itself. The stream's watermark does not go beyond that of this lane until the lane is closed.
         storage_options: For the table's store.
         dead_letter: Folder for messages that cannot be stored. Without it the first is an error.
 
@@ -196,10 +199,11 @@ def write_batch(
         Fenced: Another writer has claimed the lane.
     """
     _check_frame(df, streaming=False)
+    within = None if lateness is None else _lateness(lateness)
     table = Table.open(uri, storage_options=storage_options)
     _check_columns(df, table, stream)
     folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
-    with table.writer(stream, lane or f"{stream}-backfill") as writer:
+    with table.writer(stream, lane or f"{stream}-backfill", lateness=within) as writer:
         letters = None
         if folder is not None:
             letters = DeadLetters(folder, f"batch-{uuid.uuid4().hex}", 0, stream, writer.lane)

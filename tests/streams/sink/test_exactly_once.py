@@ -115,6 +115,25 @@ def test_a_commit_of_several_tasks_moves_the_watermark_on(feed: Feed, table: Tab
     assert len(rows(table)) == 7
 
 
+def test_a_batch_of_its_own_moves_the_watermark_of_its_lane_on(spark: SparkSession, table: Table) -> None:
+    def write(*events: dict[str, Any], **given: Any) -> int:
+        return write_batch(spark.createDataFrame(events, COLUMNS), table.uri, "orders", **given).late
+
+    def promised() -> Any:
+        return table.watermarks()["orders"]["order"].value
+
+    assert write(event(1, seq=40), event(2, seq=10), lateness=3) == 0
+    assert promised() == 37
+    assert write(event(3, seq=36), event(4, seq=50), lateness="5") == 1
+    assert promised() == 45
+    # Who promises nothing holds the stream up, unless its lane is closed.
+    assert write(event(5, seq=1), lane="other") == 0
+    assert promised() is None
+    table.close_lane("other")
+    assert promised() == 45
+    assert len(rows(table)) == 5
+
+
 def test_a_restart_goes_on_with_the_next_batch(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1))
     first = run(feed.read(), table, tmp_path)

@@ -76,6 +76,10 @@ def test_frames_of_the_other_kind_and_missing_tables_are_refused(
         write_batch(batch, table.uri, "orders", lane="prices")
     with pytest.raises(InvalidInput, match="is missing"):
         write_batch(batch.drop("id"), table.uri, "orders")
+    with pytest.raises(InvalidInput, match="lateness: 'soon'"):
+        write_batch(batch, table.uri, "orders", lateness="soon")
+    with pytest.raises(InvalidInput, match="lateness: 0:10:00 is a duration"):
+        write_batch(batch, table.uri, "orders", lateness="10 minutes")
 
 
 def test_two_queries_of_one_name_are_refused(feed: Feed, table: Table, tmp_path: Path) -> None:
