@@ -131,9 +131,7 @@ class KeyDirectory:
     def of(cls, pieces: Sequence[Keyed], schema: TableSchema) -> KeyDirectory:
         """Requires the key columns (and the sort key, where the schema has one) in every piece."""
         key_names = (*schema.key, names.KEY) if schema.has_sort_key else schema.key
-        vector = keys.concat([piece.keys for piece in pieces])
-        order = keys.stable_order(vector)
-        ordered = keys.take(vector, order)
+        order, ordered = keys.in_order(keys.concat([piece.keys for piece in pieces]))
         starts = keys.run_starts(ordered)
         chosen = pa.array(order[starts])
         columns = {name: pa.concat_arrays([piece.columns[name] for piece in pieces]).take(chosen) for name in key_names}

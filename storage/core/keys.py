@@ -26,6 +26,7 @@ KeyVector: TypeAlias = npt.NDArray[np.int64] | pa.Array
 _HASH_RANGE: Final = (1 << 31) - 1
 _SIGN_BIT_64: Final = np.uint64(1 << 63)
 _DECIMAL_WORDS: Final = 2
+_POSITIVE_BITS: Final = 63  # of an int64
 
 
 def key_vector(column: pa.Array | pa.ChunkedArray) -> KeyVector:
@@ -106,11 +107,41 @@ def take(keys: KeyVector, rows: Indices | Mask | slice) -> KeyVector:
     return keys.filter(pa.array(rows)) if rows.dtype == np.bool_ else keys.take(pa.array(rows))
 
 
+def in_order(keys: KeyVector) -> tuple[Indices, KeyVector]:
+    """Positions that sort the keys, of which equal ones keep their order; and the keys in that order."""
+    if isinstance(keys, np.ndarray):
+        return _numbers_in_order(keys)
+    order = np.asarray(pc.sort_indices(keys)).astype(np.int64)
+    return order, take(keys, order)
+
+
+def _numbers_in_order(keys: npt.NDArray[np.int64]) -> tuple[Indices, npt.NDArray[np.int64]]:
+    """Keys and positions packed into one number each: numbers alone are sorted several times as fast as positions."""
+    count = len(keys)
+    if (keys[1:] >= keys[:-1]).all():
+        return np.arange(count), keys
+    bits = (count - 1).bit_length()
+    least = int(keys.min())
+    if (int(keys.max()) - least).bit_length() + bits <= _POSITIVE_BITS:
+        order, distance = _unpacked((keys - least) << bits | np.arange(count), bits)
+        return order, distance + least
+    # Too far apart: equal keys are found first, and sorted by the number of the key.
+    order = np.argsort(keys)
+    ordered = keys[order]
+    number = np.zeros(count, np.int64)
+    np.cumsum(ordered[1:] != ordered[:-1], out=number[1:])
+    return _unpacked(number << bits | order, bits)[0], ordered
+
+
+def _unpacked(packed: npt.NDArray[np.int64], bits: int) -> tuple[Indices, npt.NDArray[np.int64]]:
+    """The lower ``bits``, and what is above them, of the sorted numbers."""
+    packed.sort()
+    return packed & ((1 << bits) - 1), packed >> bits
+
+
 def stable_order(keys: KeyVector) -> Indices:
     """Positions that sort the keys; equal keys keep their order."""
-    if isinstance(keys, np.ndarray):
-        return np.argsort(keys, kind="stable")
-    return np.asarray(pc.sort_indices(keys)).astype(np.int64)
+    return in_order(keys)[0]
 
 
 def order_of(distinct: KeyVector) -> Indices:
@@ -202,6 +233,5 @@ class KeyIndex:
 
 def union(vectors: Sequence[KeyVector]) -> KeyVector:
     """Sorted distinct keys of several vectors."""
-    both = concat(vectors)
-    ordered = take(both, stable_order(both))
+    _, ordered = in_order(concat(vectors))
     return take(ordered, run_starts(ordered))

@@ -66,8 +66,8 @@ def group_registers(
     if len(exists) == 0:
         return None
     vector = keys.take(keys.concat([piece.keys for piece in pieces]), exists)
-    order = keys.stable_order(vector)
-    return Registers(keys.take(vector, order), take_rows(columns, exists[order]))
+    order, ordered = keys.in_order(vector)
+    return Registers(ordered, take_rows(columns, exists[order]))
 
 
 def _column(piece: RegisterPiece, field: pa.Field) -> pa.Array:

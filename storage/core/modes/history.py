@@ -30,8 +30,7 @@ class History:
 
     @classmethod
     def of(cls, events: GroupEvents) -> History:
-        order = keys.stable_order(events.keys)
-        ordered = keys.take(events.keys, order)
+        order, ordered = keys.in_order(events.keys)
         starts = keys.run_starts(ordered)
         if events.ordering and len(starts) < len(order):
             run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))

@@ -86,8 +86,7 @@ def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Ind
 
 def _winners(events: GroupEvents) -> tuple[Indices, Any]:
     """Position of the largest version of every key, in key order; and the distinct keys, sorted."""
-    order = keys.stable_order(events.keys)
-    ordered = keys.take(events.keys, order)
+    order, ordered = keys.in_order(events.keys)
     starts = keys.run_starts(ordered)
     if len(starts) == len(order):
         return order, ordered

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.core import keys
@@ -44,6 +44,23 @@ def composite_keys(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 def arrays(types: list[str], rows: list[tuple[Any, ...]]) -> list[pa.Array]:
     return [pa.array(column, parse_type(name)) for name, column in zip(types, zip(*rows, strict=True), strict=True)]
+
+
+NEAR = st.integers(-3, 3) | st.integers(-(2**63), -(2**63) + 3) | st.integers(2**63 - 4, 2**63 - 1)
+
+
+@given(st.lists(NEAR) | st.lists(st.integers(-5, 5)) | st.lists(st.integers(2**63 - 4, 2**63 - 1)))
+@example([0, -(2**63), 2**63 - 1, 0, -(2**63)])
+@example([2, 1, 2, 1])
+@example([0, 2**61 - 1, 0, 5])  # just near enough
+@example([0, 2**61, 0, 5])  # just too far apart
+def test_equal_keys_keep_their_order(numbers: list[int]) -> None:
+    expected = sorted(range(len(numbers)), key=numbers.__getitem__)
+    binary = pa.array([keys.encode_sort_key([pa.array([number])])[0].as_py() for number in numbers], pa.binary())
+    for vector in (np.array(numbers, np.int64), binary):
+        order, ordered = keys.in_order(vector)
+        assert order.tolist() == expected
+        assert list(ordered) == [vector[i] for i in expected]
 
 
 @given(composite_keys())
