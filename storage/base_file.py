@@ -233,15 +233,15 @@ def read_row_groups(
             with pq.ParquetFile(
                 source, metadata=footer.metadata, pre_buffer=pre_buffer, page_checksum_verification=True
             ) as parquet:
-                for number in numbers:
+                for together in _together(footer, numbers):
                     if older is None:
-                        rows = _row_group(parquet, footer, number, columns)
+                        rows = _decode(parquet, footer, together, columns)
                     else:
-                        rows = _row_group(parquet, footer, number, older.reads)
-                        rows = older.apply(rows, footer.metadata.row_group(number).num_rows)
+                        rows = _decode(parquet, footer, together, older.reads)
+                        rows = older.apply(rows, _row_count(footer, together))
                     if last is not None:
-                        last.keep(file, footer.starts[number], footer.starts[number + 1], rows)
-                    yield _within(rows, spans[number], footer.metadata.row_group(number).num_rows)
+                        last.keep(file, footer.starts[together[0]], footer.starts[together[-1] + 1], rows)
+                    yield _within(rows, _joined_spans(footer, spans, together), _row_count(footer, together))
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
@@ -293,24 +293,67 @@ def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
     return pq.read_metadata(source)
 
 
-def _row_group(parquet: pq.ParquetFile, footer: Footer, number: int, columns: Sequence[str]) -> dict[str, pa.Array]:
-    metadata = footer.metadata.row_group(number)
+def _together(footer: Footer, numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Row groups that are decoded at once: small neighbours, up to the rows of a large one.
+
+    What a row group costs besides its rows is felt where they are small.
+    """
+    found: list[int] = []
+    for number in numbers:
+        if found and (number != found[-1] + 1 or footer.starts[number + 1] - footer.starts[found[0]] > ROW_GROUP_ROWS):
+            yield found
+            found = []
+        found.append(number)
+    if found:
+        yield found
+
+
+def _row_count(footer: Footer, together: Sequence[int]) -> int:
+    return footer.starts[together[-1] + 1] - footer.starts[together[0]]
+
+
+def _joined_spans(
+    footer: Footer, spans: Mapping[int, Sequence[tuple[int, int]]], together: Sequence[int]
+) -> list[tuple[int, int]]:
+    """What is wanted of row groups that follow each other, as of one."""
+    joined: list[tuple[int, int]] = []
+    for number in together:
+        shift = footer.starts[number] - footer.starts[together[0]]
+        for first, end in spans[number]:
+            if joined and joined[-1][1] == first + shift:
+                joined[-1] = (joined[-1][0], end + shift)
+            else:
+                joined.append((first + shift, end + shift))
+    return joined
+
+
+def _decode(
+    parquet: pq.ParquetFile, footer: Footer, together: Sequence[int], columns: Sequence[str]
+) -> dict[str, pa.Array]:
+    """Columns of row groups that follow each other, each as one array."""
+    metadata = [footer.metadata.row_group(number) for number in together]
     # Hidden state is mostly NULL (no deletes, no floors), and decoding NULLs costs nearly as much as decoding values.
     empty = {
         name
         for name in columns
         if name.startswith(names.HIDDEN_PREFIX)
         and name in footer.leaves
-        and (statistics := metadata.column(footer.leaves[name]).statistics) is not None
-        and statistics.null_count == metadata.num_rows
+        and all(_is_null(own, footer.leaves[name]) for own in metadata)
     }
-    table = parquet.read_row_group(number, columns=[name for name in columns if name not in empty], use_threads=False)
+    wanted = [name for name in columns if name not in empty]
+    table = parquet.read_row_groups(together, columns=wanted, use_threads=False)
     return {
-        name: pa.nulls(metadata.num_rows, footer.schema.field(name).type)
+        name: pa.nulls(_row_count(footer, together), footer.schema.field(name).type)
         if name in empty
         else one_array(table.column(name))
         for name in columns
     }
+
+
+def _is_null(metadata: pq.RowGroupMetaData, leaf: int) -> bool:
+    """Whether statistics say that a column of a row group is NULL throughout."""
+    statistics = metadata.column(leaf).statistics
+    return statistics is not None and statistics.null_count == metadata.num_rows
 
 
 @dataclass(frozen=True, slots=True)

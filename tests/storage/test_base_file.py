@@ -86,6 +86,32 @@ def test_row_groups_have_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [10, 10, 10, 1]
 
 
+@pytest.mark.parametrize(("together", "batch_count"), [(10, 8), (25, 5), (1000, 3)])
+def test_only_chosen_row_groups_are_read_however_many_are_decoded_together(
+    monkeypatch: pytest.MonkeyPatch, together: int, batch_count: int
+) -> None:
+    monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", 10)
+    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
+    append(table, orders(*range(100)))
+    table.compact()
+    (one,) = slices(table)
+    assert one.base is not None
+    monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", together)
+    found = base_file.read_row_groups(
+        open_store(table.uri),
+        table.schema,
+        one.rev,
+        one.base,
+        ["id", "status"],
+        lambda known: (span := known("id")) is not None and span.least not in (30, 60),
+        [Part(first=5, rows=30), Part(first=40, rows=15), Part(first=58, rows=34)],
+    )
+    batches = [batch["id"].to_pylist() for batch in found]
+    wanted = [*range(5, 30), *range(40, 55), 58, 59, *range(70, 92)]
+    assert [key for batch in batches for key in batch] == wanted
+    assert len(batches) == batch_count
+
+
 @pytest.mark.usefixtures("small_files")
 @given(story=stories())
 def test_every_key_with_any_state_stands_in_one_place_and_says_what_the_format_says(story: Story) -> None:

@@ -45,18 +45,18 @@ class Reads:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     found = Reads()
-    row_group = base_file._row_group
+    decode = base_file._decode
 
-    def count_row_group(parquet: pq.ParquetFile, *arguments: Any) -> Any:
-        found.row_groups += 1
-        return row_group(parquet, *arguments)
+    def count_row_groups(parquet: pq.ParquetFile, footer: Any, together: Any, columns: Any) -> Any:
+        found.row_groups += len(together)
+        return decode(parquet, footer, together, columns)
 
     def count_blocks(store: Any, file: Any, blocks: Any, numbers: Any, columns: Any) -> Any:
         found.blocks += len(numbers)
         found.files[file.file.path] += 1
         return read_blocks(store, file, blocks, numbers, columns)
 
-    monkeypatch.setattr(base_file, "_row_group", count_row_group)
+    monkeypatch.setattr(base_file, "_decode", count_row_groups)
     monkeypatch.setattr("storage.log_reader.read_blocks", count_blocks)
     return found
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table, scan
+from storage import Table, base_file, scan
 from storage.core.slices import joined
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import bag
@@ -16,9 +16,14 @@ from tests.storage.world import bag
 MANY = 64
 
 
-@pytest.fixture
-def table() -> Table:
-    """64 file groups in every state: bases, shadows, events and folds above them, some without logs."""
+@pytest.fixture(params=[(base_file.ROW_GROUP_ROWS, base_file.SHARED_ROW_GROUP_ROWS), (60, 20)], ids=["one", "many"])
+def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """64 file groups in every state: bases, shadows, events and folds above them, some without logs.
+
+    In one row group a file, and in many of which some are decoded together.
+    """
+    monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", request.param[0])
+    monkeypatch.setattr(base_file, "SHARED_ROW_GROUP_ROWS", request.param[1])
     table = Table.create(new_uri(), {**SHOP, "buckets": MANY})
     append(table, orders(*range(1000)))
     append(table, payments(*range(0, 1200, 3)), "payments")
