@@ -2,6 +2,7 @@
 
 quick   the default: seconds a test, a failure is printed as it was found
 shrink  the same, but a failure is reduced first, which may take minutes
+hunt    many examples a test and an end at the first failure: what a mutant is looked for with
 deep    thousands of examples a test: ``pytest tests/storage/test_laws.py --hypothesis-profile=deep --timeout=0``
 """
 
@@ -22,6 +23,7 @@ _WITHOUT_SHRINKING = [phase for phase in Phase if phase is not Phase.shrink]
 
 settings.register_profile("quick", max_examples=30, phases=_WITHOUT_SHRINKING, **_COMMON)
 settings.register_profile("shrink", max_examples=200, **_COMMON)
+settings.register_profile("hunt", max_examples=1_000, phases=_WITHOUT_SHRINKING, report_multiple_bugs=False, **_COMMON)
 settings.register_profile("deep", max_examples=3_000, **_COMMON)
 settings.load_profile("quick")
 

@@ -27,7 +27,7 @@ from tests.shared_file_mutants import SHARED_FILE_MUTANTS
 from tests.watermark_mutants import WATERMARK_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_SECONDS = 200  # a mutant may also hang; that counts as found
+TIMEOUT_SECONDS = 250  # each is found in seconds; a hang is a failure of the test that did not bound it
 PARALLEL = 2
 FAILED = 1  # pytest: tests ran, and some failed. Anything else (usage, no tests) is a mistake in the table below.
 
@@ -40,8 +40,8 @@ PROTOCOL_MUTANTS = {
     ),
     "L2 equal keys change places when sorted": Mutant(
         "core/keys.py",
-        'return np.argsort(keys, kind="stable")',
-        'return len(keys) - 1 - np.argsort(keys[::-1], kind="stable")',
+        "return _numbers_in_order(keys)",
+        "order = len(keys) - 1 - np.argsort(keys[::-1], kind='stable'); return order, keys[order]",
         (f"{LAWS}::test_batching_changes_nothing",),
     ),
     "L3 compaction forgets hidden rows": Mutant(
@@ -189,11 +189,12 @@ def run(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str
         # What a mutant fails with is no example for the real code.
         "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=1", *tests]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=hunt"]
+    # Runs at the same time must not clean up each other's temporary folders.
+    places = [f"--rootdir={ROOT}", f"-c={ROOT / 'pyproject.toml'}", f"--basetemp={folder / 'tmp'}"]
     # `-m` puts the working directory first on the path: the folder with the copy.
     return subprocess.run(
-        # Runs at the same time must not clean up each other's temporary folders.
-        [*command, f"--rootdir={ROOT}", f"-c={ROOT / 'pyproject.toml'}", f"--basetemp={folder / 'tmp'}"],
+        [sys.executable, "-m", "pytest", *options, *places, *tests],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -232,10 +233,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str, results: dict[str, Future[subprocess.CompletedProcess[str]]]) -> None:
-    try:
-        result = results[name].result()
-    except subprocess.TimeoutExpired:
-        return
+    result = results[name].result()
     assert result.returncode == FAILED, f"{MUTANTS[name].tests} did not notice:\n{result.stdout[-2000:]}{result.stderr}"
 
 
