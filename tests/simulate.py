@@ -36,11 +36,16 @@ def run_chunk(first: int, count: int, mutant: str | None) -> list[Outcome]:
     outcomes = []
     with mutated(MUTANTS[mutant]) if mutant else nullcontext():
         for seed in range(first, first + count):
-            outcome = run_seed(seed)
+            outcome = run_seed(seed, _theme(mutant))
             if outcome.failure is not None:
                 return [*outcomes, outcome]
             outcomes.append(dataclasses.replace(outcome, trace=[]))
     return outcomes
+
+
+def _theme(mutant: str | None) -> str | None:
+    """The theme of the schedules that look for a mutant, so that a seed means here what it means to its test."""
+    return MUTANTS[mutant].theme if mutant else None
 
 
 def report(outcome: Outcome, lines: int = TRACE_LINES) -> str:
@@ -117,7 +122,7 @@ def _chunks(first: int, schedules: int | None) -> Iterator[tuple[int, int]]:
 def run_one(seed: int, mutant: str | None) -> int:
     """One schedule with its whole trace; the exit status."""
     with mutated(MUTANTS[mutant]) if mutant else nullcontext():
-        outcome = run_seed(seed)
+        outcome = run_seed(seed, _theme(mutant))
     print(report(outcome, len(outcome.trace)) if outcome.failure else "\n".join(outcome.trace))
     print(
         f"seed {seed}: {outcome.steps} steps, trace {outcome.trace_hash}, {'FAILED' if outcome.failure else 'passed'}"

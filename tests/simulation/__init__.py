@@ -8,6 +8,9 @@
     history.py    the timeline read again by code of its own; invariants of every entry
     judge.py      what was promised to callers, and what a reader must see
     actors.py     writers, compactors, readers
+    followers.py  who asks what has changed since, and what the answer must be
+    operators.py  savepoints, restore, undo, cleaning, schema changes, now and then
+    needs.py      which files must be there
     run.py        one schedule from beginning to end
     mutants.py    broken versions of the real code that must be found
 

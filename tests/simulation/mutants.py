@@ -213,6 +213,24 @@ MUTANTS: Mapping[str, Mutant] = {
     "S19 a schema change undoes another": Mutant(
         "storage.services.evolution:_publish", "wanted = change(state.schema)", "wanted = change(timeline.at(1).schema)"
     ),
+    "S21 the first commit of each lane is overlooked": Mutant(
+        "storage.changes:scan_changes",
+        "(until.state, since.cut.lanes, until.cut.lanes)",
+        "(until.state, {lane: seq + 1 for lane, seq in since.cut.lanes.items()}, until.cut.lanes)",
+        theme="changes",
+    ),
+    "S21 a restore in between is no matter": Mutant(
+        "storage.changes:check_order", "if until.state.restored > since.table:", "if False:", theme="changes"
+    ),
+    "S21 logs after a savepoint are taken to be there": Mutant(
+        "storage.changes:scan_changes",
+        "if until.timeline.refresh().keep <= since.cut.table:",
+        "if True:",
+        theme="changes",
+    ),
+    "S21 whole file groups are taken for unchanged": Mutant(
+        "storage.changes:_whole", "if old is None or old.slice != own.slice or", "if old is None or", theme="changes"
+    ),
     "S22 stamps follow the clock": Mutant(
         "storage.clock:Stamps.next", "stamp = max(clock.now_ms(), self._largest + 1)", "stamp = clock.now_ms()"
     ),

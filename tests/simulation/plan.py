@@ -15,6 +15,7 @@ from unittest import mock
 
 from tests.simulation.changes import Change, draw_changes, with_column
 from tests.simulation.faults import MOODS
+from tests.simulation.followers import draw_followers
 from tests.simulation.history import Batch
 from tests.simulation.operators import ACTIONS
 from tests.simulation.tables import draw_batch, draw_config, draw_keys
@@ -49,13 +50,14 @@ _CLEANING = ["clean", "clean", "clean", "savepoint", "release"]
 class Theme:
     """What meets in a schedule: what operators do, and how many compactors and readers there are.
 
-    ``moods``: of the faults; all of them if empty.
+    ``moods``: of the faults; all of them if empty. ``followed``: in what part of the schedules changes are asked for.
     """
 
     actions: list[str]
     compactors: list[int] = field(default_factory=lambda: [0, 1, 1, 2])
     readers: list[int] = field(default_factory=lambda: [1, 1, 2])
     moods: list[str] = field(default_factory=list)
+    followed: float = 1 / 4
 
 
 THEMES: Mapping[str, Theme] = {
@@ -69,6 +71,10 @@ THEMES: Mapping[str, Theme] = {
     "lanes": Theme(["close", "fence", "schema", "verify", "clean"]),
 }
 """What meets seldom by chance meets again and again in some schedules."""
+ASKED_FOR: Mapping[str, Theme] = {
+    "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
+}
+"""Themes of no schedule that is drawn: what all of them hold, only more of it."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class Plan:
         lanes: Per lane the batches of its job, in order.
         compactions: Per compactor how many it makes.
         reads: Per reader how many it makes.
+        follows: Per follower of changes how often it asks.
         operators: Per operator what it does.
         damage_step: Step at which the environment damages a file; None for never.
     """
@@ -91,6 +98,7 @@ class Plan:
     lanes: Mapping[str, list[Batch]]
     compactions: list[int]
     reads: list[int]
+    follows: list[int]
     operators: list[list[str]]
     mood: str
     stickiness: float
@@ -105,7 +113,7 @@ class Plan:
 def draw_plan(seed: int, name: str | None = None) -> Plan:
     """The plan of a seed, with a theme of its own unless one is given."""
     chance = random.Random(f"plan {seed}")
-    theme = THEMES[name or chance.choice(list(THEMES))]
+    theme = {**THEMES, **ASKED_FOR}[name or chance.choice(list(THEMES))]
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)
     changes = draw_changes(chance, config)
@@ -127,6 +135,7 @@ def draw_plan(seed: int, name: str | None = None) -> Plan:
         lanes=lanes,
         compactions=[chance.randint(1, 4) for _ in range(chance.choice(theme.compactors))],
         reads=[chance.randint(1, 4) for _ in range(chance.choice(theme.readers))],
+        follows=draw_followers(seed, theme.followed),
         operators=_operators(chance, theme.actions),
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),

@@ -26,6 +26,7 @@ from tests.simulation.actors import Compactor, Job, Reader
 from tests.simulation.damage import damage
 from tests.simulation.disk import Disk
 from tests.simulation.faults import SKEWS_MS, Fault, Faults
+from tests.simulation.followers import Follower
 from tests.simulation.history import TABLE, History
 from tests.simulation.judge import Judge
 from tests.simulation.operators import Operator
@@ -85,6 +86,8 @@ class Simulation:
             Compactor(self, f"compactor{number}", runs).start()
         for number, runs in enumerate(self.plan.reads):
             Reader(self, f"reader{number}", runs).start()
+        for number, runs in enumerate(self.plan.follows):
+            Follower(self, f"follower{number}", runs).start()
         for number, actions in enumerate(self.plan.operators):
             Operator(self, f"operator{number}", list(actions)).start()
         self.scheduler.run()
@@ -114,6 +117,10 @@ class Simulation:
         for job in self.jobs:
             if self.chance.random() < 1 / 2:
                 job.resume()
+
+    def _check_followed(self, process: Process) -> None:
+        if self.plan.follows:
+            Follower(self, "last", 0).look_back(process, self.table(process))
 
     def _check_verified(self, process: Process) -> None:
         damaged = self.judge.damaged
@@ -180,11 +187,15 @@ class Simulation:
         self.faults.last_step = 0
         try:
             self._check_read(process)
+            self._check_followed(process)
             if self.chance.random() < 1 / 2:
                 self._check_verified(process)
             if not self.judge.damaged and self.chance.random() < 1 / 2:
+                if self.plan.follows:
+                    self.table(process).compact()  # so that logs are garbage from which changes took their keys
                 self._check_cleaned(process)
                 self._check_read(process)
+                self._check_followed(process)
                 self._damage()
                 self._check_verified(process)
         except CorruptData as error:

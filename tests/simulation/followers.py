@@ -1,0 +1,135 @@
+"""Who follows a table: asks again and again what has changed since it last looked, while everybody else goes on.
+
+S21 IncrementalComplete: every answer is the difference of the oracle's two states, or the range is refused, and for a
+reason that the history knows: cleaning gave an end of it up, or a restore lies within. Who is refused begins anew.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.changes import bounded_cut, expiring
+from storage.core.cut import PREFIX, Cut, parse_cut, within
+from storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
+from storage.table import Table
+from tests.simulation.actors import Worker
+from tests.simulation.scheduler import Process, Violation
+from tests.storage.changing import State, expected, got
+from tests.strategies import Config
+
+STEPS = [1, 1, 2, 5]  # commits that a follower in steps asks for
+LOOKS = 3  # savepoints, and cuts, from which the whole way is asked for in the end
+
+
+def draw_followers(seed: int, share: float) -> list[int]:
+    """How often each follower of a schedule asks; ``share`` of the schedules have one, for its answers cost much.
+
+    It is drawn by itself, so that schedules without followers are what they were before there were any.
+    """
+    chance = random.Random(f"followers {seed}")
+    return [chance.randint(2, 5)] if chance.random() < share else []
+
+
+@dataclass(eq=False)
+class Follower(Worker):
+    """Asks for changes some times; ``at`` is where it stands, as text: None before its first answer."""
+
+    runs: int
+    at: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.runs > 0
+
+    def work(self, process: Process, table: Table) -> None:
+        self.runs -= 1
+        chance, since, until = self.simulation.chance, self.at, None
+        cuts = [text for text in self.simulation.kept if text.startswith(PREFIX)]
+        saved = [str(Cut(*own)) for own in self.simulation.history.table.savepoints.values()]
+        if saved and chance.random() < 1 / 3:
+            since = chance.choice(saved)  # of after it nothing is kept that the newest snapshot does not need
+        elif cuts and chance.random() < 1 / 4:
+            since, until = chance.choice([since, *cuts]), chance.choice([None, *cuts])
+        self._ask(process, table, since, until)
+
+    def look_back(self, process: Process, table: Table) -> None:
+        """When all is over: from savepoints, and from what was read on the way, to the newest snapshot."""
+        chance, history = self.simulation.chance, self.simulation.history
+        saved = [str(Cut(*own)) for own in history.table.savepoints.values()]
+        cuts = [text for text in self.simulation.kept if text.startswith(PREFIX)]
+        for since in [*saved[:LOOKS], *chance.sample(cuts, min(LOOKS, len(cuts)))]:
+            self._ask(process, table, since, None)
+
+    def _ask(self, process: Process, table: Table, since: str | None, until: str | None) -> None:
+        """Ask, compare, and go on from there; a refusal must have its reason."""
+        first, last = (None if text is None else parse_cut(text) for text in (since, until))
+        try:
+            with expiring():
+                if last is None:
+                    last = self._end(table, since)
+            self._compare(table, first, last)
+        except OffsetExpired as error:
+            if all(self.simulation.history.table.promises(at.table, at.lanes) for at in (first, last) if at):
+                raise Violation(f"S21 IncrementalComplete: {first} to {last} was not given up: {error}") from error
+            self.at = None
+            self.simulation.note(process, error)
+        except OffsetInvalidated as error:
+            if first is None or not self._is_restored(first, last):
+                raise Violation(f"S21 IncrementalComplete: no restore after {first}: {error}") from error
+            self.at = None
+            self.simulation.note(process, error)
+        except InvalidInput as error:
+            if first is None or last is None or _forwards(first, last):
+                raise
+            self.simulation.note(process, error)
+        else:
+            self.at = str(last)
+
+    def _end(self, table: Table, since: str | None) -> Cut:
+        """Up to where: the newest snapshot, or one that comes some commits after the follower's."""
+        newest = table.snapshot()
+        if since is None or self.simulation.chance.random() < 2 / 3:
+            return newest.cut
+        start = table.snapshot(since)
+        end = bounded_cut(start, newest, self.simulation.chance.choice(STEPS))
+        if not _forwards(start.cut, end) or not _forwards(end, newest.cut):
+            raise Violation(f"S21 IncrementalComplete: {end} is not between {since} and {newest.cut}")
+        return end
+
+    def _compare(self, table: Table, since: Cut | None, until: Cut) -> None:
+        chance, judge = self.simulation.chance, self.simulation.judge
+        config = judge.history.table.config(until.table)
+        require = [] if chance.random() < 3 / 4 else chance.sample(list(config["groups"]), 1)
+        with expiring():
+            schema = table.snapshot(str(until)).table_schema
+        start = None if since is None else str(since)
+        answer = got(schema, table.changes(start, str(until), require=require, before=True))
+        if since is not None and self._is_restored(since, until):
+            raise Violation(f"S21 IncrementalComplete: a restore lies between {since} and {until}, and nobody is told")
+        judge.reads += 1
+        wanted = expected(schema, self._state(since, config, require), self._state(until, config, require))
+        if answer != wanted:
+            lines = [f"  {key}: got {answer.get(key)}\n  not {wanted.get(key)}" for key in {**answer, **wanted}]
+            raise Violation("\n".join([f"S21 IncrementalComplete: wrong changes from {since} to {until}", *lines]))
+
+    def _state(self, at: Cut | None, config: Config, require: Sequence[str]) -> State:
+        """What is visible at a cut, and which groups are there, as a later configuration has it."""
+        if at is None:
+            return {}
+        judge = self.simulation.judge
+        present = {name: judge.expected(at, config, [*require, name]) for name in config["groups"]}
+        return {
+            key: (row, frozenset(name for name, rows in present.items() if key in rows))
+            for key, row in judge.expected(at, config, require).items()
+        }
+
+    def _is_restored(self, since: Cut, until: Cut | None) -> bool:
+        """Whether a restore or an undo was completed between two snapshots."""
+        restored = [own.done for own in self.simulation.history.table.restorations]
+        return any(since.table < done and (until is None or done <= until.table) for done in restored)
+
+
+def _forwards(since: Cut, until: Cut) -> bool:
+    return since.table <= until.table and within(since.lanes, until.lanes)
