@@ -10,13 +10,15 @@ is read once and dropped with the last file group that needs it: memory is about
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
 from storage.core.evolution import adapt_events, adapt_registers
-from storage.core.keys import KeyVector, find, key_vector, take
+from storage.core.keys import KeyVector, find, key_vector, one_array, take
 from storage.core.model import Group
 from storage.core.modes.base import take_rows
 from storage.core.registers import RegisterPiece, group_registers, merge_registers
@@ -25,6 +27,10 @@ from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import LogState
 from storage.log_file import read_blocks
 from storage.object_store import ObjectStore
+
+TOGETHER_ROWS: Final = 64 * 1024
+"""Rows of small pieces that are put together: far above what a piece costs besides its rows, and no more memory than
+a row group of a base."""
 
 _Place = tuple[int, int]
 """Position of a file in the list, and block number."""
@@ -55,6 +61,9 @@ class LogReader:
         self._columns = {file_slice.group: names for file_slice, names in zip(slices, columns, strict=True)}
         self._blocks: dict[_Place, pa.RecordBatch] = {}
         self._uses: dict[_Place, int] = {}
+        self._kinds: list[_Kind] = []
+        self._kind_of: dict[int, _Kind] = {}
+        self._as_stored: set[int] = set()
         wanted: dict[int, set[str]] = {}
         for file_slice, names in zip(slices, columns, strict=True):
             for number in np.unique(file_slice.file).tolist():
@@ -76,20 +85,15 @@ class LogReader:
         wanted: KeyVector | None = None,
     ) -> LogState | None:
         """Keys and registers of one file group, of ``wanted`` keys alone if given; None where its logs have none."""
-        events: list[LogPiece] = []
-        folded: dict[int, list[RegisterPiece]] = {}
-        for number, piece in self._pieces(file_slice, wanted):
-            if isinstance(piece, LogPiece):
-                events.append(piece)
-            else:
-                folded.setdefault(number, []).append(piece)
-        pieces: list[LogPiece | RegisterPiece] = [*(piece for own in folded.values() for piece in own), *events]
+        folded = self._registers(file_slice, wanted)
+        events = list(self._events(file_slice, wanted))
+        pieces: list[LogPiece | RegisterPiece] = [*(piece for own in folded for piece in own), *events]
         if not pieces:
             return None
         columns = self._columns[file_slice.group]
         registers = {}
         for group in groups:
-            parts = [group_registers(own, self._schema, group, columns) for own in folded.values()]
+            parts = [group_registers(own, self._schema, group, columns) for own in folded]
             names = [name for name in group.columns if name in values]
             parts.append(collapse_group(events, self._schema, group, names))
             found = [part for part in parts if part is not None]
@@ -97,14 +101,10 @@ class LogReader:
                 registers[group.id] = merge_registers(self._schema, group, found)
         return LogState(KeyDirectory.of(pieces, self._schema), registers)
 
-    def _pieces(
-        self, file_slice: FileSlice, wanted: KeyVector | None
-    ) -> Iterator[tuple[int, LogPiece | RegisterPiece]]:
-        """With the position of their file; in version order: files are in (arrival, place in the commit) order."""
-        rows = zip(file_slice.start.tolist(), file_slice.rows.tolist(), strict=True)
-        for place, (start, count) in zip(_places(file_slice), rows, strict=True):
-            live = self._files[place[0]]
-            batch = self._block(place).slice(start, count)
+    def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterPiece]]:
+        """Per fold file, those of one file group."""
+        folded: dict[int, list[RegisterPiece]] = {}
+        for number, batch in self._rows(file_slice, form="register"):
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             vector = key_vector(columns[self._schema.sort_column])
             if wanted is not None:
@@ -112,22 +112,96 @@ class LogReader:
                 if not found.any():
                     continue
                 vector, columns = take(vector, found), take_rows(columns, found)
-            if live.file.form == "register":
-                yield place[0], RegisterPiece(vector, live.file.groups, columns)
-            else:
-                yield place[0], LogPiece(vector, live.arrival, live.file.groups, columns)
+            folded.setdefault(number, []).append(RegisterPiece(vector, self._files[number].file.groups, columns))
+        return list(folded.values())
+
+    def _events(self, file_slice: FileSlice, wanted: KeyVector | None) -> Iterator[LogPiece]:
+        """Small pieces of files that carry the same as one; those that carry a common group in version order."""
+        together: dict[_Kind, _Together] = {}
+        for number, batch in self._rows(file_slice, form="event"):
+            kind = self._kind(number, batch.schema)
+            # The order of versions is that of pieces: what carries a group comes after all before it that do.
+            for other in [other for other in together if other != kind and not kind.groups.isdisjoint(other.groups)]:
+                yield from self._piece(other, together.pop(other), wanted)
+            own = together.setdefault(kind, _Together())
+            own.add(batch, self._files[number].arrival)
+            if own.rows >= TOGETHER_ROWS:
+                yield from self._piece(kind, together.pop(kind), wanted)
+        for kind, own in together.items():
+            yield from self._piece(kind, own, wanted)
+
+    def _piece(self, kind: _Kind, together: _Together, wanted: KeyVector | None) -> Iterator[LogPiece]:
+        table = pa.Table.from_batches(together.batches)
+        arrival = np.repeat(together.arrivals, [len(batch) for batch in together.batches])
+        vector = key_vector(table.column(self._schema.sort_column))
+        if wanted is not None:
+            _, found = find(wanted, vector)
+            if not found.any():
+                return
+            table, arrival, vector = table.filter(pa.array(found)), arrival[found], take(vector, found)
+        columns = {name: one_array(column) for name, column in zip(table.schema.names, table.columns, strict=True)}
+        yield LogPiece(vector, arrival, kind.groups, columns)
+
+    def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Rows of pieces with the position of their file; files are in (arrival, place in the commit) order."""
+        rows = zip(file_slice.start.tolist(), file_slice.rows.tolist(), strict=True)
+        for place, (start, count) in zip(_places(file_slice), rows, strict=True):
+            if self._files[place[0]].file.form == form:
+                yield place[0], self._block(place).slice(start, count)
 
     def _block(self, place: _Place) -> pa.RecordBatch:
         while place not in self._blocks:
             number, batch = next(self._readers[place[0]])
-            live = self._files[place[0]]
-            if live.file.form == "register":
-                batch = adapt_registers(self._schema, live.file.columns, batch)
-            else:
-                batch = adapt_events(self._schema, batch)
-            self._blocks[place[0], number] = batch
+            self._blocks[place[0], number] = self._adapted(place[0], batch)
         self._uses[place] -= 1
         return self._blocks[place] if self._uses[place] else self._blocks.pop(place)
+
+    def _adapted(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of a file as they would be written now."""
+        file = self._files[number].file
+        if file.form == "register":
+            return adapt_registers(self._schema, file.columns, batch)
+        if number in self._as_stored:
+            return batch
+        adapted = adapt_events(self._schema, batch)
+        if adapted is batch:
+            self._as_stored.add(number)
+        return adapted
+
+    def _kind(self, number: int, columns: pa.Schema) -> _Kind:
+        """The same object for all files that are alike."""
+        found = self._kind_of.get(number)
+        if found is None:
+            groups = frozenset(self._files[number].file.groups)
+            alike = (own for own in self._kinds if own.groups == groups and own.columns.equals(columns))
+            found = next(alike, None)
+            if found is None:
+                found = _Kind(groups, columns)
+                self._kinds.append(found)
+            self._kind_of[number] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kind:
+    """What files have in common whose rows may follow each other in one piece: groups, and columns as they are read."""
+
+    groups: frozenset[int]
+    columns: pa.Schema
+
+
+@dataclass(slots=True)
+class _Together:
+    """Rows of files of one kind, with the arrival of every batch."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    arrivals: list[int] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, batch: pa.RecordBatch, arrival: int) -> None:
+        self.batches.append(batch)
+        self.arrivals.append(arrival)
+        self.rows += len(batch)
 
 
 def _places(file_slice: FileSlice) -> list[_Place]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage.core import keys, names, ordering
 from storage.core.events import supplied_mask
-from storage.core.keys import KeyVector, Mask
+from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Group, Op
 from storage.core.modes import GroupEvents, Registers, mode_of
 from storage.core.schema import TableSchema
@@ -23,17 +23,17 @@ from storage.core.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Consecutive rows of one log file: of one file group sorted by key, of several one after the other.
+    """Consecutive rows of log files that carry the same: of one file and file group sorted by key, else by parts.
 
     Attributes:
         keys: With repetitions.
-        arrival: That of the commit.
-        groups: Ids of the groups that the file carries.
+        arrival: Per row that of its commit; ascending.
+        groups: Ids of the groups that the files carry.
         columns: Wanted columns by name; ``names.OP`` and ordering columns where versions matter.
     """
 
     keys: KeyVector
-    arrival: int
+    arrival: Indices
     groups: Collection[int]
     columns: Mapping[str, pa.Array]
 
@@ -52,12 +52,10 @@ def collapse_group(
     if not carrying:
         return None
     wanted = (*group.ordering, *(name for name in group.values if name in values))
-    columns = {
-        name: pa.concat_arrays([_column(piece, name, schema) for piece in carrying]) for name in (*wanted, names.OP)
-    }
+    columns = {name: _concat([_column(piece, name, schema) for piece in carrying]) for name in (*wanted, names.OP)}
     supplied = _supplied(carrying, schema, wanted)
     vector = keys.concat([piece.keys for piece in carrying])
-    arrival = pa.array(np.repeat([piece.arrival for piece in carrying], [len(piece) for piece in carrying]))
+    arrival = pa.array(np.concatenate([piece.arrival for piece in carrying]))
     dropped = _untouched(group, columns)
     if dropped is not None:
         if dropped.all():
@@ -76,6 +74,11 @@ def collapse_group(
         supplied=supplied,
     )
     return mode_of(group).collapse(group, schema.column_by_name, events)
+
+
+def _concat(parts: Sequence[pa.Array]) -> pa.Array:
+    """Arrays one after the other; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _column(piece: LogPiece, name: str, schema: TableSchema) -> pa.Array:
@@ -134,5 +137,5 @@ class KeyDirectory:
         order, ordered = keys.in_order(keys.concat([piece.keys for piece in pieces]))
         starts = keys.run_starts(ordered)
         chosen = pa.array(order[starts])
-        columns = {name: pa.concat_arrays([piece.columns[name] for piece in pieces]).take(chosen) for name in key_names}
+        columns = {name: _concat([piece.columns[name] for piece in pieces]).take(chosen) for name in key_names}
         return cls(keys.take(ordered, starts), columns)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage import base_file, log_file
+from storage import base_file, log_file, log_reader
 from storage.services import compaction
 
 
@@ -17,6 +17,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(log_file, "BLOCK_MAX_BYTES", 160)
     monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", 2)
     monkeypatch.setattr(base_file, "SHARED_ROW_GROUP_ROWS", 3)
+    monkeypatch.setattr(log_reader, "TOGETHER_ROWS", 4)
     return
 
 

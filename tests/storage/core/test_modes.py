@@ -61,7 +61,8 @@ def _pieces(story: Story, schema: TableSchema) -> Iterator[LogPiece]:
         if len(rows):
             columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
             columns = {n: c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for n, c in columns.items()}
-            yield LogPiece(np.zeros(len(rows), np.int64), arrival, [group.id for group in batch.groups], columns)
+            arrivals = np.full(len(rows), arrival, np.int64)
+            yield LogPiece(np.zeros(len(rows), np.int64), arrivals, [group.id for group in batch.groups], columns)
 
 
 def _batch(config: Config, append: Append) -> pa.Table:

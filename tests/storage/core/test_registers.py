@@ -58,7 +58,8 @@ def _pieces(schema: TableSchema, story: Story, append: Append, arrival: int) -> 
     vector = np.arange(len(rows), dtype=np.int64) % KEYS
     order = keys.stable_order(vector)
     columns = {name: keys.one_array(rows.column(name)).take(pa.array(order)) for name in rows.column_names}
-    return [LogPiece(vector[order], arrival, [group.id for group in batch.groups], columns)]
+    arrivals = np.full(len(rows), arrival, np.int64)
+    return [LogPiece(vector[order], arrivals, [group.id for group in batch.groups], columns)]
 
 
 def _folded(schema: TableSchema, pieces: Sequence[LogPiece], data: st.DataObject) -> list[RegisterPiece]:
@@ -122,7 +123,7 @@ def test_a_row_counts_as_delete_if_any_group_of_it_may_be_absent() -> None:
         row = {"id": [key], "a": ["x"], "ats": pa.array([ats], pa.int64()), "b": ["y"], "_op": [op]}
         batch = prepare(pa.table({**row, "n": pa.array([number], pa.int64())}), schema, stream)
         columns = {name: keys.one_array(batch.rows.column(name)) for name in batch.rows.column_names}
-        return LogPiece(np.array([key]), arrival, [group.id for group in batch.groups], columns)
+        return LogPiece(np.array([key]), np.array([arrival]), [group.id for group in batch.groups], columns)
 
     pieces = [
         piece(1, 1, 1, 1, "U"),  # plain

@@ -1,0 +1,82 @@
+"""Reading many small commits: their rows are put together, and nobody sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage import Table, log_reader
+from storage.core.collapse import LogPiece
+from storage.log_reader import LogReader
+from tests.storage.shop import new_uri
+
+CONFIG = {
+    "key": ["id"],
+    "buckets": 1,
+    "columns": {"id": "bigint", "status": "string", "ts": "bigint", "paid": "string"},
+    "groups": {
+        "order": {"columns": ["status", "ts"], "ordering": ["ts"]},
+        "payment": {"columns": ["paid"], "ordering": []},
+    },
+    "streams": {
+        "orders": {"groups": ["order"]},
+        "payments": {"groups": ["payment"]},
+        "both": {"groups": ["order", "payment"]},
+    },
+}
+ORDER = {"id": [1], "ts": [10]}
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of the pieces of events that are collapsed."""
+    found: list[int] = []
+    events = LogReader._events
+
+    def counted(self: LogReader, *arguments: Any) -> Iterator[LogPiece]:
+        for piece in events(self, *arguments):
+            found.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(LogReader, "_events", counted)
+    return found
+
+
+def test_equal_versions_go_to_the_later_commit_whichever_stream_it_is_of() -> None:
+    table = Table.create(new_uri(), CONFIG)
+    with table.writer("both") as both, table.writer("orders") as orders:
+        both.append(pa.table({**ORDER, "status": ["a"], "paid": ["x"]}))
+        orders.append(pa.table({**ORDER, "status": ["b"]}))
+        assert table.snapshot().to_arrow(["status"])["status"].to_pylist() == ["b"]
+        both.append(pa.table({**ORDER, "status": ["c"], "paid": ["y"]}))
+    assert table.snapshot().to_arrow(["status", "paid"]).to_pylist() == [{"status": "c", "paid": "y"}]
+
+
+def test_commits_of_interleaved_streams_are_one_piece_a_stream(pieces: list[int]) -> None:
+    table = Table.create(new_uri(), CONFIG)
+    with table.writer("orders") as orders, table.writer("payments") as payments:
+        for number in range(10):
+            orders.append(pa.table({"id": [number, 99], "ts": [number, number], "status": [str(number)] * 2}))
+            payments.append(pa.table({"id": [number], "paid": [str(number)]}))
+    rows = table.snapshot().to_arrow(["id", "status", "paid"]).sort_by("id").to_pylist()
+    assert rows == [
+        *({"id": i, "status": str(i), "paid": str(i)} for i in range(10)),
+        {"id": 99, "status": "9", "paid": None},
+    ]
+    assert sorted(pieces) == [10, 20]
+
+
+def test_what_is_put_together_is_bounded(pieces: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "TOGETHER_ROWS", 4)
+    table = Table.create(new_uri(), CONFIG)
+    with table.writer("payments") as payments:
+        for number in range(5):
+            payments.append(pa.table({"id": [1, number], "paid": [f"one {number}", str(number)]}))
+    assert table.get([1, 4], ["id", "paid"]).sort_by("id")["paid"].to_pylist() == ["one 4", "4"]
+    assert pieces == [3, 2, 2]
+    pieces.clear()
+    assert len(table.snapshot().to_arrow()) == 5
+    assert pieces == [4, 4, 2]
