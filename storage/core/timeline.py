@@ -7,8 +7,10 @@ the fold of a shorter prefix. So memory is proportional to what is live, not to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NamedTuple
 
 from storage.core import cut
 from storage.core.cut import Cut, Span
@@ -37,9 +39,11 @@ from storage.core.schema import TableSchema
 from storage.errors import CorruptData, UnsupportedFormat
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class FileGroup:
-    """Where a key lives: partition folder ("" for none), bucket bits and bucket number (S15 KeySingleHome)."""
+class FileGroup(NamedTuple):
+    """Where a key lives: partition folder ("" for none), bucket bits and bucket number (S15 KeySingleHome).
+
+    A tuple, because planning a read looks every file group up several times.
+    """
 
     partition: str
     bits: int
@@ -154,7 +158,7 @@ class TableState:
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
         """Whether a snapshot that reaches to ``lanes`` has all that slices and folds hold (rule R3)."""
-        held = (self.covered, *(file.cut for file in self.slices.values()), *(fold.to for fold in self.folds))
+        held = (self.covered, *(fold.to for fold in self.folds), *_cuts(self.slices.values()))
         return all(cut.within(own, lanes) for own in held)
 
 
@@ -271,7 +275,7 @@ def _closed(state: TableState, plan_id: str) -> TableState:
 def _with_slices(state: TableState, entry: Base) -> TableState:
     assert not isinstance(entry.slices, Sidecar)
     slices = dict(state.slices)
-    folded: cut.Seqs = state.folded
+    done = set()
     for file in entry.slices:
         group = FileGroup(file.partition, file.bits, file.bucket)
         if file.parent != (slices[group].cut if group in slices else {}):
@@ -280,9 +284,9 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
                 hint="a compactor broke the protocol: report it",
             )
         slices[group] = file
-        # Folds that reach beyond the new slice are given up with the others of this file group.
-        folded = cut.lowest(folded, file.cut)
-    done = {FileGroup(file.partition, file.bits, file.bucket) for file in entry.slices}
+        done.add(group)
+    # Folds that reach beyond a new slice are given up with the others of this file group.
+    folded = reduce(cut.lowest, _cuts(entry.slices), state.folded)
     folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
     state = replace(
         state,
@@ -291,8 +295,17 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
     )
-    state = _ended(state, [file.cut for file in entry.slices])
+    state = _ended(state, _cuts(entry.slices))
     return _closed(state, entry.plan_id) if entry.last else state
+
+
+def _cuts(files: Iterable[SliceFile]) -> Iterator[cut.Seqs]:
+    """Cuts of slices; of neighbours with the same one once: those of one compaction are."""
+    last: cut.Seqs | None = None
+    for file in files:
+        if file.cut != last:
+            last = file.cut
+            yield last
 
 
 def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
