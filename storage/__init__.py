@@ -2,7 +2,7 @@
 
 from storage.config import TableConfig
 from storage.snapshot import Snapshot
-from storage.table import Table
+from storage.table import Table, verify_table
 from storage.writer import Commit, Writer
 
-__all__ = ["Commit", "Snapshot", "Table", "TableConfig", "Writer"]
+__all__ = ["Commit", "Snapshot", "Table", "TableConfig", "Writer", "verify_table"]

@@ -84,7 +84,7 @@ class Table(EvolvingTable):
 
         Raises:
             InvalidInput: The configuration is wrong; nothing was created.
-            Conflict: There is a table already.
+            Conflict: There is a table already, or what is left of one.
             StoreUnavailable: The store cannot be written, or cannot create exclusively.
         """
         schema = build_schema(load_config(config))
@@ -93,6 +93,11 @@ class Table(EvolvingTable):
         exists = Conflict(f"there is a table at {timeline.store.uri} already", hint="Table.open opens it")
         if timeline.log.entry(TABLE_LANE, 1) is not None:
             raise exists
+        if timeline.lacks_first():
+            raise Conflict(
+                f"at {timeline.store.uri} are entries of a table whose first entry is missing",
+                hint="restore it from a copy of the store (weft verify tells what is wrong), or choose another folder",
+            )
         check_capability(timeline.store)
         create = Create(
             lane=TABLE_LANE,
@@ -121,6 +126,7 @@ class Table(EvolvingTable):
         Raises:
             NotFound: There is none.
             UnsupportedFormat: It needs a newer version.
+            CorruptData: An entry of the table lane is missing or damaged; `verify_table` tells what else is.
         """
         table = cls(_timeline(uri, storage_options, clock), storage_options or {}, clock)
         table.state()
@@ -396,6 +402,22 @@ class Table(EvolvingTable):
         """Every change of a table completes a barrier that somebody began and did not end (L4)."""
         check_writable(self.state(), WRITER_FEATURES)
         complete_barrier(self._timeline)
+
+
+def verify_table(
+    uri: str | Path,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    deep: bool = True,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """`Table.verify` of a table that need not open: damage to the table lane is told with all the rest.
+
+    Raises:
+        NotFound: There is no table, nor anything left of one.
+        StoreUnavailable: The store does not answer.
+    """
+    return run_verify(_timeline(uri, storage_options, _SYSTEM_CLOCK), deep=deep, progress=progress)
 
 
 def _timeline(uri: str | Path, storage_options: Mapping[str, Any] | None, clock: Clock) -> Timeline:

@@ -18,7 +18,7 @@ from storage.commit_log import CommitLog, lane_entries, new_id, read_table_lane,
 from storage.core import cut
 from storage.core.cut import Cut
 from storage.core.entries import Data, Entry, LaneEntry, LogFile, TableEntry
-from storage.core.names import TABLE_LANE, LaneName, Path
+from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.slices import LiveFile
 from storage.core.timeline import Lane, TableState, fold_table
 from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, SnapshotExpired, TableError, UnsupportedFormat
@@ -47,6 +47,7 @@ class Timeline:
 
         Raises:
             NotFound: There is no table.
+            CorruptData: There was one, or an entry is damaged.
         """
         with self._lock:
             if self._state is None:
@@ -56,11 +57,21 @@ class Timeline:
                 self._state = fold_table(self._state, table_entries(fresh))
                 self.log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is None:
+                if self.lacks_first():
+                    raise CorruptData(
+                        f"the first entry of the table at {self.store.uri} is missing, but others are there",
+                        hint=f"restore {slot_path(TABLE_LANE, 1)} from a copy of the store; weft verify looks further",
+                    )
                 raise NotFound(
                     f"there is no table at {self.store.uri}", hint="check the path, or create it: Table.create"
                 )
             self.stamps.observe(self._state.stamp)
             return self._state
+
+    def lacks_first(self) -> bool:
+        """Whether there are entries, but not the one that made the table; asked where it was not found."""
+        there = {name for name, _ in self.store.list(TIMELINE)}
+        return bool(there) and str(slot_path(TABLE_LANE, 1)).removeprefix(f"{TIMELINE}/") not in there
 
     def at(self, table: int) -> TableState:
         """Table state of an older prefix.

@@ -206,16 +206,25 @@ def verify(
     shallow: Annotated[bool, typer.Option("--shallow", help="Look at the sizes of files, not into them.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a table: log, files, keys, statistics. Tells all that is wrong, what it means, and the mend."""
+    """Check a table: log, files, keys, statistics. Tells all that is wrong, what it means, and the mend.
+
+    Nothing is changed. A table that cannot even be opened is checked, too.
+    """
     from rich.progress import Progress
 
-    with telling():
-        table = open_table(target)
-        with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
-            task = bar.add_task("verifying", total=None)
-            report = table.verify(
-                deep=not shallow, progress=lambda done, total: bar.update(task, completed=done, total=total)
-            )
+    from storage import verify_table
+    from streams.pipeline import load_location
+
+    with usage():
+        location = load_location(target)
+    with telling(), Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
+        task = bar.add_task("verifying", total=None)
+        report = verify_table(
+            location.uri,
+            storage_options=location.storage_options,
+            deep=not shallow,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
     _tell(report, str(report), as_json=as_json)
     if not report.ok:
         raise typer.Exit(FAILED)

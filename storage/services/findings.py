@@ -7,7 +7,7 @@ report also counts what was looked at, so that "nothing is wrong" says of what.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -102,11 +102,15 @@ class VerifyReport:
         verdict = (
             "nothing is wrong"
             if self.ok
-            else f"{len(self.errors):,} errors, {len(self.warnings):,} warnings"
+            else f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
             + (f", and {self.omitted:,} more findings" if self.omitted else "")
         )
         lines = [f"{self.uri} at {self.cut}", f"checked {seen} ({how}) in {self.seconds:.1f} s", verdict]
         return "\n".join([*lines, *(str(finding) for finding in self.findings)])
+
+
+def _counted(findings: Sequence[Finding], what: str) -> str:
+    return f"{len(findings):,} {what}{'s' * (len(findings) != 1)}"
 
 
 class Findings:

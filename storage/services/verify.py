@@ -84,7 +84,13 @@ class _Verification:
         """All of it; the snapshot that was verified."""
         slots = slots_of(self._store, TABLE_LANE, self._findings)
         if not slots:
-            raise NotFound(f"there is no table at {self._store.uri}", hint="check the path, or create it: Table.create")
+            if not self._timeline.lacks_first():
+                raise NotFound(f"there is no table at {self._store.uri}", hint="check the path, or create the table")
+            what = (
+                "the table lane is gone, but lanes of writers are there: nobody finds the table, no file can be checked"
+            )
+            self._findings.error("S2", str(slot_path(TABLE_LANE, 1)), what, FROM_COPY)
+            return Cut(0, {})
         self._findings.expect(len(slots))
         table = self._read_table_lane(slots)
         lanes = self._slots(table)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from storage import Table, checkpoint, commit_log, log_file
+from storage import Table, checkpoint, commit_log, log_file, verify_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, slot_path
-from storage.errors import NotFound
+from storage.errors import Conflict, CorruptData, NotFound
 from storage.object_store import open_store
 from storage.services.findings import MAX_ALIKE, Severity
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
@@ -271,7 +271,38 @@ def test_there_must_be_a_table() -> None:
     table = Table.create(new_uri(), SHOP)
     Damage(table).remove(lane("", 1))
     with pytest.raises(NotFound):
-        other_process(table.uri, FakeClock()).verify()
+        verify_table(table.uri)
+
+
+@pytest.mark.parametrize("slot", [1, 3, 5])
+def test_a_table_that_does_not_open_is_verified_all_the_same(table: Table, damage: Damage, slot: int) -> None:
+    """Where the table lane is damaged nobody can open the table; what is wrong besides is told in one go."""
+    path = damage.flip(lane("", slot))
+    other = damage.flip(lane("orders", 3))
+    with pytest.raises(CorruptData):
+        Table.open(table.uri)
+    found = {finding.where for finding in verify_table(table.uri).errors}
+    assert path in found
+    assert (other in found) == (slot > 1), "which lanes there are is not known without the first entry"
+
+
+def test_a_table_without_its_first_entry_is_not_taken_for_none(table: Table, damage: Damage) -> None:
+    """A new table in its place would make the old one's entries unreadable for good."""
+    first = damage.remove(lane("", 1))
+    before = damage.paths("")
+    with pytest.raises(CorruptData, match=r"first entry .* is missing") as error:
+        Table.open(table.uri)
+    assert first in error.value.hint
+    with pytest.raises(Conflict, match="whose first entry is missing"):
+        Table.create(table.uri, SHOP)
+    assert damage.paths("") == before
+    assert {finding.where for finding in verify_table(table.uri).errors} == {first}
+    for path in damage.paths("_weft/timeline/table"):
+        damage.remove(path)
+    (found,) = verify_table(table.uri).errors
+    assert "the table lane is gone" in found.what
+    with pytest.raises(Conflict):
+        Table.create(table.uri, SHOP)
 
 
 def test_lists_and_indexes_in_sidecars_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

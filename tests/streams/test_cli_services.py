@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from storage import Table
 from streams.cli import app
+from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
 
 
@@ -134,6 +135,17 @@ def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) ->
     append(table, payments(9), "payments")
     row = next(row for row in table.snapshot().to_arrow().to_pylist() if row["id"] == 9)
     assert (row["status"], row["note"], row["clicks"]) == ("none yet", None, None)
+
+
+def test_verify_looks_at_a_table_that_does_not_open(table: Table, tmp_path: Path) -> None:
+    (tmp_path / "wide" / lane_entry("", 3)).write_bytes(b"torn")
+    (tmp_path / "wide" / lane_entry("orders", 2)).write_bytes(b"torn")
+    bad = weft("verify", table.uri)
+    assert bad.exit_code == 1
+    assert bad.stdout.count("ERROR S1 ") == 2
+    nothing = weft("verify", tmp_path / "nothing")
+    assert nothing.exit_code == 1
+    assert "there is no table" in nothing.stderr
 
 
 def test_verify_ends_with_1_where_something_is_wrong(table: Table, tmp_path: Path) -> None:
