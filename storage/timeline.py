@@ -70,7 +70,7 @@ class Timeline:
 
     def lacks_first(self) -> bool:
         """Whether there are entries, but not the one that made the table; asked where it was not found."""
-        there = {name for name, _ in self.store.list(TIMELINE)}
+        there = {name for name, _ in self.store.list(Path(TIMELINE))}
         return bool(there) and str(slot_path(TABLE_LANE, 1)).removeprefix(f"{TIMELINE}/") not in there
 
     def at(self, table: int) -> TableState:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from storage.errors import InvalidInput
+from storage.services.restore import RestoreResult
 from streams.cli_common import FAILED, Json, Target, errors, open_table, telling, usage
 from streams.pipeline_file import parse_duration
 from streams.points import parse_moment, parse_point
@@ -93,7 +94,10 @@ def savepoint(
     with telling():
         table = open_table(target)
         if name is None:
-            for known in table.savepoints():
+            listed = table.savepoints()
+            if not listed and not as_json:
+                errors.print("there are none", style="dim")
+            for known in listed:
                 made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
                 _tell(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
         elif release:
@@ -120,9 +124,7 @@ def restore(
         table.snapshot(point)  # a wrong name is told before anybody is asked
         _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
         result = table.restore(point)
-    lines = [f"restored with entry {result.entry} of the table lane"]
-    lines.extend(f"{lane}: kept up to entry {seq}, {result.void[lane]} void" for lane, seq in result.kept.items())
-    _tell(result, "\n".join(lines), as_json=as_json)
+    _tell(result, _taken_back("restored", result), as_json=as_json)
 
 
 @services.command()
@@ -136,13 +138,23 @@ def undo(
     """Take back what one stream has committed since a time; other streams and their writers are not touched."""
     with usage():
         moment = parse_moment(since)
+        if moment > dt.datetime.now(dt.UTC):
+            raise InvalidInput(f"nothing can have been committed since {since}", hint="give a time in the past")
     with telling():
         table = open_table(target)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
         result = table.undo(stream, moment)
-    lines = [f"undone with entry {result.entry} of the table lane"]
-    lines.extend(f"{lane}: kept up to entry {seq}, {result.void[lane]} void" for lane, seq in result.kept.items())
-    _tell(result, "\n".join(lines), as_json=as_json)
+    _tell(result, _taken_back("undone", result), as_json=as_json)
+
+
+def _taken_back(what: str, result: RestoreResult) -> str:
+    """What a restore or an undo has left of each lane. The last void entry is the claim that fenced its writer."""
+    lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
+    for lane, seq in result.kept.items():
+        count = result.void[lane] - 1
+        gone = f"{count:,} entr{'y' if count == 1 else 'ies'} after it void" if count > 0 else "nothing came after it"
+        lines.append(f"{lane}: kept up to entry {seq}, {gone}")
+    return "\n".join(lines)
 
 
 @services.command()

@@ -188,11 +188,12 @@ def _draw_watermarks(lanes: Sequence[LaneReport], facts: Sequence[StreamReport])
 
 
 def _writer(lane: LaneReport) -> str:
-    """Whether a lane's writer lives, as far as it tells."""
+    """Whether a lane's writer lives, as far as it tells, and when it told."""
     if lane.closed:
         return "lane closed"
-    if lane.writer == "silent" and lane.heartbeat_at_ms is not None:
-        return f"silent for {_age(lane.heartbeat_at_ms)}"
+    if lane.heartbeat_at_ms is not None:
+        age = _age(lane.heartbeat_at_ms)
+        return f"silent for {age}" if lane.writer == "silent" else f"{lane.writer}, {age} ago"
     return "ended" if lane.writer == "closed" else lane.writer
 
 

@@ -67,7 +67,7 @@ def undo(timeline: Timeline, stream: str, since: dt.datetime) -> RestoreResult:
 
     Raises:
         SnapshotExpired: Slices hold what is to be undone, and older ones were given up by cleaning.
-        NotFound: The stream has no lanes, or committed nothing since then.
+        NotFound: The table has no such stream, or it has no lanes.
     """
 
     def build(state: TableState) -> Intent:

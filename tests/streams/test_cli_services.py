@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,8 @@ def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> 
     assert ids(table) == [1, 2, 3]
     done = weft("restore", table.uri, "good", "--yes")
     assert done.exit_code == 0
-    assert "orders: kept up to entry 2, 3 void" in done.stdout
+    assert "orders: kept up to entry 2, 2 entries after it void" in done.stdout
+    assert "payments: kept up to entry 2, nothing came after it" in done.stdout
     assert ids(table) == [1, 2]
 
 
@@ -91,6 +93,16 @@ def test_undo_takes_one_stream_back(table: Table) -> None:
     assert contents(table) == [(1, None, None, 1.0, 1)]
     assert weft("undo", table.uri, "nobody", "--since", "2020-01-01T00:00:00Z", "--yes").exit_code == 1
     assert weft("undo", table.uri, "orders", "--since", "yesterday", "--yes").exit_code == 2
+    future = weft("undo", table.uri, "orders", "--since", "9000-01-01T00:00:00Z", "--yes")
+    assert future.exit_code == 2
+    assert "give a time in the past" in future.stderr
+
+
+def test_show_tells_whose_writer_lives_and_when_it_was_last_heard_of(table: Table) -> None:
+    with table.writer("orders"):
+        shown = weft("show", table.uri, "streams").stdout.splitlines()
+    assert re.search(r"^orders +orders +live, \d+\.\d s ago ", "\n".join(shown), re.MULTILINE)
+    assert re.search(r"^payments +payments +ended ", "\n".join(shown), re.MULTILINE)
 
 
 def test_lanes_are_fenced_and_closed(table: Table) -> None:
