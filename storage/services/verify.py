@@ -44,6 +44,10 @@ from storage.services.verify_logs import LogVerifier
 from storage.timeline import Timeline
 
 _FOR_EVER: Final = dt.timedelta(days=200 * 365)  # what a clean that gives up nothing retains
+_TO_COME: Final = (
+    "nothing, if its writer is at work; if that died before its commit: start it again, or fence the lane and clean; "
+    "entries that were removed from the end of a lane look just so: then restore them from a copy of the store"
+)
 
 
 def run_verify(timeline: Timeline, *, deep: bool, progress: Progress | None) -> VerifyReport:
@@ -266,6 +270,10 @@ class _Verification:
             self._findings.info(
                 f"entry {state.intent.seq} of the table lane", what, "the next writer or service ends it"
             )
+        ends = {own: (facts.head, facts.epoch) for own, facts in self._facts.items() if state.lanes[own].closed is None}
+        for lane, count in self._files.of_commits_to_come(ends).items():
+            what = f"{count} log files are for entries after {ends[lane][0]}, which is its last"
+            self._findings.info(f"lane {lane!r}", what, _TO_COME)
         for lane, beat in newest_heartbeats(self._store).items():
             own = state.lanes.get(lane)
             if own is not None and own.closed is None and now - beat.at_ms > SILENT_AFTER_MS:

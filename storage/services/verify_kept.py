@@ -5,6 +5,7 @@ Judged from entries alone, and not by the code that cleans: what that takes for 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 from storage.core import cut
 from storage.core.cut import Span, is_void
 from storage.core.entries import Base, Done, FileRef, Fold, LaneAdd, LogFile, Sidecar, SliceFile
-from storage.core.names import LaneName, Path
+from storage.core.names import Kind, LaneName, Path, parse_path
 from storage.core.timeline import TableState
 from storage.object_store import ObjectStore
 from storage.services.findings import FROM_COPY, Findings
@@ -100,6 +101,16 @@ class FilesThere:
             self._check(file.file.path, file.file.size, who)
             if isinstance(file.index, Sidecar):
                 self._check(file.index.path, file.index.size, who)
+
+    def of_commits_to_come(self, ends: Mapping[LaneName, tuple[int, int]]) -> Counter[LaneName]:
+        """How many log files are there for entries that were not, by lane; ``ends``: its head, and the epoch there."""
+        found: Counter[LaneName] = Counter()
+        for path in self._sizes:
+            place = parse_path(path)
+            if place is not None and place.kind is Kind.LOG:
+                head, epoch = ends.get(place.lane, (place.slot, 0))
+                found[place.lane] += place.slot > head and place.epoch >= epoch
+        return +found
 
     def _check(self, path: Path, size: int, who: str) -> None:
         """Tell of a file that is not there as it was written, once; ``who`` needs it."""

@@ -40,6 +40,7 @@ class LaneFacts:
         stamps, seqs: Of its commits, in the order of stamps.
         committed_at_ms: Of its last entry that was read.
         owner: Of its last claim.
+        epoch: Of its last entry that was read.
     """
 
     head: int
@@ -49,6 +50,7 @@ class LaneFacts:
     seqs: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     committed_at_ms: int = 0
     owner: str = ""
+    epoch: int = 0
 
 
 class LaneVerifier:
@@ -89,7 +91,7 @@ class LaneVerifier:
             self._check_header(before, entry, follows=before is not None or seq == 1)
             checkpoints.add(entry)
             facts.claims.add(entry)
-            facts.committed_at_ms = entry.committed_at_ms
+            facts.committed_at_ms, facts.epoch = entry.committed_at_ms, entry.epoch
             if isinstance(entry, Claim):
                 facts.owner = entry.owner
             if isinstance(entry, Data):

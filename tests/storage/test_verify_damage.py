@@ -13,6 +13,7 @@ import pytest
 from storage import Table, checkpoint, commit_log, log_file, verify_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, slot_path
 from storage.errors import Conflict, CorruptData, NotFound
+from storage.inspect import Inspection
 from storage.object_store import open_store
 from storage.services.findings import MAX_ALIKE, Severity
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
@@ -284,6 +285,22 @@ def test_a_table_that_does_not_open_is_verified_all_the_same(table: Table, damag
     found = {finding.where for finding in verify_table(table.uri).errors}
     assert path in found
     assert (other in found) == (slot > 1), "which lanes there are is not known without the first entry"
+
+
+def test_files_of_commits_that_are_not_there_are_told_of(table: Table, damage: Damage) -> None:
+    """Nobody can know whether a commit is still to come, or was removed from the end of its lane."""
+    (head,) = (lane.head for lane in Inspection(table.uri).lanes() if lane.lane == "orders")
+    assert not any("for entries after" in finding.what for finding in verified(table).infos)
+    damage.remove(lane("orders", head))
+    report = verified(table)
+    assert report.ok
+    (told,) = [finding for finding in report.infos if "for entries after" in finding.what]
+    assert told.where == "lane 'orders'"
+    assert f"1 log files are for entries after {head - 1}" in told.what
+    table = other_process(table.uri, FakeClock())
+    table.fence("orders")
+    table.clean()
+    assert not any("for entries after" in finding.what for finding in verified(table).infos)
 
 
 def test_a_table_without_its_first_entry_is_not_taken_for_none(table: Table, damage: Damage) -> None:
