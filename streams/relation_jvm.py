@@ -288,10 +288,15 @@ class Jvm:
         return builder.build()
 
     def _read_options(self) -> Any:
-        """A file that is gone or damaged fails the query whatever the session says: to pass over it would be wrong."""
+        """What may not depend on the session.
+
+        A file that is gone or damaged fails the query: to pass over it would be wrong. Files do not say that a Spark
+        has written them, so the session's calendar for old files would be taken for their dates before 1582.
+        """
         options = self.HashMap()
         options.put("ignoreMissingFiles", "false")
         options.put("ignoreCorruptFiles", "false")
+        options.put("datetimeRebaseMode", "CORRECTED")
         return options
 
     def v1_filters(self, predicates: Sequence[Any]) -> Any:
