@@ -32,8 +32,9 @@ from storage import Table
 from storage.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
 from storage.core.changes import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
 from storage.errors import InvalidInput
+from streams.pipeline_model import TableLocation
 from streams.points import EARLIEST, Point, parse_point
-from streams.read_options import split_names
+from streams.read_options import PLACE_OPTIONS, split_names
 
 LATEST: Final = "latest"
 SOURCE: Final = "weft"
@@ -70,12 +71,12 @@ class ChangeOptions(BaseModel):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> ChangeOptions | None:
-        """The options of ``format("weft")`` besides ``path``; None if they do not ask for changes.
+        """The options of ``format("weft")`` besides where the table is; None if they do not ask for changes.
 
         Raises:
             InvalidInput: One is unknown, or its value is not what it takes, or they contradict each other.
         """
-        known = {name.lower(): value for name, value in given.items() if name.lower() != "path"}
+        known = {name.lower(): value for name, value in given.items() if name.lower() not in PLACE_OPTIONS}
         streams = known.pop(_MARK, None) is not None
         if "starting" not in known and "changes_since" not in known:
             if not streams:
@@ -87,7 +88,7 @@ class ChangeOptions(BaseModel):
             first = error.errors()[0]
             raise InvalidInput(
                 f"option {first['loc'][0]!r} for reading changes: {first['msg']}",
-                hint=f"options: path, {', '.join(cls.model_fields)}",
+                hint=f"options: {', '.join((*PLACE_OPTIONS, *cls.model_fields))}",
             ) from None
         stream, batch = {"starting", "max_commits_per_trigger"}, {"changes_since", "changes_until"}
         if stream & options.model_fields_set and batch & options.model_fields_set:
@@ -185,7 +186,7 @@ class ChangeBatchReader(DataSourceReader):
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """For ``spark.readStream``: plans micro-batches in one process beside the driver."""
 
-    def __init__(self, uri: str, options: ChangeOptions | None, schema: StructType) -> None:
+    def __init__(self, location: TableLocation, options: ChangeOptions | None, schema: StructType) -> None:
         """Nothing is opened yet: executors get a copy.
 
         Raises:
@@ -196,7 +197,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a stream of changes needs option 'starting'",
                 hint="earliest (what is there comes as inserts), latest, a cut, a savepoint or a time",
             )
-        self._uri, self._options, self._schema = uri, options, schema
+        self._location, self._options, self._schema = location, options, schema
         self._table: Table | None = None
         self._target: str | None = None
         self._latest: str | None = None
@@ -255,5 +256,5 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Table:
         if self._table is None:
-            self._table = Table.open(self._uri)
+            self._table = Table.open(self._location.uri, storage_options=self._location.storage_options)
         return self._table

@@ -7,6 +7,7 @@ What is unknown, is not what it must be, or does not go together is refused here
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -14,14 +15,42 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from storage import Snapshot, Table
 from storage.errors import InvalidInput
+from streams.pipeline_model import TableLocation
 from streams.points import Point, parse_point
 
 Through = int | dt.datetime | dt.date | str
+
+PLACE_OPTIONS: Final = ("path", "storage_options")
+"""Options of ``format("weft")`` that say where a table is; see `location_of`."""
 
 
 def split_names(given: Any) -> Any:
     """Names as SQL and the command line give them, separated by commas; anything else stays as it is."""
     return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
+
+
+def location_of(given: Mapping[str, str]) -> TableLocation:
+    """Where a table is, by the options of ``format("weft")``: ``path``, and ``storage_options`` as a JSON object.
+
+    No error tells what is in the latter: there may be secrets in it.
+
+    Raises:
+        InvalidInput: There is no path, or what is no JSON object.
+    """
+    known = {name.lower(): value for name, value in given.items()}
+    uri = known.get("path")
+    if not uri:
+        raise InvalidInput("format weft needs the table's location", hint='.option("path", uri), or .load(uri)')
+    try:
+        options = json.loads(known.get("storage_options") or "{}")
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise InvalidInput(
+            "option storage_options is no JSON object",
+            hint='.option("storage_options", json.dumps({"endpoint_url": "..."})): what fsspec takes for the store',
+        )
+    return TableLocation(uri, options)
 
 
 def _names(given: Any) -> Any:

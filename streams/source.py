@@ -27,7 +27,7 @@ from streams.change_stream import (
     change_schema,
     mark_streams,
 )
-from streams.read_options import ReadOptions
+from streams.read_options import PLACE_OPTIONS, ReadOptions, location_of
 
 _PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
 
@@ -35,8 +35,9 @@ _PARALLELISM = 16  # a reader is not told how many tasks run at once; file group
 def register(spark: SparkSession) -> None:
     """Make ``format("weft")`` known to a session.
 
-    Options: ``path`` (the table), those of `streams.read_options.ReadOptions`, and for changes those of
-    `streams.change_stream.ChangeOptions`. In SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``.
+    Options: ``path`` (the table), ``storage_options`` (JSON, see `streams.read_options.location_of`), those of
+    `streams.read_options.ReadOptions`, and for changes those of `streams.change_stream.ChangeOptions`. In SQL:
+    ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``.
     """
     spark.dataSource.register(WeftSource)
     mark_streams()
@@ -54,7 +55,7 @@ class WeftSource(DataSource):
     def schema(self) -> StructType:
         changes = ChangeOptions.of(self.options)
         if changes is not None:
-            return change_schema(Table.open(self._path()), changes)
+            return change_schema(self._table(), changes)
         snapshot = self._snapshot()
         # Goes with the source to where it is planned: rows and columns are of one snapshot.
         self._cut = str(snapshot.cut)
@@ -63,9 +64,9 @@ class WeftSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         changes = ChangeOptions.of(self.options)
         if changes is not None:
-            return ChangeBatchReader(Table.open(self._path()), changes, schema)
+            return ChangeBatchReader(self._table(), changes, schema)
         options = self._read_options()
-        snapshot = self._snapshot() if self._cut is None else Table.open(self._path()).snapshot(self._cut)
+        snapshot = self._snapshot() if self._cut is None else self._table().snapshot(self._cut)
         given = set(schema.names) - set(snapshot.schema.names)
         if given:
             raise InvalidInput(
@@ -82,20 +83,18 @@ class WeftSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return ChangeStreamReader(self._path(), ChangeOptions.of(self.options), schema)
+        return ChangeStreamReader(location_of(self.options), ChangeOptions.of(self.options), schema)
 
     def _snapshot(self) -> Snapshot:
-        options = self._read_options()
-        return options.snapshot(Table.open(self._path()))
+        return self._read_options().snapshot(self._table())
 
     def _read_options(self) -> ReadOptions:
-        return ReadOptions.of({name: value for name, value in self.options.items() if name.lower() != "path"})
+        given = self.options.items()
+        return ReadOptions.of({name: value for name, value in given if name.lower() not in PLACE_OPTIONS})
 
-    def _path(self) -> str:
-        path = self.options.get("path")
-        if not path:
-            raise InvalidInput("format weft needs the table's location", hint='.option("path", uri), or .load(uri)')
-        return path
+    def _table(self) -> Table:
+        location = location_of(self.options)
+        return Table.open(location.uri, storage_options=location.storage_options)
 
 
 class _Task(InputPartition):

@@ -2,9 +2,10 @@
 
 This room decides which file groups go to which reader. Rules:
 
-1. A file group without logs is its base file, as it is: Spark's own vectorised reader takes it, if a reader that knows
-   nothing of weft finds the right values of the wanted columns in it (`storage.core.evolution.reads_as_it_is`). Of a
-   base file that several file groups share that is so if it holds nothing else than file groups without logs.
+1. A file group without logs is its base file, as it is: Spark's own vectorised reader takes it, if it reaches the
+   store (`streams.file_reach`), and if a reader that knows nothing of weft finds the right values of the wanted columns
+   in it (`storage.core.evolution.reads_as_it_is`). Of a base file that several file groups share that is so if it holds
+   nothing else than file groups without logs.
 2. All others are merged by Arrow in tasks.
 3. Where a snapshot has both, a query may read them as two parts. Whether a file group is in the one or in the other
    depends on the snapshot alone, not on columns or filters: the two scans of a query may differ in those, and a file
@@ -25,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
+from storage.core.entries import FileRef
 from storage.core.names import Path
 from storage.core.slices import FileSlice, whole_files
 from storage.read_optimized import base_slices
@@ -79,16 +81,18 @@ class ScanFacts:
 class TablePlanner:
     """A table as it moves on, or at one moment if the options say so.
 
-    ``on_scan`` is told of every scan that is planned.
+    ``reaches`` says whether Spark's own reader finds a file; ``on_scan`` is told of every scan that is planned.
     """
 
     table: Table
     options: ReadOptions
     parallelism: int
+    reaches: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
 
     def pin(self) -> PinnedSnapshot:
-        return PinnedSnapshot(self.options.snapshot(self.table), self.options, self.parallelism, self.on_scan)
+        snapshot = self.options.snapshot(self.table)
+        return PinnedSnapshot(snapshot, self.options, self.parallelism, self.reaches, self.on_scan)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class PinnedSnapshot:
     snapshot: Snapshot
     options: ReadOptions
     parallelism: int
+    reaches: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
 
     def schema(self) -> StructType:
@@ -121,8 +126,11 @@ class PinnedSnapshot:
 
     @cached_property
     def files(self) -> list[FileSlice]:
-        """Those of them that are their base files, as they are."""
-        return [own for own in self.slices if not self._is_merged(own)]
+        """Those of them that are their base files, as they are; none where Spark's own reader finds none of them."""
+        found = [own for own in self.slices if not self._is_merged(own)]
+        bases = (own.slice.base for own in found if own.slice is not None and own.slice.base is not None)
+        first = next(bases, None)
+        return found if first is None or self.reaches(self._file(first)) else []
 
     def parts(self) -> Sequence[Part]:
         """Two scans where there is enough for each of them."""
@@ -145,7 +153,7 @@ class PinnedSnapshot:
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
         scan = self._scan(columns, filters, part)
         # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
-        clean = scan.clean_files
+        clean = scan.clean_files if self.files else None
         facts = self._facts(scan, native=clean is not None)
         if self.on_scan is not None:
             self.on_scan(facts)
@@ -154,13 +162,16 @@ class PinnedSnapshot:
             description=str(facts),
             tasks=scan.tasks,
             read=reader.read,
-            parquet_files=[ParquetFile(scan.store.url(file.path), file.size) for file in clean] if clean else None,
+            parquet_files=[self._file(file) for file in clean] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
         )
 
     @cached_property
     def _whole(self) -> frozenset[Path]:
         return whole_files(self.slices)
+
+    def _file(self, file: FileRef) -> ParquetFile:
+        return ParquetFile(self.snapshot.timeline.store.url(file.path), file.size)
 
     def _is_merged(self, own: FileSlice) -> bool:
         """Whether Arrow reads a file group; see rules 1 and 3."""

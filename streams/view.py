@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from storage import Table
+from streams.file_reach import FileReach
 from streams.points import Point
 from streams.read_options import ReadOptions, Through
 from streams.relation import create_relation_view, relation_dataframe
@@ -92,7 +93,7 @@ def planner_of(
     """
     table = Table.open(uri, storage_options=storage_options)
     options.check(table)
-    return TablePlanner(table, options, _parallelism(spark), on_scan)
+    return TablePlanner(table, options, _parallelism(spark), FileReach(spark), on_scan)
 
 
 def _parallelism(spark: SparkSession) -> int:

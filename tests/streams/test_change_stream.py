@@ -21,6 +21,7 @@ from storage.core.cut import Cut, parse_cut
 from storage.core.names import LaneName
 from storage.errors import InvalidInput
 from streams.change_stream import ChangeOptions, ChangeStreamReader, change_schema
+from streams.pipeline_model import TableLocation
 from streams.source import register
 from tests.storage.cleaning import NOW
 from tests.storage.shop import SHOP, append, orders, payments
@@ -188,7 +189,7 @@ def test_a_first_batch_ends_where_the_stream_is_to_begin_and_is_empty(table: Tab
     while dt.datetime.now(dt.UTC) <= mark:
         pass  # less than two milliseconds: the next commit is to be later
     append(table, orders(7))
-    reader = ChangeStreamReader(table.uri, options, change_schema(table, options))
+    reader = ChangeStreamReader(TableLocation(table.uri), options, change_schema(table, options))
     assert reader.initialOffset() == {}
     first = reader.latestOffset({}, reader.getDefaultReadLimit())
     assert parse_cut(first["cut"]).lanes == then.lanes

@@ -1,0 +1,116 @@
+"""Tables in an object store: every way to read them on Spark, whatever Spark itself can reach, and no secret shown."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import streams
+from storage import Table
+from streams.file_reach import FileReach
+from streams.relation import ParquetFile
+from tests.storage.shop import SHOP, append, orders, payments
+from tests.stores.moto_server import moto_server
+from tests.stores.places import Backend, Place
+
+pytestmark = pytest.mark.timeout(180)
+
+SECRET = "not-a-secret"
+END_S = 60
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    with moto_server() as running:
+        yield running
+
+
+@pytest.fixture
+def place(spark: SparkSession, backend: Backend) -> Iterator[Place]:
+    streams.register(spark)
+    yield backend.new_place()
+    for name in ("remote", "listed"):
+        spark.catalog.dropTempView(name)
+
+
+@pytest.fixture
+def table(place: Place) -> Table:
+    made = Table.create(place.uri, SHOP, storage_options=place.options)
+    append(made, orders(1, 2))
+    append(made, payments(1), "payments")
+    return made
+
+
+def ids(frame: DataFrame) -> list[Any]:
+    return sorted((row.id, row.paid) for row in frame.collect())
+
+
+def text_of(frame: DataFrame) -> str:
+    """All that Spark tells of a query."""
+    return str(frame._jdf.queryExecution().toString())
+
+
+def test_a_compacted_table_is_read_by_tasks_where_spark_itself_finds_no_file(
+    spark: SparkSession, table: Table, place: Place
+) -> None:
+    streams.create_view(spark, place.uri, "remote", storage_options=place.options)
+    waiting = ids(spark.table("remote"))
+    table.compact()
+    frame = spark.sql("SELECT * FROM remote WHERE id < 9")
+    assert ids(frame) == waiting == [(1, 1.0), (2, None)]
+    assert "ParquetScan" not in text_of(frame)
+    assert ids(streams.snapshot(spark, place.uri, storage_options=place.options)) == waiting
+    assert ids(streams.snapshot(spark, place.uri, storage_options=place.options, read_optimized=True)) == waiting
+    append(table, payments(2, paid=2.0), "payments")
+    assert ids(spark.table("remote")) == [(1, 1.0), (2, 2.0)]
+
+
+def test_only_the_very_file_counts_as_found(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"12345")
+    ask = FileReach(spark)._ask
+    assert ask(ParquetFile(f"file://{path}", 5))
+    assert not ask(ParquetFile(f"file://{path}", 6))
+    assert not ask(ParquetFile(f"file://{path}.gone", 5))
+    assert not FileReach(spark)(ParquetFile("s3://bucket/x.parquet", 5))
+
+
+@pytest.mark.usefixtures("table")
+def test_formats_take_the_options_of_the_store(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    options = json.dumps(place.options)
+    frame = spark.read.format("weft").option("storage_options", options).load(place.uri)
+    assert ids(frame) == [(1, 1.0), (2, None)]
+    listed = f"path '{place.uri}', storage_options '{options}', require 'payment'"
+    spark.sql(f"CREATE TEMPORARY VIEW listed USING weft OPTIONS ({listed})")
+    assert ids(spark.table("listed")) == [(1, 1.0)]
+    changes = spark.read.format("weft").options(storage_options=options, changes_since="earliest").load(place.uri)
+    assert sorted(row._change for row in changes.collect()) == ["insert", "insert"]
+    taken: list[Row] = []
+    stream = spark.readStream.format("weft").option("storage_options", options).load(place.uri)
+    writer = stream.writeStream.foreachBatch(lambda batch, _: taken.extend(batch.collect()))
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(END_S)
+    finally:
+        query.stop()
+    assert sorted((row.id, row._change) for row in taken) == [(1, "insert"), (2, "insert")]
+    told = [text_of(frame), text_of(spark.table("listed")), text_of(changes), str(query.lastProgress)]
+    told += [path.read_text() for path in (tmp_path / "c").rglob("*") if path.is_file() and path.suffix != ".crc"]
+    assert [text for text in told if SECRET in text] == []
+
+
+@pytest.mark.parametrize("given", ['"s3"', "{", "[1]", '{"secret": "not-a-secret"'])
+def test_options_that_are_no_object_are_refused_and_not_repeated(
+    spark: SparkSession, place: Place, given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG), pytest.raises(PySparkException, match="storage_options is no JSON") as caught:
+        spark.read.format("weft").option("storage_options", given).load(place.uri)
+    assert "hint: " in str(caught.value)
+    assert SECRET not in str(caught.value)
