@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -193,6 +193,7 @@ def read_row_groups(
     chosen: Callable[[Known], bool] = lambda _: True,
     parts: Sequence[Part] | None = None,
     last: LastRowGroup | None = None,
+    places: Sequence[int] | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
 
@@ -207,6 +208,7 @@ def read_row_groups(
         chosen: Whether to read a row group, by what its statistics say of columns.
         parts: Rows to read, ascending and apart; None for all.
         last: Where to look first, and to keep what is decoded; all row groups are chosen then.
+        places: Number of each part, or of the file, which its rows get as ``names.PLACE``; none get any if None.
 
     Raises:
         CorruptData: The file is missing, truncated, damaged or does not decode.
@@ -241,7 +243,10 @@ def read_row_groups(
                         rows = older.apply(rows, _row_count(footer, together))
                     if last is not None:
                         last.keep(file, footer.starts[together[0]], footer.starts[together[-1] + 1], rows)
-                    yield _within(rows, _joined_spans(footer, spans, together), _row_count(footer, together))
+                    rows = _within(rows, _joined_spans(footer, spans, together), _row_count(footer, together))
+                    if places is not None:
+                        rows[names.PLACE] = _places(footer, together, parts, places)
+                    yield rows
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
@@ -327,6 +332,17 @@ def _joined_spans(
     return joined
 
 
+def _places(footer: Footer, together: Sequence[int], parts: Sequence[Part] | None, places: Sequence[int]) -> pa.Array:
+    """Per row that is wanted of row groups that follow each other the place of its part."""
+    begin, end = footer.starts[together[0]], footer.starts[together[-1] + 1]
+    if parts is None:
+        return pa.array(np.full(end - begin, places[0], np.int64))
+    first = np.array([part.first for part in parts], np.int64)
+    rows = np.array([part.rows for part in parts], np.int64)
+    here = np.minimum(first + rows, end) - np.maximum(first, begin)
+    return pa.array(np.repeat(np.array(places, np.int64), np.maximum(here, 0)))
+
+
 def _decode(
     parquet: pq.ParquetFile, footer: Footer, together: Sequence[int], columns: Sequence[str]
 ) -> dict[str, pa.Array]:
@@ -390,11 +406,13 @@ def read_base(
 ) -> Iterator[dict[str, pa.Array]]:
     """Visible rows of slices, a row group of a file at a time, of those that are ``chosen`` by their statistics.
 
-    Slices that follow each other in one file are read as one: their rows may come together.
+    Slices that follow each other in one file are read as one: their rows may come together, and know by ``names.PLACE``
+    which of several slices they are of.
     """
-    own = ((made.rev, made.base, made.base_part) for made in files if made is not None and made.base is not None)
-    for (rev, file), parts in _by_file(own):
-        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts, last)
+    own = ((made.rev, made.base, made.base_part) if made is not None else None for made in files)
+    for (rev, file), parts, places in _by_file(own):
+        known = places if len(files) > 1 else None
+        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts, last, known)
 
 
 def read_shadow(
@@ -404,21 +422,38 @@ def read_shadow(
     columns: Sequence[str],
     last: LastRowGroup | None = None,
 ) -> dict[str, pa.Array] | None:
-    """All other rows of slices; None where they have none. Those of one slice are in key order."""
-    own = ((made.rev, made.shadow, made.shadow_part) for made in files if made is not None and made.shadow is not None)
+    """All other rows of slices, as in `read_base`, at once; None where they have none."""
+    own = ((made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files)
     found = [
         rows
-        for (rev, file), parts in _by_file(own)
-        for rows in read_row_groups(store, schema, rev, file, columns, parts=parts, last=last)
+        for (rev, file), parts, places in _by_file(own)
+        for rows in read_row_groups(
+            store, schema, rev, file, columns, parts=parts, last=last, places=places if len(files) > 1 else None
+        )
     ]
-    return {name: pa.concat_arrays([part[name] for part in found]) for name in columns} if found else None
+    return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
 
 
 def _by_file(
-    wanted: Iterable[tuple[int, FileRef, Part | None]],
-) -> Iterator[tuple[tuple[int, FileRef], list[Part] | None]]:
-    """Parts of one file that follow each other, together."""
-    for _, own in itertools.groupby(wanted, key=lambda item: item[1].path):
-        found = list(own)
-        parts = [part for _, _, part in found if part is not None]
-        yield found[0][:2], sorted(parts, key=lambda part: part.first) or None
+    wanted: Iterable[tuple[int, FileRef | None, Part | None] | None],
+) -> Iterator[tuple[tuple[int, FileRef], list[Part] | None, list[int]]]:
+    """Parts of one file that follow each other in it, together; and where each of them stands among what is wanted."""
+    last: tuple[int, FileRef] | None = None
+    parts: list[Part] = []
+    places: list[int] = []
+    for place, own in enumerate(wanted):
+        if own is None:
+            continue
+        rev, file, part = own
+        if file is None:
+            continue
+        follows = part is not None and bool(parts) and parts[-1].first + parts[-1].rows <= part.first
+        if last is not None and not (follows and last[1].path == file.path):
+            yield last, parts or None, places
+            parts, places = [], []
+        last = rev, file
+        places.append(place)
+        if part is not None:
+            parts.append(part)
+    if last is not None:
+        yield last, parts or None, places

@@ -10,18 +10,19 @@ is read once and dropped with the last file group that needs it: memory is about
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
 from storage.core.evolution import adapt_events, adapt_registers
-from storage.core.keys import KeyVector, find, key_vector, one_array, take
+from storage.core.keys import Indices, KeyVector, find, key_vector, one_array, take
 from storage.core.model import Group
 from storage.core.modes.base import take_rows
 from storage.core.registers import RegisterPiece, group_registers, merge_registers
+from storage.core.run_keys import RunKeys
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import LogState
@@ -32,7 +33,9 @@ TOGETHER_ROWS: Final = 64 * 1024
 """Rows of small pieces that are put together: far above what a piece costs besides its rows, and no more memory than
 a row group of a base."""
 
-_Place = tuple[int, int]
+Piece = TypeVar("Piece", LogPiece, RegisterPiece)
+
+_Block = tuple[int, int]
 """Position of a file in the list, and block number."""
 
 
@@ -59,8 +62,8 @@ class LogReader:
         """
         self._schema, self._files = schema, files
         self._columns = {file_slice.group: names for file_slice, names in zip(slices, columns, strict=True)}
-        self._blocks: dict[_Place, pa.RecordBatch] = {}
-        self._uses: dict[_Place, int] = {}
+        self._blocks: dict[_Block, pa.RecordBatch] = {}
+        self._uses: dict[_Block, int] = {}
         self._kinds: list[_Kind] = []
         self._kind_of: dict[int, _Kind] = {}
         self._as_stored: set[int] = set()
@@ -68,11 +71,11 @@ class LogReader:
         for file_slice, names in zip(slices, columns, strict=True):
             for number in np.unique(file_slice.file).tolist():
                 wanted.setdefault(number, set()).update(names)
-            for place in _places(file_slice):
-                self._uses[place] = self._uses.get(place, 0) + 1
+            for block in _blocks_of(file_slice):
+                self._uses[block] = self._uses.get(block, 0) + 1
         blocks: dict[int, list[int]] = {}
-        for number, block in self._uses:
-            blocks.setdefault(number, []).append(block)
+        for number, place in self._uses:
+            blocks.setdefault(number, []).append(place)
         self._readers = {
             number: _blocks(store, files[number], blocks[number], wanted[number]) for number in sorted(blocks)
         }
@@ -84,12 +87,21 @@ class LogReader:
         values: Collection[str],
         wanted: KeyVector | None = None,
     ) -> LogState | None:
-        """Keys and registers of one file group, of ``wanted`` keys alone if given; None where its logs have none."""
+        """Keys and registers of one file group, of ``wanted`` keys alone if given; None where its logs have none.
+
+        Of several file groups as one their keys are those of a run (`storage.core.run_keys`).
+        """
         folded = self._registers(file_slice, wanted)
         events = list(self._events(file_slice, wanted))
         pieces: list[LogPiece | RegisterPiece] = [*(piece for own in folded for piece in own), *events]
         if not pieces:
             return None
+        run_keys = None
+        if file_slice.place is not None:
+            run_keys = RunKeys.of([piece.keys for piece in pieces], int(file_slice.place.max()) + 1)
+            folded = [[_of_run(run_keys, piece) for piece in own] for own in folded]
+            events = [_of_run(run_keys, piece) for piece in events]
+            pieces = [*(piece for own in folded for piece in own), *events]
         columns = self._columns[file_slice.group]
         registers = {}
         for group in groups:
@@ -99,32 +111,34 @@ class LogReader:
             found = [part for part in parts if part is not None]
             if found:
                 registers[group.id] = merge_registers(self._schema, group, found)
-        return LogState(KeyDirectory.of(pieces, self._schema), registers)
+        return LogState(KeyDirectory.of(pieces, self._schema), registers, run_keys)
 
     def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterPiece]]:
         """Per fold file, those of one file group."""
         folded: dict[int, list[RegisterPiece]] = {}
-        for number, batch in self._rows(file_slice, form="register"):
+        for number, batch, places in self._rows(file_slice, form="register"):
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            vector = key_vector(columns[self._schema.sort_column])
+            vector, place = key_vector(columns[self._schema.sort_column]), places
             if wanted is not None:
                 _, found = find(wanted, vector)
                 if not found.any():
                     continue
                 vector, columns = take(vector, found), take_rows(columns, found)
-            folded.setdefault(number, []).append(RegisterPiece(vector, self._files[number].file.groups, columns))
+                place = place[found] if place is not None else None
+            piece = RegisterPiece(vector, self._files[number].file.groups, columns, place)
+            folded.setdefault(number, []).append(piece)
         return list(folded.values())
 
     def _events(self, file_slice: FileSlice, wanted: KeyVector | None) -> Iterator[LogPiece]:
         """Small pieces of files that carry the same as one; those that carry a common group in version order."""
         together: dict[_Kind, _Together] = {}
-        for number, batch in self._rows(file_slice, form="event"):
+        for number, batch, place in self._rows(file_slice, form="event"):
             kind = self._kind(number, batch.schema)
             # The order of versions is that of pieces: what carries a group comes after all before it that do.
             for other in [other for other in together if other != kind and not kind.groups.isdisjoint(other.groups)]:
                 yield from self._piece(other, together.pop(other), wanted)
             own = together.setdefault(kind, _Together())
-            own.add(batch, self._files[number].arrival)
+            own.add(batch, self._files[number].arrival, place)
             if own.rows >= TOGETHER_ROWS:
                 yield from self._piece(kind, together.pop(kind), wanted)
         for kind, own in together.items():
@@ -134,27 +148,35 @@ class LogReader:
         table = pa.Table.from_batches(together.batches)
         arrival = np.repeat(together.arrivals, [len(batch) for batch in together.batches])
         vector = key_vector(table.column(self._schema.sort_column))
+        place = np.concatenate(together.places) if together.places else None
         if wanted is not None:
             _, found = find(wanted, vector)
             if not found.any():
                 return
             table, arrival, vector = table.filter(pa.array(found)), arrival[found], take(vector, found)
+            place = place[found] if place is not None else None
         columns = {name: one_array(column) for name, column in zip(table.schema.names, table.columns, strict=True)}
-        yield LogPiece(vector, arrival, kind.groups, columns)
+        yield LogPiece(vector, arrival, kind.groups, columns, place)
 
-    def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows of pieces with the position of their file; files are in (arrival, place in the commit) order."""
+    def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch, Indices | None]]:
+        """Rows of pieces with the position of their file; files are in (arrival, place in the commit) order.
+
+        And of several file groups which of them each row is of.
+        """
         rows = zip(file_slice.start.tolist(), file_slice.rows.tolist(), strict=True)
-        for place, (start, count) in zip(_places(file_slice), rows, strict=True):
-            if self._files[place[0]].file.form == form:
-                yield place[0], self._block(place).slice(start, count)
+        end = 0
+        for block, (start, count) in zip(_blocks_of(file_slice), rows, strict=True):
+            end += count
+            if self._files[block[0]].file.form == form:
+                place = None if file_slice.place is None else file_slice.place[end - count : end]
+                yield block[0], self._block(block).slice(start, count), place
 
-    def _block(self, place: _Place) -> pa.RecordBatch:
-        while place not in self._blocks:
-            number, batch = next(self._readers[place[0]])
-            self._blocks[place[0], number] = self._adapted(place[0], batch)
-        self._uses[place] -= 1
-        return self._blocks[place] if self._uses[place] else self._blocks.pop(place)
+    def _block(self, block: _Block) -> pa.RecordBatch:
+        while block not in self._blocks:
+            number, batch = next(self._readers[block[0]])
+            self._blocks[block[0], number] = self._adapted(block[0], batch)
+        self._uses[block] -= 1
+        return self._blocks[block] if self._uses[block] else self._blocks.pop(block)
 
     def _adapted(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of a file as they would be written now."""
@@ -196,15 +218,23 @@ class _Together:
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     arrivals: list[int] = field(default_factory=list)
+    places: list[Indices] = field(default_factory=list)
     rows: int = 0
 
-    def add(self, batch: pa.RecordBatch, arrival: int) -> None:
+    def add(self, batch: pa.RecordBatch, arrival: int, place: Indices | None) -> None:
         self.batches.append(batch)
         self.arrivals.append(arrival)
+        if place is not None:
+            self.places.append(place)
         self.rows += len(batch)
 
 
-def _places(file_slice: FileSlice) -> list[_Place]:
+def _of_run(run_keys: RunKeys, piece: Piece) -> Piece:
+    assert piece.place is not None, "rows of a run know their file groups"
+    return replace(piece, keys=run_keys.vector(piece.keys, piece.place))
+
+
+def _blocks_of(file_slice: FileSlice) -> list[_Block]:
     return list(zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True))
 
 

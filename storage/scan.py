@@ -29,14 +29,19 @@ from storage.core.names import Path
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile, joined
 from storage.core.stitch import Columns, LogState, Stitch, Stitched, needed_columns
+from storage.errors import InvalidInput
 from storage.expiry import reading
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
 from storage.projection import Projection
 from storage.pruning import Keys, RowGroups, narrowed
 
-RUN_BYTES: Final = 16 * 1024 * 1024  # stored bytes of file groups that are stitched at once: what is held in memory
+RUN_BYTES: Final = (
+    16 * 1024 * 1024
+)  # stored bytes of logs and shadows that are stitched at once: they are held in memory
 RUN_ROWS: Final = 64 * 1024  # and their rows, as in a row group: values that repeat are large in memory alone
+# Bases are read batch by batch. But a delete in one file group has the state of all those of its run read.
+RUN_BASE_ROWS: Final = 4 * RUN_ROWS
 FULL_ENOUGH: Final = 0.5  # of a run that ends where a file ends
 TASK_MIN_BYTES: Final = 4 * 1024 * 1024  # a smaller task costs more to start than to read
 
@@ -145,31 +150,45 @@ class Scan:
         )
         for run in runs:
             own_keys = None if wanted is None else keys.union([wanted[own.group] for own in run.slices])
-            state = logs.collapse(run.logs, run.needs.groups, run.needs.values, own_keys)
-            for stitched in self._stitch(run, own_keys, state):
-                if stitched.visible:
-                    yield from self._finish(stitched.visible)
+            try:
+                state = logs.collapse(run.logs, run.needs.groups, run.needs.values, own_keys)
+                for stitched in self._stitch(run, own_keys, state):
+                    if stitched.visible:
+                        yield from self._finish(stitched.visible)
+            except InvalidInput:
+                self._fail_alone(run, task, wanted)
+                raise
+
+    def _fail_alone(self, run: _Run, task: ReadTask, wanted: Keys | None) -> None:
+        """A merger has failed, of single file groups: so it is told with the keys as they are, not as in a run."""
+        if len(run.slices) > 1:
+            for own in run.slices:
+                for _ in self._read(replace(task, slices=(own,)), wanted):
+                    pass
 
     def _stitch(self, run: _Run, wanted: KeyVector | None, logs: LogState | None) -> Iterator[Stitched]:
         need = run.needs
         stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False, result=need.result)
-        touched = logs.directory.keys if logs is not None else None
+        touched = self._touched(logs) if logs is not None and self.projection.predicate is not None else None
         chosen = RowGroups(self.schema, self.projection.predicate, wanted, touched)
 
         files = [own.slice for own in run.slices]
-        alone = len(files) == 1
 
         def of_keys(rows: Columns) -> Columns:
-            return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=alone)
+            return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
 
         found = read_base(self.store, self.schema, files, need.columns, chosen.may_match)
         base = (own for own in map(of_keys, found) if _count(own))
         hidden = read_shadow(self.store, self.schema, files, need.columns) if logs is not None else None
         shadow = of_keys(hidden) if hidden is not None else None
-        if alone:
-            yield from stitch.run(base, shadow, logs)
-        else:
-            yield stitch.whole(_concat(list(base)), shadow, logs)
+        yield from stitch.run(base, shadow, logs)
+
+    def _touched(self, logs: LogState) -> KeyVector:
+        """The keys of logs, sorted as they are."""
+        if logs.run_keys is None:
+            return logs.directory.keys
+        _, ordered = keys.in_order(keys.key_vector(logs.directory.columns[self.schema.sort_column]))
+        return ordered
 
     def _finish(self, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Require, filter, project."""
@@ -215,13 +234,6 @@ def _count(rows: Columns) -> int:
     return len(next(iter(rows.values())))
 
 
-def _concat(parts: Sequence[Columns]) -> Columns | None:
-    """Rows of several batches as one; None where there are none."""
-    if len(parts) <= 1:
-        return parts[0] if parts else None
-    return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
-
-
 def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
     """Small file groups together: what a file group costs besides its rows is felt where there are many.
 
@@ -230,20 +242,41 @@ def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
     """
     runs: list[list[FileSlice]] = []
     for with_logs in (True, False):
-        size, rows = RUN_BYTES, RUN_ROWS
+        own_run: list[FileSlice] = []
+        filled = 0.0
         file: Path | None = None
-        for own in slices:
-            if (len(own.rows) > 0) is with_logs:
-                base = own.slice.base if own.slice is not None else None
-                stays = base is None or base.path == file
-                file = base.path if base is not None else file
-                size, rows = size + own.base_bytes + own.log_bytes, rows + own.stored_rows
-                part = 1 if stays else FULL_ENOUGH
-                if size > part * RUN_BYTES or rows > part * RUN_ROWS:
-                    runs.append([])
-                    size, rows = own.base_bytes + own.log_bytes, own.stored_rows
-                runs[-1].append(own)
+        for own, log_rows in zip(slices, _log_rows(slices), strict=True):
+            if (len(own.rows) > 0) is not with_logs:
+                continue
+            base = own.slice.base if own.slice is not None else None
+            stays = base is None or base.path == file
+            file = base.path if base is not None else file
+            share = _share_of_run(own, log_rows)
+            filled += share
+            if not own_run or filled > (1 if stays else FULL_ENOUGH):
+                own_run = []
+                runs.append(own_run)
+                filled = share
+            own_run.append(own)
     return runs
+
+
+def _log_rows(slices: Sequence[FileSlice]) -> list[int]:
+    """Rows of the pieces of each file group."""
+    pieces = np.array([len(own.rows) for own in slices], np.int64)
+    total = np.concatenate([np.zeros(1, np.int64), *(own.rows for own in slices)]).cumsum()
+    ends = pieces.cumsum()
+    rows: list[int] = (total[ends] - total[ends - pieces]).tolist()
+    return rows
+
+
+def _share_of_run(own: FileSlice, log_rows: int) -> float:
+    """How much of a run a file group fills."""
+    base_rows, shadow_rows, held = 0, 0, own.log_bytes
+    if own.slice is not None:
+        base_rows, shadow_rows = own.slice.base_rows, own.slice.shadow_rows
+        held += own.slice.shadow_bytes
+    return max(held / RUN_BYTES, (shadow_rows + log_rows) / RUN_ROWS, base_rows / RUN_BASE_ROWS)
 
 
 def _row_count_batch(rows: int) -> pa.RecordBatch:

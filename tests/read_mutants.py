@@ -6,6 +6,7 @@ from tests.mutant import Mutant
 
 PRUNING = "tests/storage/test_pruning.py"
 RUNS = "tests/storage/test_runs.py"
+RUN_KEYS = "tests/storage/core/test_run_keys.py"
 PREDICATE = "tests/storage/core/test_predicate.py"
 
 READ_MUTANTS = {
@@ -43,18 +44,33 @@ READ_MUTANTS = {
         (PRUNING, "-k", "get"),
     ),
     "file groups that are read together are taken for sorted": Mutant(
-        "core/keys.py",
-        "position = self.rows[position]",
-        "position = position + 0",
+        "core/run_keys.py",
+        "return place << self.bits | number",
+        "return number",
         (RUNS,),
     ),
     "log rows of a file are taken for one piece whatever lies between them": Mutant(
         "core/slices.py", " & (start[1:] == start[:-1] + rows[:-1])", "", (RUNS,)
     ),
-    "a hidden row of a file group is looked for as if its shadow were sorted": Mutant(
-        "core/stitch.py",
-        "if shadow is not None:\n            shadow = take_rows(",
-        "if False:\n            shadow = take_rows(",
+    "hidden rows of file groups that are read together are all taken for those of one": Mutant(
+        "base_file.py",
+        "places=places if len(files) > 1 else None",
+        "places=[0] * len(places) if len(files) > 1 else None",
         (RUNS,),
+    ),
+    "what a part has in other row groups is counted again": Mutant(
+        "base_file.py", "here = np.minimum(first + rows, end) - np.maximum(first, begin)", "here = rows", (RUNS,)
+    ),
+    "keys beyond those of the logs of a run are taken for these": Mutant(
+        "core/run_keys.py",
+        "min(max(int(own.max()) for own in vectors) + 1,",
+        "min(max(int(own.max()) for own in vectors),",
+        (RUN_KEYS,),
+    ),
+    "keys too far apart to be put below a file group are taken for their neighbours": Mutant(
+        "core/run_keys.py", "number = 2 * position + found", "number = 2 * position + 1", (RUN_KEYS,)
+    ),
+    "a merger that fails names keys as they are in a run": Mutant(
+        "scan.py", "            self._fail_alone(run, task, wanted)\n".strip(), "pass", (RUNS, "-k", "merger")
     ),
 }

@@ -30,12 +30,14 @@ class LogPiece:
         arrival: Per row that of its commit; ascending.
         groups: Ids of the groups that the files carry.
         columns: Wanted columns by name; ``names.OP`` and ordering columns where versions matter.
+        place: Per row the file group of a run that it is of; None of a single one.
     """
 
     keys: KeyVector
     arrival: Indices
     groups: Collection[int]
     columns: Mapping[str, pa.Array]
+    place: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

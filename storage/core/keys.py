@@ -9,7 +9,6 @@ vectors).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -144,11 +143,6 @@ def stable_order(keys: KeyVector) -> Indices:
     return in_order(keys)[0]
 
 
-def order_of(distinct: KeyVector) -> Indices:
-    """Positions that sort keys of which no two are equal; of numbers three times as fast."""
-    return np.argsort(distinct) if isinstance(distinct, np.ndarray) else stable_order(distinct)
-
-
 def run_starts(sorted_keys: KeyVector) -> Indices:
     """First position of every run of equal keys."""
     if len(sorted_keys) == 0:
@@ -202,33 +196,6 @@ def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
     if isinstance(sorted_keys, np.ndarray):
         return position, sorted_keys[position] == needles
     return position, np.asarray(pc.equal(sorted_keys.take(pa.array(position)), needles))
-
-
-@dataclass(frozen=True, slots=True)
-class KeyIndex:
-    """Where each of some distinct keys stands among rows, which may be in any order.
-
-    Attributes:
-        keys: Sorted.
-        rows: Per key its row; None where the rows are sorted.
-    """
-
-    keys: KeyVector
-    rows: Indices | None
-
-    @classmethod
-    def of(cls, vector: KeyVector, *, in_order: bool) -> KeyIndex:
-        if in_order:
-            return cls(vector, None)
-        order = order_of(vector)
-        return cls(take(vector, order), order)
-
-    def find(self, needles: KeyVector) -> tuple[Indices, Mask]:
-        """Per needle its row (meaningless where absent) and whether it is there."""
-        position, found = find(self.keys, needles)
-        if self.rows is not None and len(self.rows):
-            position = self.rows[position]
-        return position, found
 
 
 def union(vectors: Sequence[KeyVector]) -> KeyVector:

@@ -29,6 +29,7 @@ KEY: Final = "__weft_key"
 """Order-preserving binary form of a composite or decimal key (see `storage.core.keys`)."""
 OP: Final = "__weft_op"
 """Operation of an event row in a log file: int8, see `storage.core.events`."""
+PLACE: Final = "__weft_place"  # in memory alone: which file group of a run a row is of
 SUPPLIED: Final = "__weft_supplied"
 """Which NULLs of an event row are values (`latest_non_null`): list of column ids, NULL for none."""
 

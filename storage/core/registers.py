@@ -36,11 +36,13 @@ class RegisterPiece:
         keys: Distinct.
         groups: Ids of the groups that the file carries.
         columns: Wanted columns by name, as in a slice.
+        place: Per row the file group of a run that it is of; None of a single one.
     """
 
     keys: KeyVector
     groups: Collection[int]
     columns: Columns
+    place: Indices | None = None
 
 
 def group_registers(

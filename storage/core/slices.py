@@ -61,6 +61,8 @@ class FileSlice:
         block, start, rows: Per log piece, its block, first row within it and number of rows.
         deletes: Delete events, and registers that are deletes, among the pieces.
         log_bytes: Stored bytes of the pieces, all columns, in proportion to their rows.
+        place: Of several file groups as one (`joined`): per row of the pieces, one piece after the other, which of them
+            it is of; else None.
     """
 
     group: FileGroup
@@ -71,6 +73,7 @@ class FileSlice:
     rows: Ints
     deletes: int
     log_bytes: int
+    place: Ints | None = None
 
     @property
     def base_bytes(self) -> int:
@@ -146,11 +149,13 @@ def _sums(values: Ints, bounds: Ints) -> list[int]:
 def joined(slices: Sequence[FileSlice]) -> FileSlice:
     """The log pieces of several file groups as those of one: rows that follow each other in a block are one piece.
 
-    Its rows are not in key order, and it has no slice. ``slices`` are in order, as in `plan_slices`.
+    Its rows are not in key order, and it has no slice. ``slices`` are in order, as in `plan_slices`; rows know which of
+    them they are of.
     """
     if len(slices) == 1:
         return slices[0]
     file, block, start, rows = (np.concatenate([getattr(own, name) for own in slices]) for name in PIECES)
+    place = np.repeat(np.arange(len(slices)), [len(own.rows) for own in slices])
     order = np.lexsort((start, block, file))
     file, block, start, rows = file[order], block[order], start[order], rows[order]
     same = (file[1:] == file[:-1]) & (block[1:] == block[:-1]) & (start[1:] == start[:-1] + rows[:-1])
@@ -164,6 +169,7 @@ def joined(slices: Sequence[FileSlice]) -> FileSlice:
         rows=np.add.reduceat(rows, first) if len(first) else rows,
         deletes=sum(own.deletes for own in slices),
         log_bytes=sum(own.log_bytes for own in slices),
+        place=np.repeat(place[order], rows),
     )
 
 

@@ -1,13 +1,15 @@
-"""Stitch: base rows, shadow rows and collapsed logs of one file group to rows.
+"""Stitch: base rows, shadow rows and collapsed logs of one file group, or of a run of small ones, to rows.
 
 The base comes as a stream of batches in key order; each is merged with the part of the logs that falls into its key
-range, so memory is the logs and the shadow of one file group plus one base batch.
+range, so memory is the logs and the shadow of what is stitched at once plus one base batch.
 
     base      a b . d e | g . i          one batch after the other
     shadow    . . c . . | . h .          rows without a visible group, or hidden by their owner
     logs      a . . d x | g h . z        registers, per group
               ----------+--------
     rows      a b . d e x g h i z        visible; the others go to the next shadow
+
+Several small file groups are stitched as one: in the order of a run (`storage.core.run_keys`) their rows are sorted.
 
 Two ways to run it. *Exact*: the state of every group is read, and visibility is decided for every row that was touched
 (compaction, and reads where logs hold deletes or a shadow exists). *Plain*: no delete is in sight, so every base row
@@ -27,10 +29,11 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.collapse import KeyDirectory
 from storage.core.columns import nulls_or_default, scatter
-from storage.core.keys import KeyIndex, KeyVector, Mask
+from storage.core.keys import KeyVector, Mask
 from storage.core.model import Group, Op
 from storage.core.modes import Registers, mode_of
 from storage.core.modes.base import take_rows
+from storage.core.run_keys import RunKeys
 from storage.core.schema import TableSchema
 
 Columns = Mapping[str, pa.Array]
@@ -46,10 +49,21 @@ class Stitched:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Collapsed logs of one file group: all keys, and the registers of each group that is read."""
+    """Collapsed logs: all keys, and the registers of each group that is read.
+
+    Of several file groups all keys are those of ``run_keys``; None of a single one.
+    """
 
     directory: KeyDirectory
     registers: Mapping[int, Registers]
+    run_keys: RunKeys | None = None
+
+    def keys_of(self, schema: TableSchema, rows: Columns) -> KeyVector:
+        """The keys of rows of base or shadow; of several file groups they know which they are of (``names.PLACE``)."""
+        vector = keys.key_vector(rows[schema.sort_column])
+        if self.run_keys is None:
+            return vector
+        return self.run_keys.vector(vector, np.asarray(rows[names.PLACE]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,8 @@ class Stitch:
         columns: Columns that base batches, shadow and result have (names as in a slice).
         groups: Groups whose state is among ``columns``; with ``exact`` all of them.
         exact: Decide visibility; else see *plain*.
-        ordered: Emit rows in key order, and all rows of the shadow; else new rows follow the batch they fall into.
+        ordered: Emit rows in key order, and all rows of the shadow; else new rows follow the batch they fall into. Of a
+            single file group only.
         result: Those of ``columns`` that are right in what is emitted; all of them if ``ordered``.
     """
 
@@ -73,61 +88,48 @@ class Stitch:
     result: frozenset[str]
 
     def run(self, base: Iterable[Columns], shadow: Columns | None, logs: LogState | None) -> Iterator[Stitched]:
-        """Rows of the file group, one item a base batch and one for what comes after the last.
+        """Rows of the file groups, one item a base batch and one for what comes after the last.
 
         Args:
-            base: Batches of ``columns`` in key order.
-            shadow: ``columns`` of the whole shadow file, in key order.
+            base: Batches of ``columns`` in key order; of several file groups, and with logs, with ``names.PLACE``.
+            shadow: ``columns`` of the whole shadow, likewise.
             logs: None where there are none.
         """
-        if logs is None and shadow is None:
-            # Nothing to merge; and keys, by which batches would be cut, need not be among the columns then.
+        if logs is None:
+            # An untouched base row is visible and an untouched shadow row is not: nothing to decide, or to sort.
             for batch in base:
                 yield Stitched(dict(batch), {})
+            if shadow is not None and self.ordered:
+                yield Stitched({}, dict(shadow))
             return
-        shadow_keys = self._keys(shadow) if shadow is not None else None
-        previous: Columns | None = None
+        shadow_keys = logs.keys_of(self.schema, shadow) if shadow is not None else None
+        previous: tuple[Columns, KeyVector] | None = None
         log_from = shadow_from = 0
         for batch in base:
             if previous is not None:
-                last = self._keys(previous)[-1]
-                log_to = keys.upper_bound(logs.directory.keys, last) if logs else 0
+                last = previous[1][-1]
+                log_to = keys.upper_bound(logs.directory.keys, last)
                 shadow_to = keys.upper_bound(shadow_keys, last) if shadow_keys is not None else 0
                 yield self._range(previous, _slice(shadow, shadow_from, shadow_to), _log_slice(logs, log_from, log_to))
                 log_from, shadow_from = log_to, shadow_to
-            previous = batch
+            previous = batch, logs.keys_of(self.schema, batch)
         shadow_end = len(shadow_keys) if shadow_keys is not None else 0
-        log_end = len(logs.directory.keys) if logs else 0
+        log_end = len(logs.directory.keys)
         yield self._range(previous, _slice(shadow, shadow_from, shadow_end), _log_slice(logs, log_from, log_end))
 
-    def whole(self, base: Columns | None, shadow: Columns | None, logs: LogState | None) -> Stitched:
-        """Rows of several file groups at once. Base and shadow need not be in key order, and the result is not.
-
-        Requires that it is not ``ordered``. Keys of file groups are disjoint, so nothing else differs.
-        """
-        if shadow is not None:
-            shadow = take_rows(shadow, keys.stable_order(self._keys(shadow)))
-        return self._range(base, shadow, logs, in_order=False)
-
-    def _keys(self, columns: Columns) -> KeyVector:
-        return keys.key_vector(columns[self.schema.sort_column])
-
-    def _range(
-        self, base: Columns | None, shadow: Columns | None, logs: LogState | None, *, in_order: bool = True
-    ) -> Stitched:
+    def _range(self, base: tuple[Columns, KeyVector] | None, shadow: Columns | None, logs: LogState | None) -> Stitched:
         if logs is None:
-            # An untouched base row is visible and an untouched shadow row is not: nothing to decide.
-            return Stitched(dict(base or {}), dict(shadow or {}) if self.ordered else {})
-        parts, indexes = [], []
+            return Stitched(dict(base[0]) if base else {}, dict(shadow or {}) if self.ordered else {})
+        parts, vectors = [], []
         if base is not None:
-            parts.append(dict(base))
-            indexes.append(KeyIndex.of(self._keys(base), in_order=in_order))
-        extra = self._extra(indexes[0] if indexes else None, shadow, logs.directory)
+            parts.append(dict(base[0]))
+            vectors.append(base[1])
+        extra = self._extra(base[1] if base is not None else None, shadow, logs)
         if extra is not None:
-            parts.append(extra)
-            indexes.append(KeyIndex.of(self._keys(extra), in_order=True))
-        for part, index in zip(parts, indexes, strict=True):
-            self._apply(part, index, logs)
+            parts.append(extra[0])
+            vectors.append(extra[1])
+        for part, vector in zip(parts, vectors, strict=True):
+            self._apply(part, vector, logs)
         if not self.exact:
             return Stitched(self._join(parts), {})
         masks = [self._visible(part) for part in parts]
@@ -136,13 +138,13 @@ class Stitch:
         return Stitched(self._join(visible), self._join(hidden) if self.ordered else {})
 
     def _extra(
-        self, base: KeyIndex | None, shadow: Columns | None, directory: KeyDirectory
-    ) -> dict[str, pa.Array] | None:
-        """Rows of the keys that are not in the base: from the shadow, or without any state yet."""
-        wanted = directory.keys
-        key_columns: Columns = directory.columns
+        self, base: KeyVector | None, shadow: Columns | None, logs: LogState
+    ) -> tuple[dict[str, pa.Array], KeyVector] | None:
+        """Rows of the keys that are not in the base: from the shadow, or without any state yet; and their keys."""
+        wanted = logs.directory.keys
+        key_columns: Columns = logs.directory.columns
         if base is not None:
-            _, found = base.find(wanted)
+            _, found = keys.find(base, wanted)
             if found.all():
                 wanted, key_columns = keys.take(wanted, slice(0, 0)), take_rows(key_columns, ~found)
             elif found.any():
@@ -150,21 +152,22 @@ class Stitch:
         have_shadow = shadow is not None and len(shadow[self.schema.sort_column]) > 0
         if self.ordered and have_shadow:
             assert shadow is not None
-            shadow_keys = self._keys(shadow)
+            shadow_keys = logs.keys_of(self.schema, shadow)
             _, there = keys.find(shadow_keys, wanted)
             fresh = self._blank(take_rows(key_columns, ~there), int((~there).sum()))
-            return self._in_key_order(dict(shadow), fresh)
+            both = self._in_key_order(dict(shadow), fresh)
+            return both, logs.keys_of(self.schema, both)
         if len(wanted) == 0:
             return None
         frame = self._blank(key_columns, len(wanted))
         if have_shadow:
             assert shadow is not None
-            position, there = keys.find(self._keys(shadow), wanted)
+            position, there = keys.find(logs.keys_of(self.schema, shadow), wanted)
             if there.any():
                 rows = np.flatnonzero(there)
                 old = take_rows(shadow, position[there])
                 frame = {name: scatter(column, rows, old[name]) for name, column in frame.items()}
-        return frame
+        return frame, wanted
 
     def _blank(self, key_columns: Columns, count: int) -> dict[str, pa.Array]:
         """Rows of keys of which nothing is known yet: defaults, and no state."""
@@ -178,13 +181,13 @@ class Stitch:
                 frame[name] = nulls_or_default(field, count, column.default if column else None)
         return frame
 
-    def _apply(self, frame: dict[str, pa.Array], index: KeyIndex, logs: LogState) -> None:
+    def _apply(self, frame: dict[str, pa.Array], vector: KeyVector, logs: LogState) -> None:
         """Merge the registers of every group into the rows that have their keys."""
         for group in self.groups:
             registers = logs.registers.get(group.id)
             if registers is None or len(registers) == 0:
                 continue
-            position, found = index.find(registers.keys)
+            position, found = keys.find(vector, registers.keys)
             if not found.any():
                 continue
             new, new_keys = registers.columns, registers.keys
@@ -228,7 +231,7 @@ class Stitch:
 
     def _in_key_order(self, first: Columns, second: Columns) -> dict[str, pa.Array]:
         both = {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}
-        order = pa.array(keys.stable_order(self._keys(both)))
+        order = pa.array(keys.stable_order(keys.key_vector(both[self.schema.sort_column])))
         return take_rows(both, order)
 
 
@@ -252,7 +255,7 @@ def _log_slice(logs: LogState | None, start: int, stop: int) -> LogState | None:
             keys.take(register.keys, slice(first, last)),
             {name: column.slice(first, last - first) for name, column in register.columns.items()},
         )
-    return LogState(KeyDirectory(vector, columns), registers)
+    return LogState(KeyDirectory(vector, columns), registers, logs.run_keys)
 
 
 def needed_columns(

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table, base_file, scan
+from storage import Table, base_file, mergers, scan
 from storage.core.slices import joined
+from storage.errors import InvalidInput
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import bag
 
@@ -39,7 +40,7 @@ def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ta
 
 def alone(table: Table, **arguments: Any) -> list[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "RUN_BYTES", 0)
+        patch.setattr(scan, "RUN_BYTES", 1)
         return bag(table.snapshot().to_arrow(**arguments))
 
 
@@ -79,6 +80,48 @@ def test_pieces_that_follow_each_other_are_one_and_others_are_not(table: Table) 
     assert parts.rows.sum() == sum(own.rows.sum() for own in slices[::2])
     keys = pa.array([row[0] for row in contents(table, ["id"])][::7])
     assert sorted(table.get(keys.to_pylist(), ["id"])["id"].to_pylist()) == sorted(keys.to_pylist())
+
+
+def test_keys_of_any_kind_are_read_together_as_alone() -> None:
+    """Numbers that are far apart, texts, and keys of several columns; hidden rows, and bases in several batches."""
+    numbers = [*range(-200, 200), *(place * 2**53 for place in range(-1000, 1000, 19))]
+    for key_type, keys in (
+        ("bigint", numbers),
+        ("string", [f"key{number}" for number in numbers]),
+        ("timestamp", [abs(number) % 2**57 for number in numbers]),
+    ):
+        config = {**SHOP, "buckets": MANY, "columns": {**SHOP["columns"], "id": key_type}}
+        table = Table.create(new_uri(), config)
+        own = pa.array(sorted(set(keys)))
+        own = own.view(pa.timestamp("us", tz="UTC")) if key_type == "timestamp" else own
+        for step in (1, 5, 7):
+            rows = pa.table({"id": own[:: step if step > 1 else 2]})
+            columns = {"status": pa.array([f"at {step}"] * len(rows)), "ots": pa.array([step] * len(rows))}
+            deletes = pa.array(["delete" if step == 5 and i % 3 == 0 else "upsert" for i in range(len(rows))])
+            append(table, pa.table({"id": rows["id"], **columns, "_op": deletes}))
+            if step < 7:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(base_file, "ROW_GROUP_ROWS", 60)
+                    patch.setattr(base_file, "SHARED_ROW_GROUP_ROWS", 20)
+                    table.compact()
+        assert bag(table.snapshot().to_arrow()) == alone(table), key_type
+        assert bag(table.snapshot().to_arrow(["status"])) == alone(table, columns=["status"]), key_type
+
+
+def test_a_merger_that_fails_names_the_key_whatever_is_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(mergers.VARIABLE, "tests.mergers")
+    groups = {"own": {"columns": ["c_n", "c_t"], "merge": "tests.mergers:failing"}}
+    config = {
+        "key": ["id"],
+        "buckets": 8,
+        "columns": {"id": "bigint", "c_n": "bigint", "c_t": "string"},
+        "groups": groups,
+        "streams": {"owns": {"groups": ["own"]}},
+    }
+    table = Table.create(new_uri(), config)
+    append(table, pa.table({"id": [70_001, 70_002, 70_003], "c_n": [1, 2, 3], "c_t": ["x", "y", "z"]}), "owns")
+    with pytest.raises(InvalidInput, match=r"failed for key 7000[123]"):
+        table.snapshot().to_arrow()
 
 
 def test_few_bytes_of_many_rows_are_not_held_at_once() -> None:
