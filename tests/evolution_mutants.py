@@ -80,7 +80,7 @@ EVOLUTION_MUTANTS = {
     ),
     "registers keep the state of before": Mutant(
         "log_reader.py",
-        "adapt_registers(self._schema, live.file.columns, batch)",
+        "adapt_registers(self._schema, file.columns, batch)",
         "batch",
         (EXAMPLES, "-k", "keep_their_own_versions"),
     ),
