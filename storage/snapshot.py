@@ -141,6 +141,7 @@ class Snapshot:
         arrivals: bool = False,
         keys: Keys | None = None,
         read_optimized: bool = False,
+        slices: Sequence[FileSlice] | None = None,
     ) -> Scan:
         """Plan a read.
 
@@ -152,6 +153,7 @@ class Snapshot:
             arrivals: Append the arrival of every group that is read (`storage.core.names.arrival`): NULL where the
                 group is absent.
             keys: Read these alone; None for all that ``filter`` allows.
+            slices: Look at these file groups alone; None for all of the snapshot.
             read_optimized: Base files alone, see `read_optimized`.
 
         Raises:
@@ -160,17 +162,20 @@ class Snapshot:
         schema = self._state.schema
         projection = make_projection(schema, columns, filter, require, arrivals=arrivals)
         wanted = keys if keys is not None else keys_in(schema, projection.predicate)
-        there, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
-        slices = matching(schema, there, projection.predicate, wanted)
+        if slices is not None:
+            there, files = slices, self.files
+        else:
+            there, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
+        chosen = matching(schema, there, projection.predicate, wanted)
         return Scan(
             store=self._timeline.store,
             schema=schema,
             projection=projection,
-            tasks=tuple(make_tasks(slices, files, parallelism or os.cpu_count() or 1)),
+            tasks=tuple(make_tasks(chosen, files, parallelism or os.cpu_count() or 1)),
             mergers=mergers.allowed(),
             at=self._cut,
             keys=wanted,
-            skipped=len(there) - len(slices),
+            skipped=len(there) - len(chosen),
             whole=whole_files(there),
         )
 
@@ -205,7 +210,8 @@ class Snapshot:
         """
         schema = self._state.schema
         wanted = homes(schema, key_columns(schema, key_table(schema, keys)))
-        return _collect(self.scan(columns, None, require, keys=wanted))
+        slices = plan_slices(self._state, self.files, only=wanted) if self._slices is None else None
+        return _collect(self.scan(columns, None, require, keys=wanted, slices=slices))
 
     def to_reader(
         self,

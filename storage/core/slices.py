@@ -6,7 +6,7 @@ proportional to the live pieces, not to the table's history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,7 +100,9 @@ def whole_files(slices: Iterable[FileSlice]) -> frozenset[Path]:
     return frozenset(path for path, rows in rest.items() if rows == 0)
 
 
-def plan_slices(state: TableState, files: Sequence[LiveFile], *, folds: bool = True) -> list[FileSlice]:
+def plan_slices(
+    state: TableState, files: Sequence[LiveFile], *, folds: bool = True, only: Collection[FileGroup] | None = None
+) -> list[FileSlice]:
     """Every file group that has rows, in order of file group.
 
     Args:
@@ -108,9 +110,12 @@ def plan_slices(state: TableState, files: Sequence[LiveFile], *, folds: bool = T
         files: Those of all folds, then of all live commits after `TableState.log_start` and within the cut, in
             version order.
         folds: Give the pieces of folds; else only those that are not folded yet.
+        only: Those of these file groups alone: whoever looks a key up need not wait for a plan of them all.
     """
     slices = state.slices
-    groups, pieces = _pieces(slices, files)
+    if only is not None:
+        slices = {group: slices[group] for group in only if group in slices}
+    groups, pieces = _pieces(slices, files, only)
     live = _live(groups, state, files, pieces, folds=folds)
     pieces = {name: values[live] for name, values in pieces.items()}
     order = np.lexsort((pieces["start"], pieces["block"], pieces["file"], pieces["group"]))
@@ -177,8 +182,12 @@ _BITS_AT: Final = 32  # of a file group's number: the bucket is below, the parti
 _PARTITION_AT: Final = 40
 
 
-def _pieces(slices: Iterable[FileGroup], files: Sequence[LiveFile]) -> tuple[list[FileGroup], dict[str, Ints]]:
+def _pieces(
+    slices: Iterable[FileGroup], files: Sequence[LiveFile], only: Collection[FileGroup] | None
+) -> tuple[list[FileGroup], dict[str, Ints]]:
     """All file groups in order, and all pieces of all files as columns; ``group`` is a position in the former.
+
+    Or of ``only`` some file groups.
 
     A file group is one number while they are gathered, in the order of file groups: there may be many of them in every
     file.
@@ -188,25 +197,29 @@ def _pieces(slices: Iterable[FileGroup], files: Sequence[LiveFile]) -> tuple[lis
     names = sorted(partitions)
     place = {name: number << _PARTITION_AT for number, name in enumerate(names)}
     known = [place[own.partition] | own.bits << _BITS_AT | own.bucket for own in compacted]
+    wanted = None
+    if only is not None:
+        wanted = [place[own.partition] | own.bits << _BITS_AT | own.bucket for own in only if own.partition in place]
     columns: dict[str, list[Ints]] = {
         name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
     }
     for position, live in enumerate(files):
         pieces = live.index.pieces
         own_places = np.array([place[name] for name in live.index.partitions], np.int64)
-        block = np.array(pieces.block, np.int64)
-        rows = np.array(pieces.rows, np.int64)
-        block_rows = np.array(live.index.blocks.rows, np.int64)[block]
-        columns["group"].append(
-            own_places[np.array(pieces.partition, np.int64)]
-            | live.file.bits << _BITS_AT
-            | np.array(pieces.bucket, np.int64)
+        group = own_places[np.array(pieces.partition, np.int64)] | live.file.bits << _BITS_AT
+        group |= np.array(pieces.bucket, np.int64)
+        chosen = None if wanted is None else np.flatnonzero(np.isin(group, wanted)).tolist()
+        block, start, rows, deletes = (
+            np.array(values if chosen is None else [values[i] for i in chosen], np.int64)
+            for values in (pieces.block, pieces.start, pieces.rows, pieces.deletes)
         )
+        block_rows = np.array(live.index.blocks.rows, np.int64)[block]
+        columns["group"].append(group if chosen is None else group[chosen])
         columns["file"].append(np.full(len(block), position, np.int64))
         columns["block"].append(block)
-        columns["start"].append(np.array(pieces.start, np.int64))
+        columns["start"].append(start)
         columns["rows"].append(rows)
-        columns["deletes"].append(np.array(pieces.deletes, np.int64))
+        columns["deletes"].append(deletes)
         columns["bytes"].append(np.array(live.index.blocks.length, np.int64)[block] * rows // block_rows)
     found = {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in columns.items()}
     numbers, group = np.unique(np.concatenate([np.array(known, np.int64), found["group"]]), return_inverse=True)

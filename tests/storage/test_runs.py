@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 from storage import Table, base_file, mergers, scan
-from storage.core.slices import joined
+from storage.core.slices import joined, plan_slices
+from storage.core.timeline import FileGroup
 from storage.errors import InvalidInput
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import bag
@@ -80,6 +81,16 @@ def test_pieces_that_follow_each_other_are_one_and_others_are_not(table: Table) 
     assert parts.rows.sum() == sum(own.rows.sum() for own in slices[::2])
     keys = pa.array([row[0] for row in contents(table, ["id"])][::7])
     assert sorted(table.get(keys.to_pylist(), ["id"])["id"].to_pylist()) == sorted(keys.to_pylist())
+
+
+def test_some_file_groups_are_planned_as_among_all(table: Table) -> None:
+    snapshot = table.snapshot()
+    whole = snapshot.slices
+    elsewhere = [FileGroup("", 6, 999), FileGroup("day=1", 6, 0)]
+    for chosen in (whole, whole[::3], whole[5:6], []):
+        found = plan_slices(snapshot.state, snapshot.files, only=[*elsewhere, *(own.group for own in reversed(chosen))])
+        assert repr(found) == repr(chosen)
+    assert any(len(own.rows) == 0 for own in whole)
 
 
 def test_keys_of_any_kind_are_read_together_as_alone() -> None:
