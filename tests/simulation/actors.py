@@ -21,6 +21,7 @@ from storage.writer import Commit, Writer
 from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
 from tests.simulation.scheduler import Crash, Process, Violation
+from tests.simulation.tables import draw_lateness
 from tests.storage.world import to_arrow
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ class Job:
         older_than = judge.newest_stamp()
         stream, query = self.batches[0].stream, self.batches[0].query
         table = simulation.table(process)
-        with table.writer(stream, lane=self.lane, owner=process.name, query_id=query) as writer:
+        lateness = draw_lateness(simulation.plan.seed, simulation.plan.config, self.lane, stream)
+        entered = table.writer(stream, lane=self.lane, owner=process.name, query_id=query, lateness=lateness)
+        with entered as writer:
             last = writer.last_batch(query)
             judge.check_resumed(self.lane, writer.epoch, last)
             self.noted = min(self.noted, -1 if last is None else last)

@@ -2,7 +2,7 @@
 
 Every change of the disk passes through `History.watch`; what an entry must be is checked when it appears:
 S1 SlotWriteOnce, S2 LaneContiguous, S3 EpochMonotone, S5 NoPhantom, S6 BatchExactlyOnce, S7 NoDangling, S10 CutChain
-(with `table_lane`), S16 CleanSafe (`needs`), S18 VoidNeverVisible and S19 RevMonotone.
+(with `table_lane`), S16 CleanSafe (`needs`), S18 VoidNeverVisible, S19 RevMonotone and S23 PromiseKept.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ class History:
             )
         self._check_barriers(entry, known)
         self._check_batch(entry)
+        self._check_promises(entry)
         self._check_files(entry, log_files(entry, self._objects))
         self.needs.add_data(entry, [_sidecar(file["index"], self._objects) for file in entry["files"]])
 
@@ -156,6 +157,16 @@ class History:
         for other in self.live_data(entry["lane"], entry["seq"], len(self.lanes[TABLE])):
             if (other["query_id"], other["batch"]) == (entry["query_id"], entry["batch"]):
                 raise Violation(f"S6 BatchExactlyOnce: batch {asked} is in entries {other['seq']} and {entry['seq']}")
+
+    def _check_promises(self, entry: Entry) -> None:
+        """A commit repeats what the last live one before it has promised, or promises more."""
+        before = list(self.live_data(entry["lane"], entry["seq"] - 1, len(self.lanes[TABLE])))[-1:]
+        now = entry.get("watermarks", {})
+        for group, promise in before[0].get("watermarks", {}).items() if before else ():
+            if group not in now or int(now[group]["value"]) < int(promise["value"]):
+                raise Violation(
+                    f"S23 PromiseKept: entry {entry['seq']} of {entry['lane']!r} takes back {promise} of group {group}"
+                )
 
     def _check_files(self, entry: Entry, references: Iterator[Mapping[str, Any]]) -> None:
         for file in references:

@@ -113,7 +113,9 @@ class Plan:
 def draw_plan(seed: int, name: str | None = None) -> Plan:
     """The plan of a seed, with a theme of its own unless one is given."""
     chance = random.Random(f"plan {seed}")
-    theme = {**THEMES, **ASKED_FOR}[name or chance.choice(list(THEMES))]
+    theme = ASKED_FOR.get(name or "") or THEMES[name or chance.choice(list(THEMES))]
+    # A theme that is asked for by name is for what meets in it, and nothing else.
+    followed = 0 if name in THEMES else theme.followed
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)
     changes = draw_changes(chance, config)
@@ -135,7 +137,7 @@ def draw_plan(seed: int, name: str | None = None) -> Plan:
         lanes=lanes,
         compactions=[chance.randint(1, 4) for _ in range(chance.choice(theme.compactors))],
         reads=[chance.randint(1, 4) for _ in range(chance.choice(theme.readers))],
-        follows=draw_followers(seed, theme.followed),
+        follows=draw_followers(seed, followed),
         operators=_operators(chance, theme.actions),
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),

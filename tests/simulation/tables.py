@@ -76,6 +76,13 @@ def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]
     return streams
 
 
+def draw_lateness(seed: int, config: Config, lane: str, stream: str) -> int | None:
+    """What a lane's writers declare; None: nothing. Drawn by itself, and of no influence on who does what."""
+    chance = random.Random(f"lateness {seed} {lane}")
+    able = any(config["groups"][name].get("ordering") for name in config["streams"][stream]["groups"])
+    return chance.choice([None, 0, 1, 3]) if able else None
+
+
 def _only_upserts(group: Mapping[str, Any]) -> bool:
     return not _RETRACTABLE.issuperset(group.get("functions", {}).values())
 
