@@ -39,6 +39,8 @@ from streams.read_options import PLACE_OPTIONS, split_names
 LATEST: Final = "latest"
 SOURCE: Final = "weft"
 _MARK: Final = "weft_streams"
+_OF_CHANGES: Final = {"max_commits_per_trigger", "changes_until", "columns", "before"}  # and of nothing else
+_SAY_WHERE: Final = "say where they begin: readStream takes starting, read takes changes_since"
 Json = dict[str, Any]
 
 
@@ -80,6 +82,9 @@ class ChangeOptions(BaseModel):
         streams = known.pop(_MARK, None) is not None
         if "starting" not in known and "changes_since" not in known:
             if not streams:
+                lost = sorted(known.keys() & _OF_CHANGES)
+                if lost:
+                    raise InvalidInput(f"option {lost[0]!r} is for reading changes", hint=_SAY_WHERE)
                 return None
             known["starting"] = EARLIEST
         try:
@@ -94,7 +99,7 @@ class ChangeOptions(BaseModel):
         if stream & options.model_fields_set and batch & options.model_fields_set:
             raise InvalidInput(
                 f"options {', '.join(sorted((stream | batch) & options.model_fields_set))} do not go together",
-                hint="readStream takes starting, read takes changes_since",
+                hint=_SAY_WHERE,
             )
         return options
 

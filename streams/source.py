@@ -12,8 +12,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
@@ -28,6 +35,7 @@ from streams.change_stream import (
     mark_streams,
 )
 from streams.read_options import PLACE_OPTIONS, ReadOptions, location_of
+from streams.relation_worker import conformed_batches
 
 _PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
 
@@ -67,23 +75,23 @@ class WeftSource(DataSource):
             return ChangeBatchReader(self._table(), changes, schema)
         options = self._read_options()
         snapshot = self._snapshot() if self._cut is None else self._table().snapshot(self._cut)
-        given = set(schema.names) - set(snapshot.schema.names)
-        if given:
-            raise InvalidInput(
-                f"the table has no column {', '.join(sorted(given))}",
-                hint=f"columns: {', '.join(snapshot.schema.names)}",
-            )
-        return _Reader(
-            snapshot.scan(
-                schema.names,
-                require=options.require,
-                parallelism=_PARALLELISM,
-                read_optimized=options.read_optimized,
-            )
+        _check_columns(schema, from_arrow_schema(snapshot.schema))
+        scan = snapshot.scan(
+            schema.names,
+            require=options.require,
+            parallelism=_PARALLELISM,
+            read_optimized=options.read_optimized,
         )
+        return _Reader(scan, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return ChangeStreamReader(location_of(self.options), ChangeOptions.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        raise _no_target("streams.write_batch(df, uri, stream)")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
+        raise _no_target("streams.write_stream(df, uri, stream, checkpoint=...)")
 
     def _snapshot(self) -> Snapshot:
         return self._read_options().snapshot(self._table())
@@ -102,13 +110,34 @@ class _Task(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan, schema: StructType) -> None:
         self._tasks = scan.tasks
         self._scan = replace(scan, tasks=())
+        self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
         # An empty list would make Spark invent a partition of its own.
         return [_Task(task) for task in self._tasks] or [_Task(ReadTask((), ()))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._scan.read(partition.value)
+        # Of the columns that were given, keys may be nullable: Spark compares that too.
+        return conformed_batches(self._scan.read(partition.value), to_arrow_schema(self._schema, timezone="UTC"))
+
+
+def _check_columns(given: StructType, own: StructType) -> None:
+    """Refuse columns of the user's that are not the table's: they may be fewer, in another order, and nullable."""
+    known = {field.name: field for field in own}
+    for field in given:
+        column = known.get(field.name)
+        if column is None:
+            raise InvalidInput(f"the table has no column {field.name}", hint=f"columns: {', '.join(known)}")
+        if field.dataType != column.dataType or (column.nullable and not field.nullable):
+            null = "" if field.nullable else " NOT NULL"
+            raise InvalidInput(
+                f"column {field.name} is {column.dataType.simpleString()}, not {field.dataType.simpleString()}{null}",
+                hint="leave .schema(...) out, and cast what was loaded",
+            )
+
+
+def _no_target(instead: str) -> InvalidInput:
+    return InvalidInput("format weft reads only: a writer owns a lane of its stream", hint=f"use {instead}")

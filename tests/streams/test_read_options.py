@@ -186,6 +186,46 @@ def test_what_a_format_loads_is_one_snapshot(spark: SparkSession, table: Table) 
     assert spark.table("plain").columns == loaded.columns
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        ("a string, id long", {("one", 0), ("two", 0), ("later", 3)}),
+        ("id long NOT NULL, b double", {(0, None), (3, 0.5)}),
+    ],
+)
+def test_a_format_takes_fewer_columns_in_any_order(
+    spark: SparkSession, table: Table, columns: str, rows: set[tuple[Any, ...]]
+) -> None:
+    found = [tuple(row) for row in spark.read.format("weft").schema(columns).load(table.uri).collect()]
+    assert len(found) == len(NOW)
+    assert rows <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("id int", "column id is bigint, not int"),
+        ("id long, a string NOT NULL", "column a is string, not string NOT NULL"),
+        ("ID long", "has no column ID.*columns: p, id, a, at, b"),
+    ],
+)
+def test_a_format_refuses_columns_that_are_not_the_tables(
+    spark: SparkSession, table: Table, columns: str, message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=f"(?s){message}"):
+        spark.read.format("weft").schema(columns).load(table.uri).collect()
+
+
+def test_a_format_says_what_to_use_instead(spark: SparkSession, table: Table) -> None:
+    reader = spark.read.format("weft")
+    for name in ("changes_until", "columns", "before", "max_commits_per_trigger"):
+        with pytest.raises(AnalysisException, match=f"(?s)'{name}' is for reading changes.*changes_since"):
+            reader.options(**{name: "true"}).load(table.uri)
+        reader = spark.read.format("weft")
+    with pytest.raises(AnalysisException, match=r"(?s)reads only.*streams\.write_batch"):
+        spark.range(1).write.format("weft").mode("append").save(table.uri)
+
+
 # weft sql ------------------------------------------------------------------------------------------------------------
 
 
