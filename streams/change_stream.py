@@ -5,11 +5,12 @@ at ``starting`` (``earliest`` if it is left out, see `mark_streams`), a batch of
 columns and errors are those of `Table.changes`.
 
 The offset of a query is a cut, kept in its checkpoint: cuts never change, so a batch that is planned again after a
-restart has the very same rows (S9, S21). A new query begins with the empty offset, which Spark does not write down,
-and takes its first cut as the end of a first batch: all rows as inserts if it starts at ``earliest``, no rows else.
-A table that others compact while nothing is written gives batches without rows: so the offset stays within what is
-retained. What is not retained any more, or was restored meanwhile, fails the query with `OffsetExpired` or
-`OffsetInvalidated`; the hint says how to go on.
+restart has the very same rows (S9, S21). Beside it stands the id of the table: a cut may fit another table that is made
+at the same place later, of which it would tell some rows only. A new query begins with the empty offset, which Spark
+does not write down, and takes its first cut as the end of a first batch: all rows as inserts if it starts at
+``earliest``, no rows else. A table that others compact while nothing is written gives batches without rows: so the
+offset stays within what is retained. What is not retained any more, or was restored meanwhile, fails the query with
+`OffsetExpired` or `OffsetInvalidated`; the hint says how to go on.
 
 A query keeps the columns it began with. Columns that are added later are seen, and count, from its next start on.
 """
@@ -31,7 +32,7 @@ from pyspark.sql.types import StructType
 from storage import Table
 from storage.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
 from storage.core.changes import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
-from storage.errors import InvalidInput
+from storage.errors import InvalidInput, OffsetInvalidated
 from streams.pipeline_model import TableLocation
 from streams.points import EARLIEST, Point, parse_point
 from streams.read_options import PLACE_OPTIONS, split_names
@@ -226,17 +227,19 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetExpired, OffsetInvalidated: The changes after ``start`` cannot be told completely.
         """
+        self._check_table(start)
         assert isinstance(limit, ReadAllAvailable | ReadMaxFiles), f"Spark admits by a limit it was not given: {limit}"
         table = self._opened()
         newest = self._target or str(table.snapshot().cut)
         self._latest = newest
         if not start:
-            return {"cut": self._first(newest)}
+            return self._offset(self._first(newest))
         begin = str(start["cut"])
         if begin == newest or isinstance(limit, ReadAllAvailable):
-            return {"cut": newest}
+            return self._offset(newest)
         with expiring():
-            return {"cut": str(bounded_cut(table.snapshot(begin), table.snapshot(newest), limit.max_files))}
+            end = bounded_cut(table.snapshot(begin), table.snapshot(newest), limit.max_files)
+        return self._offset(str(end))
 
     def _first(self, newest: str) -> str:
         starting = self._options.starting
@@ -247,17 +250,30 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """The newest cut when the last batch was planned, for the query's progress."""
-        return None if self._latest is None else {"cut": self._latest}
+        return None if self._latest is None else self._offset(self._latest)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The changes between two offsets of the checkpoint: the same whenever they are planned."""
         if start == end or (not start and self._options.starting != EARLIEST):
             return []
+        self._check_table(start)
+        self._check_table(end)
         return _partitions(_scan(self._opened(), self._options, self._schema, start.get("cut"), end["cut"]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one task, on an executor."""
         return _read(partition)
+
+    def _offset(self, cut: str) -> Json:
+        return {"cut": cut, "table": self._opened().state().table_id}
+
+    def _check_table(self, offset: Json) -> None:
+        own = self._opened().state().table_id
+        if offset.get("table", own) != own:
+            raise OffsetInvalidated(
+                f"the query has read another table at {self._location.uri}, which is gone",
+                hint="start a query with a checkpoint of its own, and take everything anew (starting=earliest)",
+            )
 
     def _opened(self) -> Table:
         if self._table is None:

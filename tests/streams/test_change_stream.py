@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,19 @@ def test_a_restore_fails_the_query(table: Table, consumer: Make) -> None:
     with pytest.raises(StreamingQueryException, match="OffsetInvalidated") as caught:
         mine.run()
     assert "read the snapshot anew" in str(caught.value)
+
+
+def test_a_table_that_was_made_anew_is_not_taken_for_the_one_before(table: Table, consumer: Make) -> None:
+    mine = consumer().run()
+    shutil.rmtree(table.uri.removeprefix("file://"))
+    anew = Table.create(table.uri, SHOP)
+    append(anew, orders(7))
+    append(anew, payments(8), "payments")  # as many commits as before: the cut is one of this table, too
+    append(anew, orders(9))
+    mine.table = anew
+    with pytest.raises(StreamingQueryException, match=r"(?s)OffsetInvalidated.*another table.*checkpoint of its own"):
+        mine.run()
+    assert [len(rows) for rows in mine.rows] == [2]
 
 
 def test_a_column_that_was_widened_ends_the_query_and_not_the_next_one(table: Table, consumer: Make) -> None:
