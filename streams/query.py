@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -49,8 +50,14 @@ def run_query(
     """
     with _planned(location, sql, options) as query:
         columns = query.frame.columns
+        twice = sorted(name for name, count in Counter(columns).items() if count > 1)
+        if as_json and twice:
+            raise InvalidInput(
+                f"the answer has several columns called {twice[0]!r}, of which JSON would keep one",
+                hint="give each a name of its own: SELECT a.x AS x, b.x AS other_x",
+            )
         # One row more than is shown tells whether there are more, without counting them.
-        rows = query.frame.limit(limit + 1).collect()
+        rows = _collected(query.frame.limit(limit + 1))
         lacking = _lacking(query) if options.read_optimized else ""
     notes = errors if as_json else console
     if as_json:
@@ -125,7 +132,8 @@ def _frame(
 
 
 def _names(location: TableLocation) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((VIEW, location.name)))
+    # Spark ignores the case of names: a folder called T needs no view of its own.
+    return (VIEW,) if location.name.lower() == VIEW else (VIEW, location.name)
 
 
 @contextmanager
@@ -139,6 +147,15 @@ def _refusals(location: TableLocation) -> Iterator[None]:
         yield
     except PySparkException as error:
         raise InvalidInput(short_message(error), hint=f"the table is called {' and '.join(_names(location))}") from None
+
+
+def _collected(frame: DataFrame) -> list[Any]:
+    try:
+        return frame.collect()
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"a value of the answer is none that Python knows: {error}", hint="cast it to string in the query"
+        ) from error
 
 
 def _lacking(query: _Query) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -239,8 +240,12 @@ def json_value(value: Any) -> Any:
     """A value of a query's answer as JSON has it; what JSON lacks becomes text."""
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "__fields__"):  # a struct, as Spark's rows have it
+        return {name: json_value(item) for name, item in zip(value.__fields__, value, strict=True)}
     if isinstance(value, list | tuple):
         return [json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dt.datetime | dt.date):
