@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from storage.clock import Clock, Stamps, SystemClock
-from storage.core.cut import Cut
+from storage.core.cut import Cut, is_void
 from storage.core.entries import (
     Abort,
     Base,
@@ -161,7 +161,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """One lane: what its writer has done.
+    """One lane: what its writer has done. Commits that a restore or an undo has taken back are not counted.
 
     Attributes:
         epoch: Number of the newest claim.
@@ -269,7 +269,7 @@ class Inspection:
         for lane, head in self._lanes.items():
             found.extend(self._newest(lane, head, limit))
         found.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
-        return [_described(entry) for entry in found[:limit]]
+        return [_described(entry, void=isinstance(entry, Data) and self._is_void(entry)) for entry in found[:limit]]
 
     def files(self) -> list[FileReport]:
         """Every file group, in order."""
@@ -303,7 +303,7 @@ class Inspection:
     def _lane(self, lane: LaneName, waiting: int, beat: Heartbeat | None) -> LaneReport:
         head = self._lanes.get(lane, 0)
         newest = self._newest(lane, head, MAX_LANE_ENTRIES)
-        data = [entry for entry in newest if isinstance(entry, Data)]
+        data = [entry for entry in newest if isinstance(entry, Data) and not self._is_void(entry)]
         last = data[-1] if data else None
         claim = self._claim(lane, head)
         # One of an older claim is what a fenced writer, or one that died before, has left.
@@ -332,6 +332,10 @@ class Inspection:
             watermarks={group: encode_scalar(own.value) for group, own in promises.items()},
             late=sum(own.late for own in promises.values()),
         )
+
+    def _is_void(self, entry: Data) -> bool:
+        """Whether a restore or an undo has taken a commit back."""
+        return is_void(self._state.void.get(entry.lane, ()), entry.seq)
 
     def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
         if claim is None:
@@ -370,7 +374,7 @@ def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
     )
 
 
-def _described(entry: Entry) -> TimelineEntry:
+def _described(entry: Entry, *, void: bool) -> TimelineEntry:
     rows: int | None = None
     sizes: list[int] = []
     match entry:
@@ -419,6 +423,7 @@ def _described(entry: Entry) -> TimelineEntry:
             rows = entry.rows
             detail = f"stream {entry.stream}" + (f", batch {entry.batch}" if entry.query_id else "")
             detail += f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
+            detail += ", taken back: void" if void else ""
         case Noop():
             detail = entry.reason
     return TimelineEntry(

@@ -99,6 +99,21 @@ def test_lanes(table: Table) -> None:
     )
 
 
+def test_what_was_taken_back_is_not_counted_and_said_to_be_void(table: Table) -> None:
+    table.savepoint("good")
+    with table.writer("sa", owner="third") as writer:
+        writer.append(rows(7, 8), batch=("q", 3))
+    table.restore("good")
+    found = Inspection(table.uri)
+    first, second = found.lanes()
+    assert (first.rows, first.last_commit, first.batch, first.rows_waiting) == (5, 5, 2, 2)
+    assert second.rows == 2
+    told = {
+        entry.seq: "void" in entry.detail for entry in found.timeline(100) if (entry.lane, entry.kind) == ("sa", "DATA")
+    }
+    assert told == {2: False, 4: False, 5: False, 7: True}
+
+
 def test_a_long_lane_is_not_read_from_its_beginning(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect, "MAX_LANE_ENTRIES", 2)
     first, _ = Inspection(table.uri).lanes()
