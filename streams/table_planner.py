@@ -14,8 +14,9 @@ This room decides which file groups go to which reader. Rules:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import and_
 from typing import Final
@@ -42,6 +43,10 @@ ARROW: Final = "Arrow in tasks"
 # for planning, and for tasks of either kind. Reading 7 of 63 columns it saves about 1 ms a MB, see
 # tests/benchmarks/view_overhead.py.
 MIX_MIN_BYTES: Final = 64 * 1024 * 1024
+
+# How long after its snapshot was taken a query is planned without looking whether cleaning has given it up: a frame is
+# analysed where it is made, and may be run hours later. Cleaning retains more than this, and the look costs a request.
+UNASKED_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class PinnedSnapshot:
     parallelism: int
     reaches: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
+    taken_s: float = field(default_factory=time.monotonic)
 
     def schema(self) -> StructType:
         return from_arrow_schema(self.snapshot.schema)
@@ -151,6 +157,8 @@ class PinnedSnapshot:
         return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+        if time.monotonic() - self.taken_s > UNASKED_S:
+            self.snapshot.check_kept()  # Spark's own reader could only say that a file is gone
         scan = self._scan(columns, filters, part)
         # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
         clean = scan.clean_files if self.files else None

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
+from streams import table_planner
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -108,6 +109,23 @@ def test_a_query_of_a_snapshot_that_was_cleaned_away_says_that_it_has_expired(
         df.where("a >= 0").collect()  # a query of its own, over the same snapshot
     assert "SnapshotExpired: snapshot cut:1:" in str(caught.value)
     assert "hint: " in str(caught.value)
+
+
+def test_a_frame_that_is_run_long_after_it_was_made_says_that_its_snapshot_has_expired(
+    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_planner, "UNASKED_S", 0.0)
+    streams.create_view(spark, table.uri, "cleaned")
+    try:
+        df = spark.table("cleaned")
+        append(table)
+        table.compact()
+        table.clean(retain=NOTHING)
+        with pytest.raises(FAILURE, match="SnapshotExpired: snapshot cut:1:"):
+            df.collect()
+        assert spark.table("cleaned").count() == ROWS
+    finally:
+        spark.catalog.dropTempView("cleaned")
 
 
 def test_a_view_goes_on_with_what_there_is_now(spark: SparkSession, table: Table) -> None:
