@@ -67,6 +67,7 @@ SETTINGS: list[dict[str, str]] = [
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     """One view over base files alone, and one over base files and a log."""
+    streams.register(spark)
     folder = tmp_path_factory.mktemp("settings")
     made = Table.create(folder / "t %41 ä#", CONFIG)
     types = {field.name: field.type for field in made.schema.arrow}
@@ -97,13 +98,15 @@ def settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[No
         spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
-@pytest.mark.usefixtures("settings", "table")
-def test_answers_do_not_depend_on_how_spark_reads_files(spark: SparkSession) -> None:
+@pytest.mark.usefixtures("settings")
+def test_answers_do_not_depend_on_how_spark_reads_files(spark: SparkSession, table: Table) -> None:
     for query in QUERIES:
         right, *found = (
             sorted(map(str, spark.sql(query.replace("{}", view)).collect()))
             for view in ("expected", "of_base", "of_both")
         )
         assert found == [right, right], query
+    everything = spark.read.format("weft").load(table.uri)
+    assert sorted(map(str, everything.collect())) == sorted(map(str, spark.table("expected").collect()))
     plan = spark.table("of_base")._jdf.queryExecution().executedPlan().toString()
     assert "ParquetScan" in plan
