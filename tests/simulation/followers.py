@@ -81,8 +81,9 @@ class Follower(Worker):
             self.at = None
             self.simulation.note(process, error)
         except InvalidInput as error:
-            if first is None or last is None or _forwards(first, last):
+            if first is None or (not self._is_beyond_an_end(first) and (last is None or _forwards(first, last))):
                 raise
+            self.at = None
             self.simulation.note(process, error)
         else:
             self.at = str(last)
@@ -124,6 +125,10 @@ class Follower(Worker):
             key: (row, frozenset(name for name, rows in present.items() if key in rows))
             for key, row in judge.expected(at, config, require).items()
         }
+
+    def _is_beyond_an_end(self, since: Cut) -> bool:
+        """Whether it reaches to a claim behind the end of a lane that was closed since: it is refused by now."""
+        return any(seq > self.simulation.history.table.closed.get(lane, seq) for lane, seq in since.lanes.items())
 
     def _is_restored(self, since: Cut, until: Cut | None) -> bool:
         """Whether a restore or an undo was completed between two snapshots."""
