@@ -158,7 +158,8 @@ def scan_changes(
         since = _under(since, until.state)
         if until.timeline.refresh().keep <= since.cut.table:
             with _logs_after(until.timeline.store, since.cut):  # an index may stand in a file of its own
-                touched = until.timeline.committed_files(until.state, since.cut.lanes, until.cut.lanes)
+                start = _start(since.cut, until.state)
+                touched = until.timeline.committed_files(until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
             work = _by_keys(since, until, _pieces(until.state, touched))
         else:
@@ -183,7 +184,7 @@ def check_order(since: Cut, until: Snapshot) -> None:
         InvalidInput: It is not the later one.
         OffsetInvalidated: A restore or an undo lies between them.
     """
-    if since.table > until.cut.table or not cut.within(since.lanes, until.cut.lanes):
+    if since.table > until.cut.table or not cut.within(_start(since, until.state), until.cut.lanes):
         raise InvalidInput(
             f"there are no changes from {since} up to {until.cut}, which is not after it",
             hint="changes run forwards: give the earlier cut as since, the later one as until",
@@ -194,6 +195,16 @@ def check_order(since: Cut, until: Snapshot) -> None:
             "may never have been",
             hint=f"{_ANEW}, replace what was made of the changes so far, and go on from its cut",
         )
+
+
+def _start(since: Cut, state: TableState) -> cut.Seqs:
+    """How far an earlier snapshot goes in each lane, as a later state knows the lanes.
+
+    A claim may stand behind the end of a lane: it came too late for its closing. A snapshot that was taken before
+    anybody could know of the closing has it in its cut, and no later one does; there is nothing in it.
+    """
+    ends = {name: lane.closed for name, lane in state.lanes.items() if lane.closed is not None}
+    return {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +298,7 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
         InvalidInput, OffsetInvalidated: See `check_order`.
     """
     check_order(since.cut, until)
-    timeline, start, end = until.timeline, since.cut.lanes, until.cut.lanes
+    timeline, start, end = until.timeline, _start(since.cut, until.state), until.cut.lanes
     state = timeline.refresh()
     while True:
         window = {lane: min(last, start.get(lane, 0) + commits + WINDOW) for lane, last in end.items()}

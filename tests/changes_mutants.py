@@ -29,8 +29,8 @@ CHANGES_MUTANTS = {
     ),
     "S21 the first commit of each lane is overlooked": Mutant(
         "changes.py",
-        "(until.state, since.cut.lanes, until.cut.lanes)",
-        "(until.state, {lane: seq + 1 for lane, seq in since.cut.lanes.items()}, until.cut.lanes)",
+        "(until.state, start, until.cut.lanes)",
+        "(until.state, {lane: seq + 1 for lane, seq in start.items()}, until.cut.lanes)",
         (_LAWS, "-k", "difference_of_two_states"),
     ),
     "S21 a commit is taken to touch its first group alone": Mutant(
@@ -71,7 +71,7 @@ CHANGES_MUTANTS = {
     ),
     "S21 lanes may run backwards": Mutant(
         "changes.py",
-        "or not cut.within(since.lanes, until.cut.lanes)",
+        "or not cut.within(_start(since, until.state), until.cut.lanes)",
         "or not since.lanes",
         (_CHANGES, "-k", "backwards_either"),
     ),
@@ -83,5 +83,11 @@ CHANGES_MUTANTS = {
     ),
     "S21 a step ends where nothing is kept": Mutant(
         "changes.py", "if state.keeps(at) and not", "if not", (_CHANGES, "-k", "passed_over")
+    ),
+    "S21 a claim behind the end of a lane ends a stream of changes": Mutant(
+        "changes.py",
+        "min(seq, ends.get(lane, seq))",
+        "seq",
+        (_CHANGES, "-k", "claim_behind"),
     ),
 }

@@ -81,7 +81,7 @@ class Follower(Worker):
             self.at = None
             self.simulation.note(process, error)
         except InvalidInput as error:
-            if first is None or (not self._is_beyond_an_end(first) and (last is None or _forwards(first, last))):
+            if first is None or last is None or self._forwards(first, last):
                 raise
             self.at = None
             self.simulation.note(process, error)
@@ -95,7 +95,7 @@ class Follower(Worker):
             return newest.cut
         start = table.snapshot(since)
         end = bounded_cut(start, newest, self.simulation.chance.choice(STEPS))
-        if not _forwards(start.cut, end) or not _forwards(end, newest.cut):
+        if not self._forwards(start.cut, end) or not self._forwards(end, newest.cut):
             raise Violation(f"S21 IncrementalComplete: {end} is not between {since} and {newest.cut}")
         return end
 
@@ -126,15 +126,13 @@ class Follower(Worker):
             for key, row in judge.expected(at, config, require).items()
         }
 
-    def _is_beyond_an_end(self, since: Cut) -> bool:
-        """Whether it reaches to a claim behind the end of a lane that was closed since: it is refused by now."""
-        return any(seq > self.simulation.history.table.closed.get(lane, seq) for lane, seq in since.lanes.items())
-
     def _is_restored(self, since: Cut, until: Cut | None) -> bool:
         """Whether a restore or an undo was completed between two snapshots."""
         restored = [own.done for own in self.simulation.history.table.restorations]
         return any(since.table < done and (until is None or done <= until.table) for done in restored)
 
-
-def _forwards(since: Cut, until: Cut) -> bool:
-    return since.table <= until.table and within(since.lanes, until.lanes)
+    def _forwards(self, since: Cut, until: Cut) -> bool:
+        """Whether one snapshot goes on from another; a claim behind the end of a lane closed since is nothing."""
+        ends = self.simulation.history.table.closed
+        lanes = {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
+        return since.table <= until.table and within(lanes, until.lanes)

@@ -217,8 +217,8 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "S21 the first commit of each lane is overlooked": Mutant(
         "storage.changes:scan_changes",
-        "(until.state, since.cut.lanes, until.cut.lanes)",
-        "(until.state, {lane: seq + 1 for lane, seq in since.cut.lanes.items()}, until.cut.lanes)",
+        "(until.state, start, until.cut.lanes)",
+        "(until.state, {lane: seq + 1 for lane, seq in start.items()}, until.cut.lanes)",
         theme="changes",
     ),
     "S21 a restore in between is no matter": Mutant(

@@ -14,7 +14,9 @@ import pytest
 from storage import Table
 from storage import changes as changes_room
 from storage.core.cut import Cut
+from storage.core.names import LaneName
 from storage.errors import InvalidInput, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
+from storage.snapshot import Snapshot
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.cleaning import ALL, NOW, compacted, moment, stored
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
@@ -457,3 +459,22 @@ def test_tasks_are_bounded_in_rows_as_in_bytes(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(changes_room, "TASK_ROWS", 400)
     assert len(scan().tasks) >= 4
     assert sum(batch.num_rows for batch in scan().to_reader()) == 400
+
+
+def test_a_claim_behind_the_end_of_a_lane_is_nothing(table: Table) -> None:
+    """Whoever looked before a closing was known may have it in the cut: a stream goes on from there."""
+    append(table, orders(1, 2))
+    append(table, payments(1), "payments")
+    before = table.snapshot()
+    end = table.close_lane("orders")
+    append(table, payments(2, paid=9.0), "payments")
+    until = table.snapshot()
+    log = until.timeline.log
+    last = log.entry(LaneName("orders"), end)
+    assert last is not None
+    claim = {"seq": end + 1, "epoch": last.epoch + 1, "commit_id": "late", "prev_id": last.commit_id, "barrier": 0}
+    log.publish(last.model_copy(update=claim))
+    late = Snapshot(before.timeline, before.state, Cut(before.cut.table, {**before.cut.lanes, "orders": end + 1}))
+    scan = changes_room.scan_changes(late, until, None, None, before=False)
+    assert [(row["id"], row["_change"]) for row in scan.to_reader().read_all().to_pylist()] == [(2, "update")]
+    assert changes_room.bounded_cut(late, until, 9) == until.cut
