@@ -73,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, *, once: bool) -> None:
     from streams.session import build_session
 
+    _await_source(writer, reporter, stop)
+    if stop:
+        return
     spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
     try:
         if stop:
@@ -90,6 +93,32 @@ def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopS
     finally:
         with contextlib.suppress(Exception):  # what went wrong before is what counts; the JVM ends with this process
             spark.stop()
+
+
+def _await_source(writer: WriterSpec, reporter: Reporter, stop: StopSignal) -> None:
+    """Let Kafka answer before a JVM is started: who has a wrong address reads so at once.
+
+    Raises:
+        SourceUnavailable: It does not.
+        InvalidInput: An option of the source is wrong.
+    """
+    from streams import kafka
+    from streams.kafka.cluster import Cluster
+    from streams.kafka.options import parse_options
+
+    if writer.reader_format != kafka.FORMAT:
+        return
+
+    def waiting(reason: str) -> bool:
+        reporter.update(message=reason)
+        return not stop
+
+    cluster = Cluster(parse_options(writer.reader_options, default_starting="latest"))
+    try:
+        cluster.await_answer(waiting)
+    finally:
+        cluster.close()
+    reporter.update(message="")
 
 
 def _start(

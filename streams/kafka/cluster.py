@@ -7,7 +7,7 @@ subscribed and never commits; offsets of all partitions come from two requests, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -22,6 +22,9 @@ GROUP_ID: Final = "weft-kafka-source"
 
 RETRY_SECONDS: Final = 0.2
 """Pause before asking again for a topic or leader that is not there yet; elections take about this long."""
+
+ASK_SECONDS: Final = 2.0
+"""How long whoever waits for brokers goes without a word, and without being asked whether to go on."""
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "group.id": GROUP_ID,
@@ -112,6 +115,30 @@ class Cluster:
         self._options = options
         self._connection: Connection | None = None
 
+    def await_answer(self, waiting: Callable[[str], bool]) -> None:
+        """Wait until the brokers answer; for ``requestTimeoutMs`` at most.
+
+        Args:
+            waiting: Called every `ASK_SECONDS` with the reason; False ends the wait.
+
+        Raises:
+            SourceUnavailable: They do not.
+        """
+        connection = self._connect()
+        deadline = time.monotonic() + self._options.request_timeout_seconds
+        while True:
+            try:
+                connection.consumer.list_topics(self._options.topics[0], timeout=min(ASK_SECONDS, _remaining(deadline)))
+            except KafkaException as error:
+                failure = connection.unavailable("waiting for an answer", error)
+                if time.monotonic() >= deadline:
+                    raise failure from error
+                if not waiting(failure.message):
+                    return
+                connection.consumer.poll(RETRY_SECONDS)  # it may have failed at once
+            else:
+                return
+
     def load_logs(self, *, wait_for_topics: bool) -> dict[Partition, Log]:
         """Ask for the offsets of every partition of the subscribed topics.
 
@@ -120,9 +147,7 @@ class Cluster:
         Raises:
             SourceUnavailable: No answer in time, or the brokers refused.
         """
-        if self._connection is None:
-            self._connection = Connection(self._options)
-        connection = self._connection
+        connection = self._connect()
         deadline = time.monotonic() + self._options.request_timeout_seconds
         while True:
             late = time.monotonic() >= deadline
@@ -161,6 +186,11 @@ class Cluster:
                 raise KafkaException(topic.error)
             found += [Partition(name, number) for number in topic.partitions]
         return sorted(found)
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = Connection(self._options)
+        return self._connection
 
     def close(self) -> None:
         """Disconnect; the next question connects again."""

@@ -30,6 +30,26 @@ def test_an_unreachable_broker_is_an_error_in_time() -> None:
     assert time.monotonic() - began < 5
 
 
+def test_brokers_are_waited_for_with_a_word_now_and_then(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "ASK_SECONDS", 0.1)
+    told: list[str] = []
+    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "500"}
+    asking = cluster.Cluster(parse_options(given, default_starting="earliest"))
+    with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
+        asking.await_answer(lambda reason: told.append(reason) or True)
+    assert len(told) > 1
+    assert all(NOBODY in reason for reason in told)
+    told.clear()
+    asking.await_answer(lambda reason: told.append(reason) or False)
+    assert len(told) == 1, "whoever does not want to wait any more need not"
+    asking.close()
+    answering = cluster.Cluster(parsed(broker, topic))
+    answering.await_answer(pytest.fail)
+    answering.close()
+
+
 def test_a_topic_is_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"late-{next(topic_numbers)}"
     asked: list[int] = []
