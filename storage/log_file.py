@@ -34,6 +34,7 @@ BLOCK_MIN_BYTES: Final = 256 * 1024  # below this, the fixed cost of a record ba
 BLOCK_MAX_BYTES: Final = 16 * 1024 * 1024  # above this, a reader of one small file group wastes too much
 INLINE_INDEX_BYTES: Final = 16 * 1024  # a commit of a thousand tasks is still one small object
 
+_MAGIC: Final = b"ARROW1\0\0"
 _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
@@ -248,21 +249,46 @@ def read_blocks(
     reference = file.file
     ranges = [(blocks.offset[number], blocks.length[number]) for number in numbers]
     ranges.append((reference.size - reference.tail_size, reference.tail_size))
-    included = [file.columns.index(name) for name in columns]
+    options = pa.ipc.IpcReadOptions(included_fields=[file.columns.index(name) for name in columns], use_threads=False)
     try:
         with store.open_input(reference.path, reference.size, ranges) as source:
-            verify_tail(source, reference)
-            options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-            reader = pa.ipc.open_file(source, options=options)
-            if sorted(reader.schema.names) != sorted(columns):
-                raise pa.ArrowInvalid(f"its columns are {', '.join(reader.schema.names)}")
+            schema = _schema_message(source, file)
             for number in numbers:
-                source.seek(blocks.offset[number])
-                if zlib.crc32(source.read_buffer(blocks.length[number])) != blocks.crc32[number]:
-                    raise damaged(reference.path, f"block {number}")
-                yield number, reader.get_batch(number)
+                yield number, _decode(_read_block(source, reference.path, blocks, number, schema), options)
     except (pa.ArrowException, OSError) as error:
         # A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(
             f"log file {reference.path} does not decode: {error}", hint="restore it from a copy"
         ) from error
+
+
+def _schema_message(source: pa.NativeFile, file: LogFile) -> bytes:
+    """The schema of a file, from its verified tail, as a stream of Arrow begins with it."""
+    with pa.ipc.open_file(verify_tail(source, file.file)) as footer:
+        schema = footer.schema
+    if schema.names != file.columns:
+        raise pa.ArrowInvalid(f"its columns are {', '.join(schema.names)}")
+    return schema.serialize().to_pybytes()
+
+
+def _read_block(source: pa.NativeFile, path: Path, blocks: Blocks, number: int, schema: bytes) -> pa.Buffer:
+    """A verified block behind ``schema``: a stream of one batch. It is read once, and decoded where it lies."""
+    length = blocks.length[number]
+    stream = pa.allocate_buffer(len(schema) + length)
+    view = memoryview(stream).cast("B")
+    block = view[len(schema) :]
+    source.seek(blocks.offset[number])
+    if source.readinto(block) != length or zlib.crc32(block) != blocks.crc32[number]:
+        raise damaged(path, f"block {number}")
+    if bytes(block[: len(_MAGIC)]) == _MAGIC:  # the first one: it has what a file begins with, the schema too
+        return stream.slice(len(schema) + len(_MAGIC))
+    view[: len(schema)] = schema
+    return stream
+
+
+def _decode(stream: pa.Buffer, options: pa.ipc.IpcReadOptions) -> pa.RecordBatch:
+    with pa.ipc.open_stream(stream, options=options) as reader:
+        try:
+            return reader.read_next_batch()
+        except StopIteration:
+            raise pa.ArrowInvalid("a block holds no batch") from None

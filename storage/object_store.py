@@ -199,15 +199,16 @@ def check_create_size(path: Path, data: bytes) -> None:
         )
 
 
-def verify_tail(source: pa.NativeFile, file: FileRef) -> None:
-    """Check the part of a file that says where everything else is.
+def verify_tail(source: pa.NativeFile, file: FileRef) -> bytes:
+    """The part of a file that says where everything else is.
 
     Raises:
         CorruptData: It is not what was written.
     """
-    tail = source.read_at(file.tail_size, file.size - file.tail_size)
+    tail: bytes = source.read_at(file.tail_size, file.size - file.tail_size)
     if zlib.crc32(tail) != file.tail_crc32:
         raise damaged(file.path, "the footer")
+    return tail
 
 
 def damaged(path: Path, part: str) -> CorruptData:
