@@ -98,7 +98,7 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter) -> N
 
 
 def compact_round(table: Table, policy: CompactionSection | None, reporter: Reporter) -> None:
-    """Compact what is due, all that has logs without a policy, fold what then waits, and tell."""
+    """Compact what is due, all there is to do without a policy, fold what then waits, and tell."""
     from storage.core.compaction_plan import plan_due
 
     only = None
@@ -116,7 +116,7 @@ def compact_round(table: Table, policy: CompactionSection | None, reporter: Repo
             reporter.update(doing="idle")
             return
         # All of them in one go is more than each of them: see `storage.core.compaction_plan`.
-        if len(due) < sum(1 for file_slice in snapshot.slices if len(file_slice.rows)):
+        if any(len(file_slice.rows) and file_slice.group not in due for file_slice in snapshot.slices):
             only = due
     reporter.update(doing="compacting")
     result = table.compact() if only is None else table.compact(lambda file_slice: file_slice.group in only)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutant import Mutant
 
 _TESTS = "tests/storage/test_shared_files.py"
+_LEFT = "tests/storage/test_left_behind.py"
 
 SHARED_FILE_MUTANTS = {
     "a slice is all rows of its file": Mutant(
@@ -54,5 +55,29 @@ SHARED_FILE_MUTANTS = {
         "for row in (first - 1, end) if",
         "for row in () if",
         (_TESTS, "-k", "wrong_parts"),
+    ),
+    "who is left behind keeps the file": Mutant(
+        "services/compaction.py",
+        "[*cut_tasks(dirty), *cut_tasks(behind)]",
+        "cut_tasks(dirty)",
+        (_LEFT, "-k", "without_having_rows"),
+    ),
+    "who is left behind is put where others will leave again": Mutant(
+        "services/compaction.py",
+        "[*cut_tasks(dirty), *cut_tasks(behind)]",
+        "cut_tasks(sorted([*dirty, *behind], key=lambda own: own.group))",
+        (_LEFT, "-k", "without_having_rows"),
+    ),
+    "whoever shares a file with those that leave follows them": Mutant(
+        "core/left_behind.py",
+        "* LEFT_BEHIND < file.rows",
+        "< file.rows",
+        (_LEFT, "-k", "left_alone"),
+    ),
+    "a slice gets a successor of its own cut": Mutant(
+        "core/left_behind.py",
+        "if any(made.cut.get(lane, 0) != seq",
+        "if any(True",
+        (_LEFT, "-k", "no_successor"),
     ),
 }

@@ -1,13 +1,14 @@
 """When a file group is due for compaction: pure planning, from the sizes that a snapshot knows.
 
-Two reasons of its own, and one of the table's:
+Two reasons of its own, and two of the table's:
 - **commits**: so many commits (or folds of them) wait for it, each a piece that every read has to fetch and merge;
 - **bytes**: its logs are large against its base, so merging is a large part of reading it. As a base grows by what is
   folded into it, each row is rewritten a bounded number of times per doubling;
 - **cold**: a commit waits, be it in a fold, that lies far behind its lane's head. A file group that hardly ever gets
   rows would keep shared log files, and the entries that name them, for ever: in every reader's way, if they are not
   folded, and in the store. All file groups with logs are done then, because only a complete compaction lets the log's
-  beginning move for file groups that have no slice at all.
+  beginning move for file groups that have no slice at all;
+- **left behind**: it keeps a file that nearly all others have left (`storage.core.left_behind`).
 
 Age is counted in commits, not in time: no clock decides anything here (S22 ClockFree).
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.core import cut
+from storage.core.left_behind import left_behind
 from storage.core.names import LaneName
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.timeline import FileGroup
@@ -35,7 +37,7 @@ class Due:
         commits: Commits whose rows wait.
         log_bytes: Stored bytes of those rows.
         base_bytes: Stored bytes of its base and shadow.
-        reason: ``commits``, ``bytes`` or ``cold``.
+        reason: ``commits``, ``bytes``, ``cold`` or ``left behind``.
     """
 
     commits: int
@@ -65,7 +67,7 @@ def plan_due(
     waiting = {s.group: _waiting(s, files) for s in slices if len(s.rows)}
     used = [files[i] for i in {i for file_slice in slices for i in file_slice.file.tolist()}]
     cold = any(heads[lane] - seq >= cold_after for file in used for lane, seq in file.reach.items())
-    due = {}
+    reasons: dict[FileGroup, str] = {}
     for file_slice in slices:
         if file_slice.group not in waiting:
             continue
@@ -78,8 +80,13 @@ def plan_due(
             reason = "cold"
         else:
             continue
-        due[file_slice.group] = Due(commits, file_slice.log_bytes, file_slice.base_bytes, reason)
-    return due
+        reasons[file_slice.group] = reason
+    reasons |= dict.fromkeys(left_behind(slices, reasons.keys(), heads), "left behind")
+    return {
+        own.group: Due(len(waiting.get(own.group, ())), own.log_bytes, own.base_bytes, reasons[own.group])
+        for own in slices
+        if own.group in reasons
+    }
 
 
 def _waiting(file_slice: FileSlice, files: Sequence[LiveFile]) -> set[tuple[LaneName, int]]:

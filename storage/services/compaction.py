@@ -21,6 +21,7 @@ from storage.commit_log import new_id
 from storage.core import cut, names
 from storage.core.cut import Cut
 from storage.core.entries import Abort, Base, FileRef, Part, SliceFile
+from storage.core.left_behind import left_behind
 from storage.core.modes.aggregate import overflows
 from storage.core.names import Path
 from storage.core.schema import TableSchema
@@ -254,12 +255,12 @@ class _Statistics:
 def run_compaction(
     timeline: Timeline, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
 ) -> CompactionResult:
-    """Compact the file groups of a snapshot that have logs, and publish each as it is done (in parts).
+    """Compact the file groups of a snapshot that have logs or are left behind, and publish them as they are done.
 
     Args:
         timeline: The table's.
         snapshot: A head snapshot.
-        only: Which file groups to do, of those that have logs.
+        only: Which file groups to do, of those.
         execute: Where the work is done.
 
     Raises:
@@ -268,11 +269,13 @@ def run_compaction(
     """
     started = time.monotonic()
     todo = [file_slice for file_slice in snapshot.slices if len(file_slice.rows)]
-    chosen = [file_slice for file_slice in todo if only(file_slice)]
-    if not chosen:
+    dirty = [file_slice for file_slice in todo if only(file_slice)]
+    left = left_behind(snapshot.slices, {file_slice.group for file_slice in dirty}, snapshot.cut.lanes)
+    behind = [file_slice for file_slice in snapshot.slices if file_slice.group in left and only(file_slice)]
+    if not dirty and not behind:
         return CompactionResult((), {}, 0, 0, 0, {}, time.monotonic() - started)
-    plan_id, plan = publish_plan(timeline, snapshot.cut, len(chosen))
-    run = _Run(timeline, plan_id, snapshot.cut.lanes, complete=len(chosen) == len(todo))
+    plan_id, plan = publish_plan(timeline, snapshot.cut, len(dirty) + len(behind))
+    run = _Run(timeline, plan_id, snapshot.cut.lanes, complete=len(dirty) == len(todo))
     try:
         tasks = [
             CompactionTask(
@@ -285,7 +288,8 @@ def run_compaction(
                 rev=snapshot.schema_rev,
                 mergers=mergers.allowed(),
             )
-            for task in (read_task(own, snapshot.files) for own in cut_tasks(chosen))
+            # Not together: those that were left behind would be left again by those that get rows.
+            for task in (read_task(own, snapshot.files) for own in [*cut_tasks(dirty), *cut_tasks(behind)])
         ]
         for number, (task, made) in enumerate(zip(tasks, execute(tasks), strict=True), start=1):
             run.add(task.slices, made, last=number == len(tasks))

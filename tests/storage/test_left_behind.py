@@ -1,0 +1,133 @@
+"""What a file that small file groups shared keeps when nearly all of them have left it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Table
+from storage.core.compaction_plan import plan_due
+from storage.core.entries import Part
+from storage.core.home import homes
+from storage.core.left_behind import LEFT_BEHIND, left_behind
+from storage.core.names import Path
+from storage.core.timeline import FileGroup
+from storage.object_store import open_store
+from storage.pruning import key_table
+from storage.services import compaction
+from tests.storage.cleaning import NOW
+from tests.storage.damage import wrong
+from tests.storage.shop import SHOP, append, contents, new_uri, orders
+from tests.storage.world import World
+from tests.strategies import EVERY_GROUP, Compact, Story, stories
+
+KEYS = range(200)
+LAST = FileGroup("", 4, 15)
+
+
+@pytest.fixture
+def table() -> Table:
+    """16 file groups in one base file."""
+    table = Table.create(new_uri(), {**SHOP, "buckets": 16})
+    append(table, orders(*KEYS))
+    table.compact()
+    assert len({made.base.path for made in table.state().slices.values() if made.base}) == 1
+    return table
+
+
+def base_files(table: Table) -> set[str]:
+    return {name for name, _ in open_store(table.uri).list(Path("base"))}
+
+
+def rows_for(table: Table, groups: list[FileGroup], status: str, ts: int) -> None:
+    own = homes(table.schema, key_table(table.schema, list(KEYS)))
+    append(table, orders(*(int(key) for group in groups for key in own[group].tolist()), status=status, ts=ts))
+
+
+def test_who_is_left_behind_gets_a_slice_without_having_rows(table: Table) -> None:
+    """Else one file group that sleeps would keep the files of all it ever shared one with."""
+    old = base_files(table)
+    awake = sorted(table.state().slices)[:-1]
+    rows_for(table, awake, "paid", 2)
+    rows = contents(table)
+    result = table.compact()
+    assert set(result.done) == set(table.state().slices)
+    assert contents(table) == contents(Table.open(table.uri)) == rows
+    table.clean(NOW)
+    assert base_files(table).isdisjoint(old)
+    assert wrong(table) == []
+    # It is by itself now, and stays so, however often the others get newer slices.
+    own = table.state().slices[LAST]
+    assert own.base_part is None
+    rows_for(table, awake, "sent", 3)
+    assert LAST not in table.compact().done
+    assert table.state().slices[LAST] == own
+
+
+def test_a_file_that_is_still_used_enough_is_left_alone(table: Table) -> None:
+    awake = sorted(table.state().slices)[:8]
+    rows_for(table, awake, "paid", 2)
+    assert set(table.compact().done) == set(awake)
+
+
+def test_only_means_those_left_behind_too(table: Table) -> None:
+    awake = sorted(table.state().slices)[:-1]
+    rows_for(table, awake, "paid", 2)
+    assert LAST not in table.compact(lambda own: own.group != LAST).done
+    assert table.compact(lambda own: own.group == LAST).done == (LAST,)
+    assert table.compact().done == ()
+
+
+def test_a_service_finds_it_due(table: Table) -> None:
+    rows_for(table, sorted(table.state().slices)[:-1], "paid", 2)
+    table.compact(lambda own: own.group != LAST)
+    append(table, orders(10**6, status="far"))
+    snapshot = table.snapshot()
+    due = plan_due(snapshot.slices, snapshot.files, snapshot.cut.lanes, min_commits=5, max_log_ratio=100.0)
+    assert {group: why.reason for group, why in due.items()} == {LAST: "left behind"}
+
+
+def test_a_slice_that_goes_as_far_as_the_snapshot_gets_no_successor(table: Table) -> None:
+    """It would have the same cut: of two compactors at it, the second would not notice the first."""
+    rows_for(table, sorted(table.state().slices)[:-1], "paid", 2)
+    table.compact()
+    snapshot = table.snapshot()
+    # As if it had shared a file of which nearly nothing is its own.
+    (own,) = [own for own in snapshot.slices if own.group == LAST]
+    assert own.slice is not None
+    assert own.slice.base is not None
+    shared = own.slice.base.model_copy(update={"rows": 10**6})
+    part = Part(first=0, rows=own.slice.base.rows)
+    slices = [replace(own, slice=own.slice.model_copy(update={"base": shared, "base_part": part}))]
+    assert left_behind(slices, (), snapshot.cut.lanes) == frozenset()
+    further = {lane: seq + 1 for lane, seq in snapshot.cut.lanes.items()}
+    assert left_behind(slices, (), further) == {LAST}
+
+
+@pytest.mark.usefixtures("small_files")
+@given(stories(max_steps=10), st.lists(st.frozensets(st.integers(0, 7)), min_size=1, max_size=3))
+def test_no_file_is_kept_for_little(story: Story, partial: list[frozenset[int]]) -> None:
+    """After a compaction of all file groups, whatever was compacted before; and no answer changes."""
+    with pytest.MonkeyPatch.context() as patch, World(story.config) as world:
+        patch.setattr(compaction, "SHARED_BYTES", 2**20)
+        world.run(story.steps)
+        for chosen in partial:
+            world.compact(Compact(chosen))
+            for one in story.appends[:1]:
+                world.append(one)
+        world.compact(Compact(EVERY_GROUP))
+        world.check()
+        snapshot = world.table.snapshot()
+        taken: dict[Path, int] = {}
+        for made in world.table.state().slices.values():
+            for file, rows in ((made.base, made.base_rows), (made.shadow, made.shadow_rows)):
+                if file is not None:
+                    taken[file.path] = taken.get(file.path, 0) + rows
+        for made in world.table.state().slices.values():
+            newest = dict(made.cut) == {lane: seq for lane, seq in snapshot.cut.lanes.items() if seq}
+            for file in (made.base, made.shadow):
+                assert newest or file is None or taken[file.path] * LEFT_BEHIND >= file.rows
+        assert wrong(world.table) == []
