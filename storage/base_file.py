@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.core import names
-from storage.core.entries import FileRef, Part, SliceFile
 from storage.core.evolution import Adaptation
+from storage.core.file_refs import FileRef, Part, SliceFile
 from storage.core.keys import one_array
 from storage.core.names import Path
 from storage.core.predicate import ColumnRange, Known

@@ -16,21 +16,8 @@ from typing import Final, TypeVar
 
 from storage.clock import Clock
 from storage.core import entries, sidecars
-from storage.core.entries import (
-    Base,
-    Data,
-    Entry,
-    Fold,
-    FoldedGroup,
-    Intent,
-    LaneEntry,
-    LogFile,
-    LogIndex,
-    Restoration,
-    Sidecar,
-    SliceFile,
-    TableEntry,
-)
+from storage.core.entries import Base, Data, Entry, Fold, FoldedGroup, Intent, LaneEntry, Restoration, TableEntry
+from storage.core.file_refs import LogFile, LogIndex, Sidecar, SliceFile
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
 from storage.object_store import ObjectStore, answering, missing

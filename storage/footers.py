@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.core.entries import FileRef
+from storage.core.file_refs import FileRef
 from storage.object_store import ObjectStore
 
 MAX_BYTES: Final = 32 * 1024 * 1024  # decoded up to eight times as much

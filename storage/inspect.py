@@ -31,8 +31,8 @@ from storage.core.entries import (
     Release,
     Savepoint,
     Schema,
-    Sidecar,
 )
+from storage.core.file_refs import Sidecar
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar

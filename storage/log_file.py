@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names, sidecars
-from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar
 from storage.core.events import EventBatch
+from storage.core.file_refs import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar
 from storage.core.home import buckets, key_columns, partition_folders, sort_keys
 from storage.core.keys import Indices, Mask
 from storage.core.model import Group, Op

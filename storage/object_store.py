@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from storage.core.entries import FileRef
+from storage.core.file_refs import FileRef
 from storage.core.names import PROBES, Path
 from storage.errors import CorruptData, InvalidInput, MissingFile, StoreUnavailable
 

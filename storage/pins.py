@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from storage.clock import Clock
 from storage.commit_log import new_id
 from storage.core.cut import Cut
-from storage.core.entries import Seqs
+from storage.core.file_refs import Seqs
 from storage.core.names import PINS, Path, pin_path
 from storage.errors import InvalidInput, StoreUnavailable
 from storage.object_store import ObjectStore, answering

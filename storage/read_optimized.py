@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 from storage.base_file import read_row_groups
 from storage.core import cut as cuts
 from storage.core.cut import Cut
-from storage.core.entries import Data, FileRef, Part
+from storage.core.entries import Data
 from storage.core.evolution import reads_as_it_is
+from storage.core.file_refs import FileRef, Part
 from storage.core.names import LaneName, Path
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, whole_files

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.core import names
-from storage.core.entries import LogFile
+from storage.core.file_refs import LogFile
 from storage.core.keys import Indices
 from storage.core.model import Group
 from storage.core.names import Path

@@ -19,8 +19,8 @@ from storage import mergers
 from storage.base_file import read_base, read_shadow
 from storage.core import keys, names
 from storage.core.cut import Cut
-from storage.core.entries import FileRef
 from storage.core.evolution import reads_as_it_is
+from storage.core.file_refs import FileRef
 from storage.core.keys import KeyVector
 from storage.core.model import Group
 from storage.core.modes import MODES, mode_of

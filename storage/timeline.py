@@ -17,7 +17,8 @@ from storage.clock import Clock, Stamps, arrival
 from storage.commit_log import CommitLog, lane_entries, new_id, read_table_lane, table_entries
 from storage.core import cut
 from storage.core.cut import Cut
-from storage.core.entries import Data, Entry, LaneEntry, LogFile, TableEntry
+from storage.core.entries import Data, Entry, LaneEntry, TableEntry
+from storage.core.file_refs import LogFile
 from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.slices import LiveFile
 from storage.core.timeline import Lane, TableState, fold_table

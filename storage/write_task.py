@@ -12,8 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.entries import LogFile
 from storage.core.events import EventBatch, Problem, prepare, prepare_good
+from storage.core.file_refs import LogFile
 from storage.core.model import Stream
 from storage.core.names import LaneName
 from storage.core.schema import TableSchema

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.core.entries import SliceFile
+from storage.core.file_refs import SliceFile
 from storage.services.compaction import CompactionResult, CompactionTask
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.core.entries import FileRef
+from storage.core.file_refs import FileRef
 from storage.core.names import Path
 from storage.core.slices import FileSlice, whole_files
 from storage.read_optimized import base_slices

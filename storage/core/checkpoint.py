@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.core.cut import Cut
-from storage.core.entries import READER_FEATURES, Intent, LogFile, Promise, Seqs, SliceFile, Voids
+from storage.core.entries import READER_FEATURES, Intent, Promise, Voids
+from storage.core.file_refs import LogFile, Seqs, SliceFile
 from storage.core.lane_state import Committed, LaneState
 from storage.core.names import LaneName
 from storage.core.schema import TableSchema

@@ -3,7 +3,8 @@
 An entry is one immutable JSON object in one slot of one lane. Reading is strict: a damaged entry is `CorruptData`, an
 entry of a kind, field or feature that this version does not know is `UnsupportedFormat`; nothing is skipped. The
 checksum is the last member and covers every byte before it, so it is verified without re-serialising.
-Shapes: FORMAT.md, "Entries". What they mean to each other: PROTOCOL.md.
+What they say of files: `storage.core.file_refs`. What they mean to each other: PROTOCOL.md. Their
+shapes: FORMAT.md, "Entries".
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import hashlib
 import json
 from typing import Annotated, Any, Final, Literal, get_args
 
-import pydantic
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from storage.core.names import LaneName, Path
+from storage.core.file_refs import LogFile, Seqs, Sidecar, SliceFile, Strict
+from storage.core.names import LaneName
 from storage.errors import CorruptData, UnsupportedFormat
 
 READER_FEATURES: Final = frozenset({"merge-latest", "merge-latest_non_null", "merge-aggregate", "merge-custom"})
@@ -26,107 +27,11 @@ WRITER_FEATURES: Final = frozenset({"lanes"})
 _CHECKSUM_PREFIX: Final = b',"sha256":"'
 _CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
 
-Seqs = dict[LaneName, int]
-"""Per lane the last entry of its prefix; a lane that is not named has none."""
-
 Voids = dict[LaneName, list[tuple[int, int]]]
 """Per lane spans (after, up to) of entries that mean nothing, ascending."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class FileRef(_Model):
-    """One stored file.
-
-    ``crc32`` is that of all its bytes; ``tail_crc32`` that of the last ``tail_size``, the part that says where
-    everything else is, and which every reader verifies.
-    """
-
-    path: Path
-    size: int
-    crc32: int
-    tail_size: int
-    tail_crc32: int
-    rows: int
-
-
-class Pieces(_Model):
-    """Where the rows of every file group stand, ordered by (partition, bucket, block); parallel lists.
-
-    ``partition`` indexes `LogIndex.partitions`; ``start`` is the first row within the block.
-    """
-
-    partition: list[int]
-    bucket: list[int]
-    block: list[int]
-    start: list[int]
-    rows: list[int]
-    deletes: list[int]
-
-
-class Blocks(_Model):
-    """The record batches of a log file in file order; parallel lists.
-
-    ``key_min`` and ``key_max`` are of the sort column; ``ordering_min`` and ``ordering_max`` hold, per group id, the
-    least and largest first ordering value (null: none). Values are in JSON form (`storage.core.types.encode_scalar`).
-    """
-
-    offset: list[int]
-    length: list[int]
-    crc32: list[int]
-    rows: list[int]
-    key_min: list[Any]
-    key_max: list[Any]
-    ordering_min: dict[int, list[Any]]
-    ordering_max: dict[int, list[Any]]
-
-
-class LogIndex(_Model):
-    """What a reader must know to fetch only what it needs of a log file."""
-
-    partitions: list[str]
-    pieces: Pieces
-    blocks: Blocks
-
-
-class Sidecar(_Model):
-    """A part of an entry that is too large to stand in it."""
-
-    path: Path
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, path: Path, data: bytes) -> Sidecar:
-        return cls(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-class LogFile(_Model):
-    """One log file of a DATA entry.
-
-    Attributes:
-        file: Where it is.
-        form: ``event``: rows are events, with the commit's arrival; ``register``: rows are registers, one a key, with
-            the hidden state columns of slices (a fold of many event files).
-        groups: Ids of the groups it carries.
-        columns: Names of its columns, in file order.
-        deletes: How many of its rows are deletes.
-        bits: Bucket bits of the layout its index speaks of.
-        index: In place, or in a sidecar.
-    """
-
-    file: FileRef
-    form: Literal["event", "register"]
-    groups: list[int]
-    columns: list[str]
-    deletes: int
-    bits: int
-    index: LogIndex | Sidecar
-
-
-class Promise(_Model):
+class Promise(Strict):
     """What a lane says of one group's events to come: none has a first ordering value below ``value`` (JSON form).
 
     ``late`` counts the lane's live events so far that were below a promise made before them.
@@ -136,78 +41,7 @@ class Promise(_Model):
     late: int
 
 
-class Part(_Model):
-    """The rows of one file group in a file that holds several: ``rows`` of them from row ``first`` on."""
-
-    first: int = Field(ge=0)
-    rows: int = Field(ge=1)
-
-
-class SliceFile(_Model):
-    """One slice of a file group: everything of its logs up to ``cut``, merged.
-
-    Attributes:
-        partition: Folder of the partition, "" for none.
-        bits: Bucket bits.
-        bucket: Bucket number.
-        rev: Schema revision whose columns and types its files have.
-        parent: Cut of the slice this one was made from; empty for the first.
-        cut: Per lane the last entry that is in it.
-        groups: Ids of the groups it covers.
-        base: File of the visible rows; None if there are none.
-        shadow: File of the rows without a visible group, or hidden; None if there are none.
-        ordering_max: Per group id the largest first ordering value in base and shadow, in JSON form.
-        overflows: Per column id in how many rows an aggregate does not fit its column and shows NULL; none: not listed.
-        base_part, shadow_part: Which rows of the file are this file group's; None: all of them.
-    """
-
-    partition: str
-    bits: int
-    bucket: int
-    rev: int
-    parent: Seqs
-    cut: Seqs
-    groups: list[int]
-    base: FileRef | None
-    shadow: FileRef | None
-    ordering_max: dict[int, Any]
-    overflows: dict[int, int]
-    base_part: Part | None = None
-    shadow_part: Part | None = None
-
-    @property
-    def base_rows(self) -> int:
-        return _own_rows(self.base, self.base_part)
-
-    @property
-    def shadow_rows(self) -> int:
-        return _own_rows(self.shadow, self.shadow_part)
-
-    @property
-    def base_bytes(self) -> int:
-        """Stored bytes of its visible rows: of a file that others share in proportion to the rows."""
-        return _own_bytes(self.base, self.base_part)
-
-    @property
-    def shadow_bytes(self) -> int:
-        return _own_bytes(self.shadow, self.shadow_part)
-
-    @pydantic.model_serializer(mode="wrap")
-    def _without_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A slice with files of its own stays readable by whoever does not know of parts.
-        values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
-
-
-def _own_rows(file: FileRef | None, part: Part | None) -> int:
-    return 0 if file is None else file.rows if part is None else part.rows
-
-
-def _own_bytes(file: FileRef | None, part: Part | None) -> int:
-    return 0 if file is None else file.size if part is None else file.size * part.rows // file.rows
-
-
-class Header(_Model):
+class Header(Strict):
     """What every entry has.
 
     Attributes:
@@ -296,7 +130,7 @@ class Base(Header):
     parts: bool = False
 
 
-class FoldedGroup(_Model):
+class FoldedGroup(Strict):
     """The part of a file group's logs that a fold file holds: entries after ``start`` up to the fold's ``to``.
 
     Attributes:
@@ -342,7 +176,7 @@ class Release(Header):
     name: str
 
 
-class Restoration(_Model):
+class Restoration(Strict):
     """What a restore makes of the table; all that is needed to finish it.
 
     Attributes:
@@ -422,7 +256,7 @@ class Data(Header):
     rows_ignored: int
     source: dict[str, Any]
     files: list[LogFile]
-    watermarks: dict[int, Promise] = {}
+    watermarks: dict[int, Promise] = Field(default_factory=dict)
 
 
 class Noop(Header):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from storage.core import cut
-from storage.core.entries import FileRef, SliceFile
+from storage.core.file_refs import FileRef, SliceFile
 from storage.core.names import Path
 from storage.core.slices import FileSlice
 from storage.core.timeline import FileGroup

@@ -17,7 +17,8 @@ from typing import Final
 
 from storage.core import cut
 from storage.core.cut import Span
-from storage.core.entries import Base, Done, Fold, LaneAdd, LogFile, Sidecar, SliceFile, TableEntry
+from storage.core.entries import Base, Done, Fold, LaneAdd, TableEntry
+from storage.core.file_refs import LogFile, Sidecar, SliceFile
 from storage.core.names import LaneName, Path, Place
 from storage.core.timeline import TableState
 

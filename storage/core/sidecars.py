@@ -13,7 +13,8 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from storage.core.entries import FoldedGroup, LogIndex, SliceFile
+from storage.core.entries import FoldedGroup
+from storage.core.file_refs import LogIndex, SliceFile
 
 _SLICES: Final = TypeAdapter(list[SliceFile])
 _FOLDED: Final = TypeAdapter(list[FoldedGroup])

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.core import cut
-from storage.core.entries import LogFile, LogIndex, SliceFile
+from storage.core.file_refs import LogFile, LogIndex, SliceFile
 from storage.core.names import LaneName, Path
 from storage.core.timeline import FileGroup, TableState
 

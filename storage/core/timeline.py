@@ -25,15 +25,13 @@ from storage.core.entries import (
     Fold,
     Intent,
     LaneAdd,
-    LogFile,
     Plan,
     Release,
     Savepoint,
     Schema,
-    Sidecar,
-    SliceFile,
     TableEntry,
 )
+from storage.core.file_refs import LogFile, Sidecar, SliceFile
 from storage.core.names import LaneName
 from storage.core.schema import TableSchema
 from storage.errors import CorruptData, UnsupportedFormat

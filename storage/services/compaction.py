@@ -20,7 +20,8 @@ from storage.base_file import LastRowGroup, SliceFileWriter, read_base, read_sha
 from storage.commit_log import new_id
 from storage.core import cut, names
 from storage.core.cut import Cut
-from storage.core.entries import Abort, Base, FileRef, Part, SliceFile
+from storage.core.entries import Abort, Base
+from storage.core.file_refs import FileRef, Part, SliceFile
 from storage.core.left_behind import left_behind
 from storage.core.modes.aggregate import overflows
 from storage.core.names import Path

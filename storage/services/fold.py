@@ -22,7 +22,8 @@ from typing import Final
 from storage import mergers
 from storage.commit_log import new_id
 from storage.core import names
-from storage.core.entries import Abort, Fold, LogFile
+from storage.core.entries import Abort, Fold
+from storage.core.file_refs import LogFile
 from storage.core.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
 from storage.core.timeline import FileGroup, TableState
 from storage.errors import CommitUnknown, TableError

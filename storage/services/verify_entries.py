@@ -26,10 +26,9 @@ from storage.core.entries import (
     Plan,
     Savepoint,
     Schema,
-    Sidecar,
-    SliceFile,
     TableEntry,
 )
+from storage.core.file_refs import Sidecar, SliceFile
 from storage.core.names import (
     TABLE_LANE,
     LaneName,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.core import keys, names
-from storage.core.entries import FileRef, Part, SliceFile
+from storage.core.file_refs import FileRef, Part, SliceFile
 from storage.core.home import buckets, folders, sort_keys
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import FIELD_ID, Group, Op

@@ -12,7 +12,8 @@ from typing import Final
 
 from storage.core import cut
 from storage.core.cut import Span, is_void
-from storage.core.entries import Base, Done, FileRef, Fold, LaneAdd, LogFile, Sidecar, SliceFile
+from storage.core.entries import Base, Done, Fold, LaneAdd
+from storage.core.file_refs import FileRef, LogFile, Sidecar, SliceFile
 from storage.core.names import Kind, LaneName, Path, parse_path
 from storage.core.timeline import TableState
 from storage.object_store import ObjectStore

@@ -17,7 +17,8 @@ import pyarrow as pa
 from storage.clock import LANE_BITS
 from storage.core.checkpoint import decode_lane
 from storage.core.cut import Seqs, Span, is_void, lowest
-from storage.core.entries import Claim, Data, Entry, LaneEntry, LogIndex, Promise, Sidecar
+from storage.core.entries import Claim, Data, Entry, LaneEntry, Promise
+from storage.core.file_refs import LogIndex, Sidecar
 from storage.core.lane_state import LaneState
 from storage.core.names import Kind, LaneName, Path, parse_path, slot_path
 from storage.core.timeline import FileGroup, Lane, TableState

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
-from storage.core.entries import LogFile, LogIndex, Sidecar
+from storage.core.file_refs import LogFile, LogIndex, Sidecar
 from storage.core.home import buckets, folders
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import Group, Op

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from storage import Table, base_file
 from storage.core import keys, names
-from storage.core.entries import FileRef, Part, SliceFile
+from storage.core.file_refs import FileRef, Part, SliceFile
 from storage.core.model import FIELD_ID
 from storage.core.types import encode_scalar
 from storage.object_store import open_store

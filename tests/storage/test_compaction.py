@@ -8,7 +8,8 @@ import pytest
 
 from storage import Table, commit_log
 from storage.commit_log import CommitLog, read_table_lane
-from storage.core.entries import Abort, Base, Plan, Sidecar
+from storage.core.entries import Abort, Base, Plan
+from storage.core.file_refs import Sidecar
 from storage.core.names import Path
 from storage.errors import CommitUnknown, CorruptData, NotFound
 from storage.object_store import open_store

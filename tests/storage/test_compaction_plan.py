@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from storage.core.compaction_plan import COLD_FACTOR, Due, plan_due
-from storage.core.entries import Blocks, FileRef, LogFile, LogIndex, Pieces, SliceFile
+from storage.core.file_refs import Blocks, FileRef, LogFile, LogIndex, Pieces, SliceFile
 from storage.core.names import TABLE_LANE, LaneName, Path
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.timeline import FileGroup

@@ -9,7 +9,7 @@ import pytest
 
 from storage import Table, commit_log, log_file
 from storage.core import fold_plan
-from storage.core.entries import Sidecar
+from storage.core.file_refs import Sidecar
 from storage.core.fold_plan import MAX_CHAIN
 from storage.core.names import Path
 from storage.object_store import open_store

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage import Table
 from storage.core.compaction_plan import plan_due
-from storage.core.entries import Part
+from storage.core.file_refs import Part
 from storage.core.home import homes
 from storage.core.left_behind import LEFT_BEHIND, left_behind
 from storage.core.names import Path

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from storage import Table, log_file
 from storage.core import keys, names
-from storage.core.entries import LogFile, LogIndex
+from storage.core.file_refs import LogFile, LogIndex
 from storage.core.home import partition_text
 from storage.core.model import FIELD_ID
 from storage.core.schema import TableSchema

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table, base_file, commit_log
-from storage.core.entries import SliceFile
+from storage.core.file_refs import SliceFile
 from storage.core.home import homes
 from storage.core.names import TABLE_LANE, Path
 from storage.core.slices import whole_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage.core import sidecars
-from storage.core.entries import SliceFile
+from storage.core.file_refs import SliceFile
 
 
 def slice_of(bucket: int) -> SliceFile:
