@@ -38,9 +38,9 @@ from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.core.watermarks import Watermark, Watermarks, to_ticks
 from storage.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
-from storage.object_store import open_store
 from storage.pins import unexpired
 from storage.snapshot import Snapshot
+from storage.stores import open_store
 from storage.timeline import Timeline
 
 MAX_LANE_ENTRIES: Final = 1_000  # read of a lane to add up its rows; beyond that the sum is marked as a part

@@ -5,7 +5,7 @@ overwrites, whole and ranged reads, writes of uniquely named files, listing, del
 its bytes survive a crash of the machine (S7). An answer that is neither yes nor no is an exception; only `publish`
 (`storage.commit_log`) may interpret one. Which stores there are, and what was tested: STORES.md.
 
-    object_store.py   the protocol, its errors, `open_store`, `check_capability`
+    object_store.py   the protocol, its errors, `check_capability`          stores.py   `open_store`
     local_store.py    folders          memory_store.py   this process          remote_store.py   S3, GCS, Azure
 """
 
@@ -15,10 +15,8 @@ import contextlib
 import errno
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path as LocalPath
-from typing import Any, BinaryIO, Final, Protocol
-from urllib.parse import unquote, urlsplit
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final, Protocol
 
 import pyarrow as pa
 
@@ -106,30 +104,6 @@ class ObjectStore(Protocol):
     def delete_many(self, paths: Sequence[Path]) -> None:
         """Remove objects; those that are gone already do not matter. After a failure some may be left."""
         ...
-
-
-def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
-    """The store of a table: a path or ``file://`` URI for a local folder, or the URL of an object store.
-
-    Raises:
-        InvalidInput: The URI names no store that is known, or its package is not installed.
-    """
-    if not uri:
-        raise InvalidInput("the table's location is empty", hint="give a path or a URL such as s3://bucket/table")
-    # What a store is made of is loaded for the store that is asked for: cloud SDKs take long to import.
-    parts = urlsplit(uri)
-    if parts.scheme in {"", "file"} or len(parts.scheme) == 1:  # one letter is a Windows drive
-        from storage.local_store import LocalStore
-
-        path = unquote(parts.path) if parts.scheme == "file" else uri
-        return LocalStore(str(LocalPath(path).expanduser().absolute()))
-    if parts.scheme == "memory":
-        from storage.memory_store import MemoryStore
-
-        return MemoryStore(uri.rstrip("/"))
-    from storage.remote_store import RemoteStore
-
-    return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
 
 
 def check_capability(store: ObjectStore) -> None:

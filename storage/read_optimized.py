@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Never
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -33,8 +32,8 @@ from storage.core.evolution import reads_as_it_is
 from storage.core.file_refs import FileRef, Part
 from storage.core.names import LaneName, Path
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, whole_files
-from storage.core.timeline import FileGroup, TableState
+from storage.core.slices import FileSlice, base_slices, whole_files
+from storage.core.timeline import FileGroup
 from storage.errors import InvalidInput
 from storage.expiry import reading
 from storage.object_store import ObjectStore, verify_tail
@@ -87,16 +86,6 @@ class Staleness:
     size_bytes: int
     file_groups: int
     never_compacted: int
-
-
-def base_slices(state: TableState) -> list[FileSlice]:
-    """The slices of a state that have a base, as if nothing had been committed after them; in order of file group."""
-    none = np.empty(0, np.int64)
-    return [
-        FileSlice(group, file, file=none, block=none, start=none, rows=none, deletes=0, log_bytes=0)
-        for group, file in sorted(state.slices.items())
-        if file.base is not None
-    ]
 
 
 class ReadOptimized:

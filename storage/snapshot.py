@@ -16,14 +16,14 @@ from storage.core.completeness import check_complete
 from storage.core.cut import Cut
 from storage.core.home import homes, key_columns
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, LiveFile, plan_slices, whole_files
+from storage.core.slices import FileSlice, LiveFile, base_slices, plan_slices, whole_files
 from storage.core.timeline import TableState
 from storage.core.watermarks import Value, Watermarks
 from storage.expiry import reading
 from storage.pins import DEFAULT_PIN, pin, unpin
 from storage.projection import make_projection
 from storage.pruning import KeyRows, Keys, key_table, keys_in, matching
-from storage.read_optimized import ReadOptimized, base_slices
+from storage.read_optimized import ReadOptimized
 from storage.scan import Scan, make_tasks
 from storage.timeline import Timeline, check_promised
 from storage.watermarks import read_watermarks

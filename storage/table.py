@@ -34,7 +34,7 @@ from storage.core.slices import FileSlice
 from storage.core.timeline import TableState
 from storage.core.watermarks import Lateness, Value, Watermarks
 from storage.errors import Conflict, InvalidInput
-from storage.object_store import check_capability, open_store
+from storage.object_store import check_capability
 from storage.pruning import KeyRows
 from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
 from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
@@ -50,6 +50,7 @@ from storage.services.savepoints import (
 )
 from storage.services.verify import run_verify
 from storage.snapshot import Snapshot
+from storage.stores import open_store
 from storage.table_schema import EvolvingTable
 from storage.timeline import Timeline, check_writable
 from storage.writer import Writer

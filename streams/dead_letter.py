@@ -27,7 +27,8 @@ from urllib.parse import urlsplit
 
 from storage.core.names import Path
 from storage.errors import InvalidInput, StoreUnavailable
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
+from storage.stores import open_store
 
 SOURCE: Final = "__weft_source"
 """Hidden column of a frame (`streams.decode`): a struct of ``topic``, ``partition`` and ``offset`` of the message that

@@ -33,7 +33,7 @@ from storage.core.entries import Data
 from storage.core.lane_state import LaneState
 from storage.core.names import LaneName, lane_name
 from storage.errors import Conflict, GapError, InvalidInput
-from storage.object_store import open_store
+from storage.stores import open_store
 from storage.timeline import Timeline
 from streams.checkpoint import Checkpoint, read_checkpoint, sibling_folders
 from streams.kafka.options import ANY_PARTITION, EARLIEST

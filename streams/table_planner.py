@@ -29,8 +29,7 @@ from pyspark.sql.types import StructType
 from storage import Snapshot, Table
 from storage.core.file_refs import FileRef
 from storage.core.names import Path
-from storage.core.slices import FileSlice, whole_files
-from storage.read_optimized import base_slices
+from storage.core.slices import FileSlice, base_slices, whole_files
 from storage.scan import Scan, make_tasks
 from streams.filters import translate
 from streams.read_options import ReadOptions

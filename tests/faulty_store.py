@@ -16,7 +16,8 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Clock, Stamps
 from storage.core.names import Path
-from storage.object_store import ObjectStore, Ranges, answering, open_store
+from storage.object_store import ObjectStore, Ranges, answering
+from storage.stores import open_store
 from storage.timeline import Timeline
 
 FOREVER = 1_000_000

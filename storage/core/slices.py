@@ -87,6 +87,16 @@ class FileSlice:
         return int(self.rows.sum()) + stored
 
 
+def base_slices(state: TableState) -> list[FileSlice]:
+    """The slices of a state that have a base, as if nothing had been committed after them; in order of file group."""
+    none = np.empty(0, np.int64)
+    return [
+        FileSlice(group, file, file=none, block=none, start=none, rows=none, deletes=0, log_bytes=0)
+        for group, file in sorted(state.slices.items())
+        if file.base is not None
+    ]
+
+
 def whole_files(slices: Iterable[FileSlice]) -> frozenset[Path]:
     """Base files all rows of which belong to these slices, none of which has logs.
 

@@ -15,7 +15,7 @@ from storage.commit_log import CommitLog
 from storage.core.entries import Claim, Data
 from storage.core.names import lane_name
 from storage.errors import StoreUnavailable
-from storage.object_store import open_store
+from storage.stores import open_store
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.workload import Topic
 

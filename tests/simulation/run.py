@@ -19,7 +19,7 @@ from storage.clock import Stamps
 from storage.core.cut import PREFIX, parse_cut
 from storage.core.names import TABLE_LANE, slot_path
 from storage.errors import CorruptData, NotFound, SnapshotExpired
-from storage.object_store import open_store
+from storage.stores import open_store
 from storage.table import Table
 from storage.timeline import Timeline
 from tests.simulation.actors import Compactor, Job, Reader

@@ -12,7 +12,7 @@ from storage.commit_log import CommitLog, read_table_lane
 from storage.core.cut import is_void
 from storage.core.entries import Base, Claim, CleanDone, Data, Done, Fold
 from storage.core.names import lane_name
-from storage.object_store import open_store
+from storage.stores import open_store
 
 
 @dataclass(frozen=True, slots=True)

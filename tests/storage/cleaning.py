@@ -10,9 +10,10 @@ from storage import Table, memory_store
 from storage.commit_log import CommitLog
 from storage.core.entries import Entry
 from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
 from storage.services.compaction import CompactionTask
 from storage.snapshot import Snapshot
+from storage.stores import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.shop import append, new_uri, orders
 

@@ -13,7 +13,7 @@ from storage.core.entries import TableEntry
 from storage.core.keys import buckets
 from storage.core.names import Path
 from storage.core.timeline import FileGroup
-from storage.object_store import open_store
+from storage.stores import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.shop import append
 

@@ -15,7 +15,7 @@ from storage import Table
 from storage.core.events import prepare_good
 from storage.core.names import Path
 from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from storage.object_store import open_store
+from storage.stores import open_store
 from storage.writer import Writer
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, statuses
 

@@ -16,7 +16,7 @@ from storage.core import keys, names
 from storage.core.file_refs import FileRef, Part, SliceFile
 from storage.core.model import FIELD_ID
 from storage.core.types import encode_scalar
-from storage.object_store import open_store
+from storage.stores import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories

@@ -17,7 +17,8 @@ from storage.core.cut import Span, is_void
 from storage.core.lane_state import LaneState
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
 from storage.core.timeline import TableState, fold_table
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
+from storage.stores import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.history import STEPS, History
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments

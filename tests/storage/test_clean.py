@@ -15,9 +15,9 @@ from storage.commit_log import new_id
 from storage.core.entries import Abort
 from storage.core.names import Path, pin_path
 from storage.errors import CorruptData, InvalidInput, MissingFile, SnapshotExpired, StoreUnavailable
-from storage.object_store import open_store
 from storage.services.clean import run_clean
 from storage.services.savepoints import release_savepoint
+from storage.stores import open_store
 from storage.timeline import Timeline
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import ALL, HOUR_MS, NOW, compacted, entries, killed, moment, stored, twice_and_clean, used

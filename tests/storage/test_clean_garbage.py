@@ -27,7 +27,8 @@ from storage.core.names import (
     table_index_path,
 )
 from storage.errors import CorruptData, Fenced, SnapshotExpired, StoreUnavailable
-from storage.object_store import check_capability, open_store
+from storage.object_store import check_capability
+from storage.stores import open_store
 from storage.write_task import write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import (

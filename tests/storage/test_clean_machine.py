@@ -21,8 +21,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from storage import Table, checkpoint, commit_log, log_file
 from storage.core.names import Kind, Path, parse_path
 from storage.errors import Conflict, Fenced, GapError, NotFound, SnapshotExpired
-from storage.object_store import open_store
 from storage.snapshot import Snapshot
+from storage.stores import open_store
 from storage.write_task import WriteTicket, Written, write_rows
 from storage.writer import Writer
 from tests.faulty_store import FakeClock, other_process

@@ -13,7 +13,8 @@ from storage.commit_log import PUBLISH_DEADLINE_MS, CommitLog
 from storage.core.entries import Claim, decode_entry, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
+from storage.stores import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore
 from tests.storage.shop import new_uri
 

@@ -12,8 +12,8 @@ from storage.core.entries import Abort, Base, Plan
 from storage.core.file_refs import Sidecar
 from storage.core.names import Path
 from storage.errors import CommitUnknown, CorruptData, NotFound
-from storage.object_store import open_store
 from storage.services import compaction
+from storage.stores import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 

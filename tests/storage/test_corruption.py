@@ -12,7 +12,8 @@ import pytest
 from storage import Table, log_file
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
 from storage.errors import CorruptData, NotFound, TableError, UnsupportedFormat
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
+from storage.stores import open_store
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 
 

@@ -15,8 +15,8 @@ from storage.core.model import FIELD_ID
 from storage.core.names import TABLE_LANE
 from storage.core.types import parse_type
 from storage.errors import Conflict, InvalidInput, NotFound
-from storage.object_store import open_store
 from storage.services.evolution import SchemaChange
+from storage.stores import open_store
 from storage.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments

@@ -12,7 +12,7 @@ from storage.core import fold_plan
 from storage.core.file_refs import Sidecar
 from storage.core.fold_plan import MAX_CHAIN
 from storage.core.names import Path
-from storage.object_store import open_store
+from storage.stores import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.counts import COUNTS, MANY, chain, count, during, entries, event_rows, fold_files, home, named_files
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses

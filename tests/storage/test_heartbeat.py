@@ -11,7 +11,8 @@ from storage.core.names import HEARTBEATS, Kind, LaneName, Path, heartbeat_path,
 from storage.errors import Fenced, StoreUnavailable
 from storage.heartbeat import EVERY_MS, SILENT_AFTER_MS, newest_heartbeats
 from storage.inspect import Inspection, LaneReport
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
+from storage.stores import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import ALL, NOW, killed, stored
 from tests.storage.shop import SHOP, append, contents, new_uri, orders

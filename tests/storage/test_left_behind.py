@@ -15,9 +15,9 @@ from storage.core.home import homes
 from storage.core.left_behind import LEFT_BEHIND, left_behind
 from storage.core.names import Path
 from storage.core.timeline import FileGroup
-from storage.object_store import open_store
 from storage.pruning import key_table
 from storage.services import compaction
+from storage.stores import open_store
 from tests.storage.cleaning import NOW
 from tests.storage.damage import wrong
 from tests.storage.shop import SHOP, append, contents, new_uri, orders

@@ -18,7 +18,7 @@ from storage.core.model import FIELD_ID
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.log_file import read_blocks
-from storage.object_store import open_store
+from storage.stores import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders
 from tests.storage.world import World
 from tests.strategies import Story, stories

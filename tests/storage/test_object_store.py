@@ -8,7 +8,8 @@ import pytest
 
 from storage.core.names import Path
 from storage.errors import StoreUnavailable
-from storage.object_store import ObjectStore, check_capability, open_store
+from storage.object_store import ObjectStore, check_capability
+from storage.stores import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.shop import new_uri
 

@@ -20,7 +20,7 @@ from storage.commit_log import CommitLog, new_id
 from storage.core.entries import Claim, decode_entry
 from storage.core.names import LaneName, slot_path
 from storage.errors import Fenced
-from storage.object_store import open_store
+from storage.stores import open_store
 from tests.faulty_store import other_process
 from tests.storage.shop import SHOP, contents, new_uri, orders, payments, statuses
 

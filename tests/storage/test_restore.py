@@ -11,8 +11,8 @@ from storage.barrier import complete_barrier, fence_lane
 from storage.core.entries import Claim, Done, Intent
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
-from storage.object_store import open_store
 from storage.services.compaction import run_compaction
+from storage.stores import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 

@@ -18,9 +18,9 @@ from storage.core.home import homes
 from storage.core.names import TABLE_LANE, Path
 from storage.core.slices import whole_files
 from storage.core.timeline import FileGroup
-from storage.object_store import open_store
 from storage.pruning import key_table
 from storage.services import compaction
+from storage.stores import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import NOW, killed_late
 from tests.storage.damage import Damage, wrong

@@ -14,8 +14,8 @@ from storage import Table, checkpoint, commit_log, log_file, verify_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, slot_path
 from storage.errors import Conflict, CorruptData, NotFound
 from storage.inspect import Inspection
-from storage.object_store import open_store
 from storage.services.findings import MAX_ALIKE, Severity
+from storage.stores import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.damage import Damage, append_table, lane, shop, verified, wrong
 from tests.storage.shop import SHOP, append, new_uri, orders, payments

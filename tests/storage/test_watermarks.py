@@ -16,7 +16,7 @@ from storage.core.names import LaneName, slot_path
 from storage.core.watermarks import Watermark
 from storage.errors import Fenced, InvalidInput, NotFound
 from storage.inspect import Inspection
-from storage.object_store import open_store
+from storage.stores import open_store
 from storage.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock
 from tests.storage.shop import SHOP, append, new_uri, orders, payments, statuses

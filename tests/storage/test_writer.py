@@ -13,7 +13,7 @@ from storage.commit_log import CommitLog, lane_entries
 from storage.core.entries import Claim, Data, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, NotFound, SplitBrain
-from storage.object_store import open_store
+from storage.stores import open_store
 from storage.write_task import write_rows
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, new_uri, orders, payments, statuses

@@ -14,8 +14,9 @@ from storage.commit_log import CommitLog
 from storage.core.entries import Claim, decode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreUnavailable
-from storage.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability, open_store
+from storage.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
 from storage.remote_store import RemoteStore
+from storage.stores import open_store
 from tests.faulty_store import FOREVER, FakeClock
 from tests.storage.shop import SHOP, orders, statuses
 from tests.stores.moto_server import (

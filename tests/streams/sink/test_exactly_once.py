@@ -26,7 +26,7 @@ from storage.core.entries import Claim, Data
 from storage.core.names import LaneName
 from storage.errors import Conflict
 from storage.heartbeat import EVERY_MS, newest_heartbeats
-from storage.object_store import open_store
+from storage.stores import open_store
 from storage.table import _timeline
 from streams.sink import CommitReport, _Attend, write_batch, write_stream
 from tests.faulty_store import FakeClock
