@@ -27,7 +27,7 @@ from storage.core.schema import TableSchema
 from storage.encoding import choose_encodings
 from storage.errors import CorruptData
 from storage.footers import FOOTERS, Footer
-from storage.object_store import ObjectStore, verify_tail
+from storage.object_store import ObjectStore, tail_range, verify_tail
 
 ROW_GROUP_ROWS: Final = 64 * 1024  # the unit of memory of a stitch, of pruning by statistics, and of a look-up by key
 # Of files that file groups share: whoever wants one of them decodes so many rows, and many costs as little as one large
@@ -218,7 +218,7 @@ def read_row_groups(
         yield known
         return
     try:
-        with store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)]) as source:
+        with store.open_input(file.path, file.size, [tail_range(file)]) as source:
             footer = FOOTERS.get(store, file, lambda: _read_footer(source, file))
             older = Adaptation.of(schema, rev, columns, footer.schema.names)
             # Of an older file only keys are what they were: other columns may show another default now.

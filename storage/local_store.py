@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from storage.core.names import Path
 from storage.errors import StoreUnavailable
-from storage.object_store import Ranges, answering, check_create_size, missing, wrong_size
+from storage.object_store import Ranges, Wanted, answering, check_create_size, missing, read_each, wrong_size
 
 _TEMPORARY: Final = ".tmp-"
 _TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{32}-(.+)", re.DOTALL)
@@ -124,6 +124,9 @@ class LocalStore:
                 raise wrong_size(path, found, size)
             # Not a memory map: its pages would count as this process's memory, and a file cut short would kill it.
             return pa.OSFile(full)
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        return read_each(self, wanted)
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         found = []

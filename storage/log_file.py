@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -28,13 +28,13 @@ from storage.core.names import LaneName, Path
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import CorruptData
-from storage.object_store import ObjectStore, damaged, verify_tail
+from storage.object_store import ObjectStore, check_tail, damaged
 
 BLOCK_MIN_BYTES: Final = 256 * 1024  # below this, the fixed cost of a record batch is felt
 BLOCK_MAX_BYTES: Final = 16 * 1024 * 1024  # above this, a reader of one small file group wastes too much
 INLINE_INDEX_BYTES: Final = 16 * 1024  # a commit of a thousand tasks is still one small object
 
-_MAGIC: Final = b"ARROW1\0\0"
+_MAGIC: Final = pa.py_buffer(b"ARROW1\0\0")
 _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
@@ -224,71 +224,63 @@ def _min_max(part: pa.RecordBatch, columns: Sequence[str]) -> tuple[Any, Any]:
     return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
 
 
-def read_blocks(
-    store: ObjectStore,
-    file: LogFile,
-    blocks: Blocks,
-    numbers: Sequence[int],
-    columns: Sequence[str],
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Whole blocks of a log file, wanted columns only; every block is verified against the index.
+class BlockDecoder:
+    """Verifies and decodes blocks of one log file, wanted columns only.
 
-    Args:
-        store: The table's store.
-        file: The file as its entry describes it.
-        blocks: From the file's index.
-        numbers: Which blocks, ascending.
-        columns: Names among ``file.columns``.
-
-    Yields:
-        Block number and its rows.
-
-    Raises:
-        CorruptData: The file is missing, truncated, damaged or does not decode.
+    To Arrow a block is a stream with one batch, behind the schema of the verified tail.
     """
-    reference = file.file
-    ranges = [(blocks.offset[number], blocks.length[number]) for number in numbers]
-    ranges.append((reference.size - reference.tail_size, reference.tail_size))
-    options = pa.ipc.IpcReadOptions(included_fields=[file.columns.index(name) for name in columns], use_threads=False)
-    try:
-        with store.open_input(reference.path, reference.size, ranges) as source:
-            schema = _schema_message(source, file)
-            for number in numbers:
-                yield number, _decode(_read_block(source, reference.path, blocks, number, schema), options)
-    except (pa.ArrowException, OSError) as error:
-        # A store that does not answer is StoreUnavailable, and passes.
-        raise CorruptData(
-            f"log file {reference.path} does not decode: {error}", hint="restore it from a copy"
-        ) from error
 
+    def __init__(self, file: LogFile, blocks: Blocks, columns: Collection[str], tail: pa.Buffer) -> None:
+        """Take what every block of the file needs.
 
-def _schema_message(source: pa.NativeFile, file: LogFile) -> bytes:
-    """The schema of a file, from its verified tail, as a stream of Arrow begins with it."""
-    with pa.ipc.open_file(verify_tail(source, file.file)) as footer:
-        schema = footer.schema
-    if schema.names != file.columns:
-        raise pa.ArrowInvalid(f"its columns are {', '.join(schema.names)}")
-    return schema.serialize().to_pybytes()
+        Args:
+            file: The file as its entry describes it.
+            blocks: From the file's index.
+            columns: Names among ``file.columns`` are decoded, others left out.
+            tail: What stands in the file's `tail_range`.
 
+        Raises:
+            CorruptData: The tail is damaged, or not that of such a file.
+        """
+        self._file, self._blocks = file, blocks
+        included = [position for position, name in enumerate(file.columns) if name in columns]
+        self._options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+        check_tail(tail, file.file)
+        with self._decoding(), pa.ipc.open_file(tail) as footer:
+            schema = footer.schema
+            if schema.names != file.columns:
+                raise pa.ArrowInvalid(f"its columns are {', '.join(schema.names)}")
+            self._schema = schema.serialize()
 
-def _read_block(source: pa.NativeFile, path: Path, blocks: Blocks, number: int, schema: bytes) -> pa.Buffer:
-    """A verified block behind ``schema``: a stream of one batch. It is read once, and decoded where it lies."""
-    length = blocks.length[number]
-    stream = pa.allocate_buffer(len(schema) + length)
-    view = memoryview(stream).cast("B")
-    block = view[len(schema) :]
-    source.seek(blocks.offset[number])
-    if source.readinto(block) != length or zlib.crc32(block) != blocks.crc32[number]:
-        raise damaged(path, f"block {number}")
-    if bytes(block[: len(_MAGIC)]) == _MAGIC:  # the first one: it has what a file begins with, the schema too
-        return stream.slice(len(schema) + len(_MAGIC))
-    view[: len(schema)] = schema
-    return stream
+    def decode(self, number: int, block: pa.Buffer) -> pa.RecordBatch:
+        """Rows of a block.
 
+        Raises:
+            CorruptData: It is damaged, or does not decode.
+        """
+        if zlib.crc32(block) != self._blocks.crc32[number]:
+            raise damaged(self._file.file.path, f"block {number}")
+        with self._decoding(), pa.ipc.open_stream(self._stream(block), options=self._options) as reader:
+            try:
+                return reader.read_next_batch()
+            except StopIteration:
+                raise pa.ArrowInvalid(f"block {number} holds no batch") from None
 
-def _decode(stream: pa.Buffer, options: pa.ipc.IpcReadOptions) -> pa.RecordBatch:
-    with pa.ipc.open_stream(stream, options=options) as reader:
+    def _stream(self, block: pa.Buffer) -> pa.Buffer:
+        if block.slice(0, _MAGIC.size).equals(_MAGIC):  # the first one: it has what a file begins with, the schema too
+            return block.slice(_MAGIC.size)
+        # Copied, for Arrow decodes chosen columns only of what stands in one piece; decompressing costs far more.
+        stream = pa.allocate_buffer(self._schema.size + block.size)
+        view = np.frombuffer(stream, np.uint8)
+        view[: self._schema.size] = np.frombuffer(self._schema, np.uint8)
+        view[self._schema.size :] = np.frombuffer(block, np.uint8)
+        return stream
+
+    @contextlib.contextmanager
+    def _decoding(self) -> Iterator[None]:
         try:
-            return reader.read_next_batch()
-        except StopIteration:
-            raise pa.ArrowInvalid("a block holds no batch") from None
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptData(
+                f"log file {self._file.file.path} does not decode: {error}", hint="restore it from a copy"
+            ) from error

@@ -26,7 +26,7 @@ from storage.core.run_keys import RunKeys
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice, LiveFile
 from storage.core.stitch import LogState
-from storage.log_file import read_blocks
+from storage.log_blocks import BlockId, LogBlocks
 from storage.object_store import ObjectStore
 
 TOGETHER_ROWS: Final = 64 * 1024
@@ -34,9 +34,6 @@ TOGETHER_ROWS: Final = 64 * 1024
 a row group of a base."""
 
 Piece = TypeVar("Piece", LogPiece, RegisterPiece)
-
-_Block = tuple[int, int]
-"""Position of a file in the list, and block number."""
 
 
 class LogReader:
@@ -62,8 +59,8 @@ class LogReader:
         """
         self._schema, self._files = schema, files
         self._columns = {file_slice.group: names for file_slice, names in zip(slices, columns, strict=True)}
-        self._blocks: dict[_Block, pa.RecordBatch] = {}
-        self._uses: dict[_Block, int] = {}
+        self._blocks: dict[BlockId, pa.RecordBatch] = {}
+        self._uses: dict[BlockId, int] = {}
         self._kinds: list[_Kind] = []
         self._kind_of: dict[int, _Kind] = {}
         self._as_stored: set[int] = set()
@@ -76,9 +73,7 @@ class LogReader:
         blocks: dict[int, list[int]] = {}
         for number, place in self._uses:
             blocks.setdefault(number, []).append(place)
-        self._readers = {
-            number: _blocks(store, files[number], blocks[number], wanted[number]) for number in sorted(blocks)
-        }
+        self._stored = LogBlocks(store, files, blocks, wanted)
 
     def collapse(
         self,
@@ -91,6 +86,7 @@ class LogReader:
 
         Of several file groups as one their keys are those of a run (`storage.core.run_keys`).
         """
+        self._stored.expect(_blocks_of(file_slice))
         folded = self._registers(file_slice, wanted)
         events = list(self._events(file_slice, wanted))
         pieces: list[LogPiece | RegisterPiece] = [*(piece for own in folded for piece in own), *events]
@@ -171,10 +167,9 @@ class LogReader:
                 place = None if file_slice.place is None else file_slice.place[end - count : end]
                 yield block[0], self._block(block).slice(start, count), place
 
-    def _block(self, block: _Block) -> pa.RecordBatch:
-        while block not in self._blocks:
-            number, batch = next(self._readers[block[0]])
-            self._blocks[block[0], number] = self._adapted(block[0], batch)
+    def _block(self, block: BlockId) -> pa.RecordBatch:
+        if block not in self._blocks:
+            self._blocks[block] = self._adapted(block[0], self._stored.take(block))
         self._uses[block] -= 1
         return self._blocks[block] if self._uses[block] else self._blocks.pop(block)
 
@@ -234,12 +229,5 @@ def _of_run(run_keys: RunKeys, piece: Piece) -> Piece:
     return replace(piece, keys=run_keys.vector(piece.keys, piece.place))
 
 
-def _blocks_of(file_slice: FileSlice) -> list[_Block]:
+def _blocks_of(file_slice: FileSlice) -> list[BlockId]:
     return list(zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True))
-
-
-def _blocks(
-    store: ObjectStore, live: LiveFile, numbers: Sequence[int], wanted: Collection[str]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    columns = [name for name in live.file.columns if name in wanted]
-    return read_blocks(store, live.file, live.index.blocks, sorted(numbers), columns)

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 
 from storage.core.names import Path
-from storage.object_store import Ranges, check_create_size, missing, wrong_size
+from storage.object_store import Ranges, Wanted, check_create_size, missing, read_each, wrong_size
 
 _folders: Final[dict[str, dict[Path, bytes]]] = {}
 _lock: Final = threading.Lock()
@@ -66,6 +66,9 @@ class MemoryStore:
         if len(data) != size:
             raise wrong_size(path, len(data), size)
         return pa.BufferReader(data)
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        return read_each(self, wanted)
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         return []

@@ -38,6 +38,9 @@ _HINTS: Final = {
 Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
 
+Wanted = tuple[Path, int, Ranges]
+"""An object, its size, and what to read of it."""
+
 
 class ObjectStore(Protocol):
     """A table's folder. Instances can be pickled, and opened again in another process.
@@ -83,6 +86,14 @@ class ObjectStore(Protocol):
 
         Raises:
             CorruptData: It is missing, or shorter; raised here or by the read that would go beyond its end.
+        """
+        ...
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        """What stands in ranges of objects, per object; in parallel where an answer takes a round trip, up to a bound.
+
+        Raises:
+            CorruptData: One is missing, or shorter.
         """
         ...
 
@@ -173,16 +184,41 @@ def check_create_size(path: Path, data: bytes) -> None:
         )
 
 
-def verify_tail(source: pa.NativeFile, file: FileRef) -> bytes:
-    """The part of a file that says where everything else is.
+def read_each(store: ObjectStore, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+    """`ObjectStore.read_ranges`, one object after the other: no more than one is open."""
+    return [_read(store, *own) for own in wanted]
+
+
+def _read(store: ObjectStore, path: Path, size: int, ranges: Ranges) -> list[bytes]:
+    with answering(path), store.open_input(path, size, ranges) as source:
+        parts = []
+        for offset, length in ranges:
+            source.seek(offset)
+            parts.append(source.read_buffer(length))  # into memory of Arrow's, which is used again and again
+            if parts[-1].size != length:
+                raise wrong_size(path, source.size(), size)  # it has lost its end since it was opened
+    return parts
+
+
+def verify_tail(source: pa.NativeFile, file: FileRef) -> None:
+    """Check the part of an open file that says where everything else is; raises as `check_tail` does."""
+    offset, length = tail_range(file)
+    check_tail(source.read_at(length, offset), file)
+
+
+def check_tail(tail: pa.Buffer | bytes, file: FileRef) -> None:
+    """Check that part of a file.
 
     Raises:
         CorruptData: It is not what was written.
     """
-    tail: bytes = source.read_at(file.tail_size, file.size - file.tail_size)
     if zlib.crc32(tail) != file.tail_crc32:
         raise damaged(file.path, "the footer")
-    return tail
+
+
+def tail_range(file: FileRef) -> tuple[int, int]:
+    """Where that part is."""
+    return file.size - file.tail_size, file.tail_size
 
 
 def damaged(path: Path, part: str) -> CorruptData:

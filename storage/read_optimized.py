@@ -36,7 +36,7 @@ from storage.core.slices import FileSlice, base_slices, whole_files
 from storage.core.timeline import FileGroup
 from storage.errors import InvalidInput
 from storage.expiry import reading
-from storage.object_store import ObjectStore, verify_tail
+from storage.object_store import ObjectStore, tail_range, verify_tail
 from storage.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
         with reading(self._store, self._at):
             if own.parts is not None:
                 return self._excerpt(own)
-            source = self._store.open_input(file.path, file.size, [(file.size - file.tail_size, file.tail_size)])
+            source = self._store.open_input(file.path, file.size, [tail_range(file)])
             # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
             verify_tail(source, file)
         return source

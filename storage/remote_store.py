@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from storage.core.names import Path
 from storage.errors import InvalidInput, StoreUnavailable, TableError
-from storage.object_store import Ranges, answering, check_create_size, missing, no_answer, wrong_size
+from storage.object_store import Ranges, Wanted, answering, check_create_size, missing, no_answer, wrong_size
 
 MAX_PARALLEL_REQUESTS: Final = 16  # of one call; many tasks of many processes do this at the same time
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
@@ -167,7 +167,28 @@ class RemoteStore:
         return [_whole(answer) for answer in answers]
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        return pa.PythonFile(_Input(self._fs, self._full(path), path, size, ranges), mode="r")
+        (source,) = self._inputs([(path, size, ranges or ())])
+        return pa.PythonFile(source, mode="r")
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        found = zip(self._inputs(wanted), wanted, strict=True)
+        return [[pa.py_buffer(own.part(start, start + n)) for start, n in ranges] for own, (_, _, ranges) in found]
+
+    def _inputs(self, wanted: Sequence[Wanted]) -> list[_Input]:
+        """The objects, with what will be read of them at hand: all of it is asked for at once."""
+        inputs = [_Input(self._fs, self._full(path), path, size) for path, size, _ in wanted]
+        spans = [(own, *span) for own, (_, _, ranges) in zip(inputs, wanted, strict=True) for span in _merge(ranges)]
+        if spans:
+            answers = self._fs.cat_ranges(
+                [own.full_path for own, _, _ in spans],
+                [start for _, start, _ in spans],
+                [end for _, _, end in spans],
+                batch_size=MAX_PARALLEL_REQUESTS,
+                on_error="return",
+            )
+            for (own, start, end), answer in zip(spans, answers, strict=True):
+                own.keep(start, end, answer)
+        return inputs
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         return []  # uploads that were not completed are not files; STORES.md says how stores drop them
@@ -302,23 +323,27 @@ class _Output(io.RawIOBase):
 
 
 class _Input(io.RawIOBase):
-    """A remote object of known size: the announced ranges are fetched in one go, others as they are asked for."""
+    """A remote object of known size: what was kept of it is there, other parts are fetched as they are asked for."""
 
-    def __init__(self, fs: Any, full_path: str, path: Path, size: int, ranges: Ranges | None) -> None:
+    def __init__(self, fs: Any, full_path: str, path: Path, size: int) -> None:
         super().__init__()
-        self._fs, self._full_path, self._path, self._size = fs, full_path, path, size
+        self._fs, self.full_path, self._path, self._size = fs, full_path, path, size
         self._position = 0
         self._parts: list[tuple[int, bytes]] = []
-        spans = _merge(ranges or ())
-        if spans:
-            data = self._fs.cat_ranges(
-                [full_path] * len(spans),
-                [start for start, _ in spans],
-                [end for _, end in spans],
-                batch_size=MAX_PARALLEL_REQUESTS,
-                on_error="return",
-            )
-            self._parts = [(s, self._checked(part, s, e)) for (s, e), part in zip(spans, data, strict=True)]
+
+    def keep(self, start: int, end: int, answer: Any) -> None:
+        """Take what the store has answered for a range."""
+        self._parts.append((start, self._checked(answer, start, end)))
+
+    def part(self, start: int, end: int) -> bytes:
+        for offset, part in self._parts:
+            if offset <= start and end <= offset + len(part):
+                return part[start - offset : end - offset]
+        try:
+            answer = self._fs.cat_file(self.full_path, start=start, end=end)
+        except Exception as error:
+            raise self._failure(error) from error
+        return self._checked(answer, start, end)
 
     def _checked(self, answer: Any, start: int, end: int) -> bytes:
         if isinstance(answer, Exception):
@@ -344,7 +369,7 @@ class _Input(io.RawIOBase):
 
     def _found(self) -> int:
         with answering(self._path), _told():
-            return self._fs.info(self._full_path)["size"]
+            return self._fs.info(self.full_path)["size"]
 
     def readable(self) -> bool:
         return True
@@ -365,14 +390,7 @@ class _Input(io.RawIOBase):
         start, self._position = self._position, max(end, self._position)
         if end <= start:
             return b""
-        for offset, part in self._parts:
-            if offset <= start and end <= offset + len(part):
-                return part[start - offset : end - offset]
-        try:
-            answer = self._fs.cat_file(self._full_path, start=start, end=end)
-        except Exception as error:
-            raise self._failure(error) from error
-        return self._checked(answer, start, end)
+        return self.part(start, end)
 
 
 def _merge(ranges: Ranges) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Clock, Stamps
 from storage.core.names import Path
-from storage.object_store import ObjectStore, Ranges, answering
+from storage.object_store import ObjectStore, Ranges, Wanted, answering, read_each
 from storage.stores import open_store
 from storage.timeline import Timeline
 
@@ -73,6 +73,9 @@ class FaultyStore:
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         return self._call("open_input", path, lambda: self.inner.open_input(path, size, ranges))
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        return read_each(self, wanted)
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         return self.inner.leftovers()

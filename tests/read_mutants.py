@@ -8,6 +8,8 @@ PRUNING = "tests/storage/test_pruning.py"
 RUNS = "tests/storage/test_runs.py"
 RUN_KEYS = "tests/storage/core/test_run_keys.py"
 PREDICATE = "tests/storage/core/test_predicate.py"
+BLOCKS = "tests/storage/test_log_blocks.py"
+
 
 READ_MUTANTS = {
     "row groups are left out though logs touch them": Mutant(
@@ -72,5 +74,23 @@ READ_MUTANTS = {
     ),
     "a merger that fails names keys as they are in a run": Mutant(
         "scan.py", "            self._fail_alone(run, task, wanted)\n".strip(), "pass", (RUNS, "-k", "merger")
+    ),
+    "all that is expected is fetched at once": Mutant(
+        "log_blocks.py",
+        "if room < 0 and chosen:",
+        "if False:",
+        (BLOCKS,),
+    ),
+    "a file is fetched whole, however large it is": Mutant(
+        "log_blocks.py",
+        "if rest <= room:",
+        "if True:",
+        (BLOCKS,),
+    ),
+    "blocks are decoded as they are": Mutant(
+        "log_file.py",
+        "if zlib.crc32(block) != self._blocks.crc32[number]:",
+        "if False:",
+        ("tests/storage/test_corruption.py",),
     ),
 }

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
 from storage.core.names import Path
-from storage.object_store import Ranges, answering, missing, wrong_size
+from storage.object_store import Ranges, Wanted, answering, missing, read_each, wrong_size
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.scheduler import Process, Scheduler, Violation
 
 _LEAP_MS = 61_000
+
+Answer = TypeVar("Answer")
 
 
 class SimClock:
@@ -69,10 +71,7 @@ class SimStore:
         return self._call("get", path, lambda: self._disk.objects.get(path))
 
     def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
-        # They are under way at the same time, so they may arrive in any order.
-        order = self._faults.order(len(paths))
-        answers = {i: self.get(paths[i]) for i in order}
-        return [answers[i] for i in range(len(paths))]
+        return self._in_any_order(len(paths), lambda i: self.get(paths[i]))
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         with answering(path):
@@ -82,6 +81,14 @@ class SimStore:
         if len(data) != size:
             raise wrong_size(path, len(data), size)
         return pa.BufferReader(data)
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        return self._in_any_order(len(wanted), lambda i: read_each(self, [wanted[i]])[0])
+
+    def _in_any_order(self, count: int, ask: Callable[[int], Answer]) -> list[Answer]:
+        """Requests that are under way at the same time: they may arrive in any order."""
+        answers = {i: ask(i) for i in self._faults.order(count)}
+        return [answers[i] for i in range(count)]
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         with answering(folder):

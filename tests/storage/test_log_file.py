@@ -17,7 +17,6 @@ from storage.core.home import partition_text
 from storage.core.model import FIELD_ID
 from storage.core.schema import TableSchema
 from storage.core.types import encode_scalar
-from storage.log_file import read_blocks
 from storage.stores import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders
 from tests.storage.world import World
@@ -145,15 +144,3 @@ def test_small_groups_share_a_block_and_a_large_one_takes_several(monkeypatch: p
     assert len(index.blocks.rows) > 5
     assert index.pieces.block == list(range(len(index.blocks.rows)))
     assert one.snapshot().to_arrow(["id"]).sort_by("id").column("id").to_pylist() == list(range(1_000))
-
-
-@pytest.mark.usefixtures("small_files")
-def test_only_the_wanted_blocks_and_columns_are_read() -> None:
-    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
-    append(table, orders(*range(100)))
-    ((file, index),) = live_files(table)
-    blocks = index.blocks
-    found = dict(read_blocks(open_store(table.uri), file, blocks, [3, 7], ["ots", "id"]))
-    assert list(found) == [3, 7]
-    assert all(sorted(batch.schema.names) == ["id", "ots"] for batch in found.values())
-    assert [len(batch) for batch in found.values()] == [blocks.rows[3], blocks.rows[7]]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from storage import Table, base_file, pruning
 from storage.errors import InvalidInput, NotFound
-from storage.log_file import read_blocks
+from storage.log_blocks import LogBlocks
 from tests.storage.predicates import predicates
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import World, bag
@@ -39,25 +39,23 @@ class Reads:
 
     def __init__(self) -> None:
         self.row_groups = self.blocks = 0
-        self.files: Counter[str] = Counter()
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     found = Reads()
-    decode = base_file._decode
+    decode, plan = base_file._decode, LogBlocks.__init__
 
     def count_row_groups(parquet: pq.ParquetFile, footer: Any, together: Any, columns: Any) -> Any:
         found.row_groups += len(together)
         return decode(parquet, footer, together, columns)
 
-    def count_blocks(store: Any, file: Any, blocks: Any, numbers: Any, columns: Any) -> Any:
-        found.blocks += len(numbers)
-        found.files[file.file.path] += 1
-        return read_blocks(store, file, blocks, numbers, columns)
+    def count_blocks(self: LogBlocks, store: Any, files: Any, blocks: Any, columns: Any) -> None:
+        found.blocks += sum(map(len, blocks.values()))
+        plan(self, store, files, blocks, columns)
 
     monkeypatch.setattr(base_file, "_decode", count_row_groups)
-    monkeypatch.setattr("storage.log_reader.read_blocks", count_blocks)
+    monkeypatch.setattr(LogBlocks, "__init__", count_blocks)
     return found
 
 

@@ -152,6 +152,32 @@ def test_ranges_are_read_back_as_written(store: ObjectStore) -> None:
         assert source.read_at(7, 99_999) == data[99_999:100_006]
 
 
+def test_ranges_of_many_objects_are_read_at_once(store: ObjectStore) -> None:
+    contents = {Path(f"folder/{number}"): os.urandom(100_000 + number) for number in range(40)}
+    for path, data in contents.items():
+        store.put(path, data)
+    wanted = [(path, len(data), [(0, 5), (7, 90_000), (99_990, 10)]) for path, data in contents.items()]
+    wanted.append((Path("folder/0"), 100_000, [(99_999, 1)]))  # once more, and of another one nothing
+    wanted.append((Path("folder/1"), 100_001, []))
+    found = store.read_ranges(wanted)
+    for (path, _, ranges), parts in zip(wanted, found, strict=True):
+        assert [part.to_pybytes() for part in parts] == [
+            contents[path][offset : offset + length] for offset, length in ranges
+        ]
+    assert store.read_ranges([]) == []
+
+
+def test_of_many_objects_the_one_that_is_not_what_the_log_says_is_told(store: ObjectStore) -> None:
+    store.put(Path("there"), bytes(10))
+    store.put(Path("short"), bytes(9))
+    there = (Path("there"), 10, [(0, 10)])
+    for ranges in ([(0, 10)], [(9, 1)], [(0, 2), (8, 2)]):
+        with pytest.raises(CorruptData, match="lost is missing"):
+            store.read_ranges([there, (Path("lost"), 10, ranges)])
+        with pytest.raises(CorruptData, match="short has 9 bytes, but the log says 10"):
+            store.read_ranges([(Path("short"), 10, ranges), there])
+
+
 @pytest.mark.parametrize("ranges", [[(0, 10)], [(0, 4), (6, 4)], None])
 def test_a_missing_object_is_corrupt_data_when_the_log_refers_to_it(store: ObjectStore, ranges: Any) -> None:
     with pytest.raises(CorruptData, match=r"object\.json is missing"), store.open_input(NAME, 10, ranges) as file:
