@@ -9,6 +9,7 @@ of a part take turns; the first round is not counted.
 - *width*: 5 of 63 and 5 of 300 columns.
 - *groups*: the same data in 8 and in 1024 file groups; and what ``pyarrow`` takes for these columns of the same base
   files on as many threads, which merges nothing: the least that so many files cost.
+- *sql*: these two tables through a view in Spark, the same columns aggregated.
 - *commits*: ``rows`` updates of one group in 20 commits, in 200 and in 1, of half as many keys.
 - *keys*: bigint keys and strings of 16 characters.
 - *look-up*: one key by `Table.get`, all columns. *warm*: the same `Table`, another key each time; *cold*: the system
@@ -120,10 +121,14 @@ def width(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     return _reads(tables, shape.keys, rounds)
 
 
+def _few_and_many(folder: Path, shape: Shape) -> tuple[Path, Path]:
+    """The same data in few file groups and in many."""
+    return filled(folder / "plain", shape), filled(folder / "groups", replace(shape, buckets=MANY_GROUPS))
+
+
 def groups(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     del rows
-    many = filled(folder / "groups", replace(shape, buckets=MANY_GROUPS))
-    few = filled(folder / "plain", shape)
+    few, many = _few_and_many(folder, shape)
     taken = take_turns(
         {
             f"{shape.buckets} file groups": partial(read, few, shape.keys),
@@ -134,6 +139,26 @@ def groups(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
         rounds,
     )
     return [(name, seconds, 1.3 if name == f"{MANY_GROUPS} file groups" else None) for name, seconds in taken.items()]
+
+
+def sql(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
+    del rows
+    from streams.session import build_session
+    from streams.view import create_view
+
+    query = f"SELECT {', '.join(f'max({name})' for name in COLUMNS)}, count(*) FROM"
+    tables = dict(zip(("few", "many"), _few_and_many(folder, shape), strict=True))
+    spark = build_session("weft benchmark", {}, scratch=folder / "spark")
+    try:
+        for name, uri in tables.items():
+            create_view(spark, str(uri), name)
+        taken = take_turns({name: lambda n=name: spark.sql(f"{query} {n}").collect() for name in tables}, rounds)
+    finally:
+        spark.stop()
+    return [
+        (f"{shape.buckets} file groups", taken["few"], None),
+        (f"{MANY_GROUPS} file groups", taken["many"], 1.3),
+    ]
 
 
 def commits(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
@@ -234,6 +259,7 @@ def copy_bases(uri: Path, target: Path) -> None:
 PARTS = {
     "width": width,
     "groups": groups,
+    "sql": sql,
     "commits": commits,
     "keys": keys,
     "look-up": look_up,
