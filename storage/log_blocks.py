@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from storage.core.slices import LiveFile
-from storage.log_file import BlockDecoder
+from storage.log_file import BlockDecoder, block_lead
 from storage.object_store import ObjectStore, Wanted, tail_range
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -101,7 +101,7 @@ class LogBlocks:
         ranges = [(blocks.offset[block], blocks.length[block]) for block in own]
         if number not in self._decoders:
             ranges.append(tail_range(file))
-        return file.path, file.size, ranges
+        return Wanted(file.path, file.size, ranges, block_lead(file))
 
     def _length(self, number: int, block: int) -> int:
         return self._files[number].index.blocks.length[block]

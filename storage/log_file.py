@@ -224,10 +224,19 @@ def _min_max(part: pa.RecordBatch, columns: Sequence[str]) -> tuple[Any, Any]:
     return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
 
 
+_MESSAGE_BYTES: Final = 256  # of a schema's message, besides the schema: some 50
+
+
+def block_lead(file: FileRef) -> int:
+    """Bytes to leave free before a block, where its decoder puts the schema: the tail holds it, so it is no larger."""
+    return file.tail_size + _MESSAGE_BYTES
+
+
 class BlockDecoder:
     """Verifies and decodes blocks of one log file, wanted columns only.
 
-    To Arrow a block is a stream with one batch, behind the schema of the verified tail.
+    A block is decoded where it lies, behind the schema of the verified tail: as a stream of Arrow that has one batch.
+    All that is given to it was read with `block_lead` bytes before it.
     """
 
     def __init__(self, file: LogFile, blocks: Blocks, columns: Collection[str], tail: pa.Buffer) -> None:
@@ -245,6 +254,8 @@ class BlockDecoder:
         self._file, self._blocks = file, blocks
         included = [position for position, name in enumerate(file.columns) if name in columns]
         self._options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+        self._lead = block_lead(file.file)
+        tail = tail.slice(self._lead)
         check_tail(tail, file.file)
         with self._decoding(), pa.ipc.open_file(tail) as footer:
             schema = footer.schema
@@ -258,23 +269,22 @@ class BlockDecoder:
         Raises:
             CorruptData: It is damaged, or does not decode.
         """
-        if zlib.crc32(block) != self._blocks.crc32[number]:
+        stored = block.slice(self._lead)
+        if zlib.crc32(stored) != self._blocks.crc32[number]:
             raise damaged(self._file.file.path, f"block {number}")
-        with self._decoding(), pa.ipc.open_stream(self._stream(block), options=self._options) as reader:
+        # The first one has what a file begins with, the schema too.
+        first = stored.slice(0, _MAGIC.size).equals(_MAGIC)
+        stream = stored.slice(_MAGIC.size) if first else self._with_schema(block)
+        with self._decoding(), pa.ipc.open_stream(stream, options=self._options) as reader:
             try:
                 return reader.read_next_batch()
             except StopIteration:
                 raise pa.ArrowInvalid(f"block {number} holds no batch") from None
 
-    def _stream(self, block: pa.Buffer) -> pa.Buffer:
-        if block.slice(0, _MAGIC.size).equals(_MAGIC):  # the first one: it has what a file begins with, the schema too
-            return block.slice(_MAGIC.size)
-        # Copied, for Arrow decodes chosen columns only of what stands in one piece; decompressing costs far more.
-        stream = pa.allocate_buffer(self._schema.size + block.size)
-        view = np.frombuffer(stream, np.uint8)
-        view[: self._schema.size] = np.frombuffer(self._schema, np.uint8)
-        view[self._schema.size :] = np.frombuffer(block, np.uint8)
-        return stream
+    def _with_schema(self, block: pa.Buffer) -> pa.Buffer:
+        start = self._lead - self._schema.size
+        np.frombuffer(block, np.uint8)[start : self._lead] = np.frombuffer(self._schema, np.uint8)
+        return block.slice(start)
 
     @contextlib.contextmanager
     def _decoding(self) -> Iterator[None]:

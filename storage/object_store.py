@@ -16,7 +16,7 @@ import errno
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -38,8 +38,14 @@ _HINTS: Final = {
 Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
 
-Wanted = tuple[Path, int, Ranges]
-"""An object, its size, and what to read of it."""
+
+class Wanted(NamedTuple):
+    """What to read of an object of known size; before each range ``lead`` bytes are left free, for the reader's use."""
+
+    path: Path
+    size: int
+    ranges: Ranges
+    lead: int = 0
 
 
 class ObjectStore(Protocol):
@@ -90,7 +96,8 @@ class ObjectStore(Protocol):
         ...
 
     def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
-        """What stands in ranges of objects, per object; in parallel where an answer takes a round trip, up to a bound.
+        """What stands in ranges of objects, per object, each in memory that may be written; in parallel where an answer
+        takes a round trip, up to a bound.
 
         Raises:
             CorruptData: One is missing, or shorter.
@@ -186,17 +193,18 @@ def check_create_size(path: Path, data: bytes) -> None:
 
 def read_each(store: ObjectStore, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
     """`ObjectStore.read_ranges`, one object after the other: no more than one is open."""
-    return [_read(store, *own) for own in wanted]
+    return [_read(store, own) for own in wanted]
 
 
-def _read(store: ObjectStore, path: Path, size: int, ranges: Ranges) -> list[bytes]:
-    with answering(path), store.open_input(path, size, ranges) as source:
-        parts = []
-        for offset, length in ranges:
+def _read(store: ObjectStore, wanted: Wanted) -> list[pa.Buffer]:
+    parts = []
+    with answering(wanted.path), store.open_input(wanted.path, wanted.size, wanted.ranges) as source:
+        for offset, length in wanted.ranges:
+            part = pa.allocate_buffer(wanted.lead + length)
             source.seek(offset)
-            parts.append(source.read_buffer(length))  # into memory of Arrow's, which is used again and again
-            if parts[-1].size != length:
-                raise wrong_size(path, source.size(), size)  # it has lost its end since it was opened
+            if source.readinto(memoryview(part).cast("B")[wanted.lead :]) != length:
+                raise wrong_size(wanted.path, source.size(), wanted.size)  # it has lost its end since it was opened
+            parts.append(part)
     return parts
 
 

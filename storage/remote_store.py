@@ -167,17 +167,20 @@ class RemoteStore:
         return [_whole(answer) for answer in answers]
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        (source,) = self._inputs([(path, size, ranges or ())])
+        (source,) = self._inputs([Wanted(path, size, ranges or ())])
         return pa.PythonFile(source, mode="r")
 
     def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
         found = zip(self._inputs(wanted), wanted, strict=True)
-        return [[pa.py_buffer(own.part(start, start + n)) for start, n in ranges] for own, (_, _, ranges) in found]
+        return [
+            [pa.py_buffer(bytearray(asked.lead) + own.part(start, start + length)) for start, length in asked.ranges]
+            for own, asked in found
+        ]
 
     def _inputs(self, wanted: Sequence[Wanted]) -> list[_Input]:
         """The objects, with what will be read of them at hand: all of it is asked for at once."""
-        inputs = [_Input(self._fs, self._full(path), path, size) for path, size, _ in wanted]
-        spans = [(own, *span) for own, (_, _, ranges) in zip(inputs, wanted, strict=True) for span in _merge(ranges)]
+        inputs = [_Input(self._fs, self._full(asked.path), asked.path, asked.size) for asked in wanted]
+        spans = [(own, *span) for own, asked in zip(inputs, wanted, strict=True) for span in _merge(asked.ranges)]
         if spans:
             answers = self._fs.cat_ranges(
                 [own.full_path for own, _, _ in spans],

@@ -9,13 +9,13 @@ of a part take turns; the first round is not counted.
 - *width*: 5 of 63 and 5 of 300 columns.
 - *groups*: the same data in 8 and in 1024 file groups; and what ``pyarrow`` takes for these columns of the same base
   files on as many threads, which merges nothing: the least that so many files cost.
-- *sql*: these two tables through a view in Spark, the same columns aggregated.
 - *commits*: ``rows`` updates of one group in 20 commits, in 200 and in 1, of half as many keys.
 - *keys*: bigint keys and strings of 16 characters.
 - *look-up*: one key by `Table.get`, all columns. *warm*: the same `Table`, another key each time; *cold*: the system
   has forgotten the files, and the table is opened anew.
 - *compaction*: all file groups with their logs, against ``pyarrow`` reading and writing the same base files in the same
   encodings.
+- *sql*: 8 and 1024 file groups through a view in Spark, the same columns aggregated.
 """
 
 from __future__ import annotations
@@ -259,11 +259,11 @@ def copy_bases(uri: Path, target: Path) -> None:
 PARTS = {
     "width": width,
     "groups": groups,
-    "sql": sql,
     "commits": commits,
     "keys": keys,
     "look-up": look_up,
     "compaction": compaction,
+    "sql": sql,  # the last: Spark's JVM stays until the end
 }
 
 

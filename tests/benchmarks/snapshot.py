@@ -41,7 +41,7 @@ QUERY = (
     "round(sum(c1), 3) c1 FROM {table}"
 )
 STAGES = {
-    "log read": ("log_reader.py", "_pieces"),
+    "log read": ("log_blocks.py", "take"),
     "collapse": ("log_reader.py", "collapse"),
     "base read": ("base_file.py", "read_row_groups"),
     "apply": ("stitch.py", "run"),
@@ -102,6 +102,9 @@ def stages(table: Table) -> dict[str, float]:
         )
         for name, (file, function) in STAGES.items()
     }
+    unknown = [name for name, seconds in found.items() if not seconds]
+    if unknown:
+        raise SystemExit(f"the profile has no {unknown}: name their functions of today in STAGES")
     found["collapse"] -= found["log read"]
     found["apply"] -= found["base read"]
     return found

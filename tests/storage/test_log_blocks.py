@@ -30,7 +30,7 @@ class Asked(FaultyStore):
         self.at_once: list[dict[str, int]] = []
 
     def read_ranges(self, wanted: list[Wanted]) -> list[list[pa.Buffer]]:  # type: ignore[override]
-        self.at_once.append({path: sum(length for _, length in ranges) for path, _, ranges in wanted})
+        self.at_once.append({asked.path: sum(length for _, length in asked.ranges) for asked in wanted})
         return super().read_ranges(wanted)
 
 

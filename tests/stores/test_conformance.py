@@ -14,7 +14,7 @@ import pytest
 
 from storage.core.names import Path, encode_partition
 from storage.errors import CorruptData, InvalidInput
-from storage.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
+from storage.object_store import MAX_CREATE_BYTES, ObjectStore, Wanted, check_capability
 from tests.stores.places import BLOCK_BYTES, JOIN_SECONDS, SPAWN, Place, race, winners
 
 NAME = Path("folder/deeper/object.json")
@@ -156,26 +156,27 @@ def test_ranges_of_many_objects_are_read_at_once(store: ObjectStore) -> None:
     contents = {Path(f"folder/{number}"): os.urandom(100_000 + number) for number in range(40)}
     for path, data in contents.items():
         store.put(path, data)
-    wanted = [(path, len(data), [(0, 5), (7, 90_000), (99_990, 10)]) for path, data in contents.items()]
-    wanted.append((Path("folder/0"), 100_000, [(99_999, 1)]))  # once more, and of another one nothing
-    wanted.append((Path("folder/1"), 100_001, []))
+    ranges = [(0, 5), (7, 90_000), (99_990, 10)]
+    wanted = [Wanted(path, len(data), ranges, lead) for lead, (path, data) in enumerate(contents.items())]
+    wanted.append(Wanted(Path("folder/0"), 100_000, [(99_999, 1)]))  # once more, and of another one nothing
+    wanted.append(Wanted(Path("folder/1"), 100_001, []))
     found = store.read_ranges(wanted)
-    for (path, _, ranges), parts in zip(wanted, found, strict=True):
-        assert [part.to_pybytes() for part in parts] == [
-            contents[path][offset : offset + length] for offset, length in ranges
-        ]
+    for asked, parts in zip(wanted, found, strict=True):
+        assert all(part.is_mutable for part in parts)
+        expected = [contents[asked.path][offset : offset + length] for offset, length in asked.ranges]
+        assert [part.to_pybytes()[asked.lead :] for part in parts] == expected
     assert store.read_ranges([]) == []
 
 
 def test_of_many_objects_the_one_that_is_not_what_the_log_says_is_told(store: ObjectStore) -> None:
     store.put(Path("there"), bytes(10))
     store.put(Path("short"), bytes(9))
-    there = (Path("there"), 10, [(0, 10)])
+    there = Wanted(Path("there"), 10, [(0, 10)])
     for ranges in ([(0, 10)], [(9, 1)], [(0, 2), (8, 2)]):
         with pytest.raises(CorruptData, match="lost is missing"):
-            store.read_ranges([there, (Path("lost"), 10, ranges)])
+            store.read_ranges([there, Wanted(Path("lost"), 10, ranges)])
         with pytest.raises(CorruptData, match="short has 9 bytes, but the log says 10"):
-            store.read_ranges([(Path("short"), 10, ranges), there])
+            store.read_ranges([Wanted(Path("short"), 10, ranges), there])
 
 
 @pytest.mark.parametrize("ranges", [[(0, 10)], [(0, 4), (6, 4)], None])
