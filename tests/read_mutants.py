@@ -89,7 +89,7 @@ READ_MUTANTS = {
     ),
     "blocks are decoded as they are": Mutant(
         "log_file.py",
-        "if zlib.crc32(block) != self._blocks.crc32[number]:",
+        "if zlib.crc32(stored) != self._blocks.crc32[number]:",
         "if False:",
         ("tests/storage/test_corruption.py",),
     ),
