@@ -409,10 +409,8 @@ def read_base(
     Slices that follow each other in one file are read as one: their rows may come together, and know by ``names.PLACE``
     which of several slices they are of.
     """
-    own = ((made.rev, made.base, made.base_part) if made is not None else None for made in files)
-    for (rev, file), parts, places in _by_file(own):
-        known = places if len(files) > 1 else None
-        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts, last, known)
+    own = [(made.rev, made.base, made.base_part) if made is not None else None for made in files]
+    yield from _read_parts(store, schema, own, columns, chosen, last)
 
 
 def read_shadow(
@@ -423,19 +421,31 @@ def read_shadow(
     last: LastRowGroup | None = None,
 ) -> dict[str, pa.Array] | None:
     """All other rows of slices, as in `read_base`, at once; None where they have none."""
-    own = ((made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files)
-    found = [
-        rows
-        for (rev, file), parts, places in _by_file(own)
-        for rows in read_row_groups(
-            store, schema, rev, file, columns, parts=parts, last=last, places=places if len(files) > 1 else None
-        )
-    ]
+    own = [(made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files]
+    found = list(_read_parts(store, schema, own, columns, lambda _: True, last))
     return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
 
 
+_Stored = tuple[int, FileRef | None, Part | None]
+"""Base or shadow of a slice: schema revision, file, and which rows of it are the slice's; no file: no rows."""
+
+
+def _read_parts(
+    store: ObjectStore,
+    schema: TableSchema,
+    wanted: Sequence[_Stored | None],
+    columns: Sequence[str],
+    chosen: Callable[[Known], bool],
+    last: LastRowGroup | None,
+) -> Iterator[dict[str, pa.Array]]:
+    """Rows of one slice, or of several, which know then which of them they are of."""
+    for (rev, file), parts, places in _by_file(wanted):
+        known = places if len(wanted) > 1 else None
+        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts, last, known)
+
+
 def _by_file(
-    wanted: Iterable[tuple[int, FileRef | None, Part | None] | None],
+    wanted: Iterable[_Stored | None],
 ) -> Iterator[tuple[tuple[int, FileRef], list[Part] | None, list[int]]]:
     """Parts of one file that follow each other in it, together; and where each of them stands among what is wanted."""
     last: tuple[int, FileRef] | None = None

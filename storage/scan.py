@@ -27,7 +27,7 @@ from storage.core.modes import MODES, mode_of
 from storage.core.modes.base import take_rows
 from storage.core.names import Path
 from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, LiveFile, joined
+from storage.core.slices import FileSlice, LiveFile, joined, run_sums
 from storage.core.stitch import Columns, LogState, Stitch, Stitched, needed_columns
 from storage.errors import InvalidInput
 from storage.expiry import reading
@@ -36,9 +36,7 @@ from storage.object_store import ObjectStore
 from storage.projection import Projection
 from storage.pruning import Keys, RowGroups, narrowed
 
-RUN_BYTES: Final = (
-    16 * 1024 * 1024
-)  # stored bytes of logs and shadows that are stitched at once: they are held in memory
+RUN_BYTES: Final = 16 * 1024 * 1024  # stored, of logs and shadows that are stitched at once: they are held in memory
 RUN_ROWS: Final = 64 * 1024  # and their rows, as in a row group: values that repeat are large in memory alone
 # Bases are read batch by batch. But a delete in one file group has the state of all those of its run read.
 RUN_BASE_ROWS: Final = 4 * RUN_ROWS
@@ -263,11 +261,8 @@ def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
 
 def _log_rows(slices: Sequence[FileSlice]) -> list[int]:
     """Rows of the pieces of each file group."""
-    pieces = np.array([len(own.rows) for own in slices], np.int64)
-    total = np.concatenate([np.zeros(1, np.int64), *(own.rows for own in slices)]).cumsum()
-    ends = pieces.cumsum()
-    rows: list[int] = (total[ends] - total[ends - pieces]).tolist()
-    return rows
+    bounds = np.cumsum([0, *(len(own.rows) for own in slices)])
+    return run_sums(np.concatenate([np.empty(0, np.int64), *(own.rows for own in slices)]), bounds)
 
 
 def _share_of_run(own: FileSlice, log_rows: int) -> float:

@@ -54,10 +54,10 @@ READ_MUTANTS = {
     "log rows of a file are taken for one piece whatever lies between them": Mutant(
         "core/slices.py", " & (start[1:] == start[:-1] + rows[:-1])", "", (RUNS,)
     ),
-    "hidden rows of file groups that are read together are all taken for those of one": Mutant(
+    "rows of file groups that are read together are all taken for those of one": Mutant(
         "base_file.py",
-        "places=places if len(files) > 1 else None",
-        "places=[0] * len(places) if len(files) > 1 else None",
+        "known = places if len(wanted) > 1 else None",
+        "known = [0] * len(places) if len(wanted) > 1 else None",
         (RUNS,),
     ),
     "what a part has in other row groups is counted again": Mutant(

@@ -3,8 +3,8 @@
 An entry is one immutable JSON object in one slot of one lane. Reading is strict: a damaged entry is `CorruptData`, an
 entry of a kind, field or feature that this version does not know is `UnsupportedFormat`; nothing is skipped. The
 checksum is the last member and covers every byte before it, so it is verified without re-serialising.
-What they say of files: `storage.core.file_refs`. What they mean to each other: PROTOCOL.md. Their
-shapes: FORMAT.md, "Entries".
+What they say of files: `storage.core.file_refs`. Shapes: FORMAT.md, "Entries". What they mean to each other:
+PROTOCOL.md.
 """
 
 from __future__ import annotations

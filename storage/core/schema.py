@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +34,9 @@ _GROUP_FIELD_IDS: Final = 2_000_000
 _IDS_PER_GROUP: Final = 10_000
 _COLUMN_FIELD_IDS: Final = 1_000_000_000
 _IDS_PER_COLUMN: Final = 1_000
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,7 @@ class TableSchema:
         Raises:
             NotFound: The table has none; the hint names those it has.
         """
-        if name not in self.column_by_name:
-            raise NotFound(f"the table has no column {name!r}", hint=f"columns: {', '.join(self.column_by_name)}")
-        return self.column_by_name[name]
+        return _named(self.column_by_name, name, "column")
 
     def group(self, name: str) -> Group:
         """The group of that name.
@@ -115,9 +116,7 @@ class TableSchema:
         Raises:
             NotFound: The table has none; the hint names those it has.
         """
-        if name not in self.group_by_name:
-            raise NotFound(f"the table has no group {name!r}", hint=f"groups: {', '.join(self.group_by_name)}")
-        return self.group_by_name[name]
+        return _named(self.group_by_name, name, "group")
 
     def stream(self, name: str) -> Stream:
         """The stream of that name.
@@ -125,12 +124,7 @@ class TableSchema:
         Raises:
             NotFound: The table has none; the hint names those it has.
         """
-        for stream in self.streams:
-            if stream.name == name:
-                return stream
-        raise NotFound(
-            f"the table has no stream {name!r}", hint=f"streams: {', '.join(stream.name for stream in self.streams)}"
-        )
+        return _named({stream.name: stream for stream in self.streams}, name, "stream")
 
     def stream_columns(self, stream: Stream) -> tuple[str, ...]:
         """Key columns, then the columns of the stream's groups, in table order."""
@@ -227,3 +221,9 @@ class TableSchema:
 
 def _listed(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _named(known: Mapping[str, T], name: str, what: str) -> T:
+    if name not in known:
+        raise NotFound(f"the table has no {what} {name!r}", hint=f"{what}s: {', '.join(known)}")
+    return known[name]

@@ -131,7 +131,7 @@ def plan_slices(
     order = np.lexsort((pieces["start"], pieces["block"], pieces["file"], pieces["group"]))
     pieces = {name: values[order] for name, values in pieces.items()}
     bounds = np.searchsorted(pieces["group"], np.arange(len(groups) + 1))
-    deletes, log_bytes = (_sums(pieces[name], bounds) for name in ("deletes", "bytes"))
+    deletes, log_bytes = (run_sums(pieces[name], bounds) for name in ("deletes", "bytes"))
     ends = bounds.tolist()
     result = []
     for number, group in enumerate(groups):
@@ -154,8 +154,8 @@ def plan_slices(
     return result
 
 
-def _sums(values: Ints, bounds: Ints) -> list[int]:
-    """The sum of every run of values."""
+def run_sums(values: Ints, bounds: Ints) -> list[int]:
+    """The sum of every run of values, which begin and end at the bounds; a run may be empty."""
     total = np.concatenate([[0], np.cumsum(values)])
     sums: list[int] = (total[bounds[1:]] - total[bounds[:-1]]).tolist()
     return sums
@@ -206,10 +206,12 @@ def _pieces(
     partitions = {own.partition for own in compacted}.union(*(live.index.partitions for live in files))
     names = sorted(partitions)
     place = {name: number << _PARTITION_AT for number, name in enumerate(names)}
-    known = [place[own.partition] | own.bits << _BITS_AT | own.bucket for own in compacted]
-    wanted = None
-    if only is not None:
-        wanted = [place[own.partition] | own.bits << _BITS_AT | own.bucket for own in only if own.partition in place]
+
+    def number_of(own: FileGroup) -> int:
+        return place[own.partition] | own.bits << _BITS_AT | own.bucket
+
+    known = [number_of(own) for own in compacted]
+    wanted = None if only is None else [number_of(own) for own in only if own.partition in place]
     columns: dict[str, list[Ints]] = {
         name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
     }
