@@ -1,7 +1,7 @@
 """weft on Spark: the only package that imports pyspark.
 
     create_view, snapshot, register     read a table (`streams.view`, `streams.source`)
-    write_stream, write_batch           append to a table (`streams.sink`)
+    write_stream, write_batch           append to a table (`streams.sink`, `streams.batch`)
     resume_point                        where a query goes on after a restore (`streams.resume`)
     compact                             fold logs on a cluster (`streams.compaction`)
 
@@ -14,9 +14,10 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from streams.batch import write_batch
     from streams.compaction import compact
     from streams.resume import resume_point
-    from streams.sink import write_batch, write_stream
+    from streams.sink import write_stream
     from streams.source import register
     from streams.view import create_view, snapshot
 
@@ -28,7 +29,7 @@ _HOMES: Final = {
     "register": "streams.source",
     "resume_point": "streams.resume",
     "snapshot": "streams.view",
-    "write_batch": "streams.sink",
+    "write_batch": "streams.batch",
     "write_stream": "streams.sink",
 }
 

@@ -27,7 +27,6 @@ import contextlib
 import datetime as dt
 import pickle
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -137,7 +136,7 @@ def write_stream(
         GapError: The checkpoint is ahead of the table, which was restored or undone. Nothing was claimed.
         LaneMoved: Somebody has committed since ``resume`` was taken. Nothing was written.
     """
-    _check_frame(df, streaming=True)
+    check_frame(df, streaming=True)
     if not isinstance(checkpoint, str) or not checkpoint:
         raise InvalidInput("checkpoint is missing", hint="give a folder that outlives the query, one for each query")
     if resume is not None and (resume.checkpoint, resume.lane) != (checkpoint, lane or stream):
@@ -145,9 +144,9 @@ def write_stream(
             f"the point to resume at is for checkpoint {resume.checkpoint!r} and lane {resume.lane!r}",
             hint="pass its checkpoint and its lane",
         )
-    within = None if lateness is None else _lateness(lateness)
+    within = checked_lateness(lateness)
     table = Table.open(uri, storage_options=storage_options)
-    _check_columns(df, table, stream)
+    check_columns(df, table, stream)
     spark = df.sparkSession
     if query_name is not None and any(query.name == query_name for query in spark.streams.active):
         raise InvalidInput(f"a query named {query_name!r} is running", hint="stop it first, or choose another name")
@@ -168,49 +167,6 @@ def write_stream(
         end = stack.pop_all()
     _attend(spark, query, writer, end)
     return query
-
-
-def write_batch(
-    df: DataFrame,
-    uri: str,
-    stream: str,
-    *,
-    lane: str | None = None,
-    lateness: str | int | dt.timedelta | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    dead_letter: str | None = None,
-) -> Commit:
-    """Append a frame that is not a stream, as one commit: a backfill or a correction beside live writers.
-
-    Args:
-        df: As for `write_stream`.
-        uri: The table.
-        stream: A stream of its configuration.
-        lane: Commit log of this writer, ``<stream>-backfill`` by default; never that of a live query, which it would
-            fence. Two of them at once need two lanes.
-        lateness: As for `write_stream`, from one batch of the lane to the next: what is in this batch is never late
-            among itself. The stream's watermark does not go beyond that of this lane until the lane is closed.
-        storage_options: For the table's store.
-        dead_letter: Folder for messages that cannot be stored. Without it the first is an error.
-
-    Raises:
-        InvalidInput, NotFound, StoreUnavailable, Conflict: As for `write_stream`; nothing was written.
-        InvalidInput: Also if a row cannot be stored. The table is unchanged.
-        Fenced: Another writer has claimed the lane.
-    """
-    _check_frame(df, streaming=False)
-    within = None if lateness is None else _lateness(lateness)
-    table = Table.open(uri, storage_options=storage_options)
-    _check_columns(df, table, stream)
-    folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
-    with table.writer(stream, lane or f"{stream}-backfill", lateness=within) as writer:
-        letters = None
-        if folder is not None:
-            letters = DeadLetters(folder, f"batch-{uuid.uuid4().hex}", 0, stream, writer.lane)
-        ticket = writer.begin()
-        assert isinstance(ticket, WriteTicket), "only a batch with a number can be there already"
-        reports = _run_tasks(df, ticket, letters)
-        return writer.commit(ticket, [report.written for report in reports])
 
 
 class _Sink:
@@ -253,7 +209,7 @@ class _Sink:
         if self._folder is not None:
             letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
         _hand_over_large_batches(spark)
-        reports = _run_tasks(df, begun, letters)
+        reports = run_tasks(df, begun, letters)
         if letters is not None and self._fresh:
             # Only the first batch of a run can have been begun before.
             letters.discard_others({report.task for report in reports if report.letters})
@@ -263,7 +219,7 @@ class _Sink:
         return commit, sum(report.letters for report in reports)
 
 
-def _run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:
+def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:
     """Write a frame's rows; reports in the order of the partitions.
 
     Raises:
@@ -348,14 +304,26 @@ def _stream_writer(
         ) from None
 
 
-def _lateness(given: str | int | dt.timedelta) -> int | dt.timedelta:
+def checked_lateness(given: str | int | dt.timedelta | None) -> int | dt.timedelta | None:
+    """A lateness as users give it; None stays None.
+
+    Raises:
+        InvalidInput: It is neither a duration nor an integer.
+    """
+    if given is None:
+        return None
     try:
         return parse_lateness(given)
     except ValueError as error:
         raise InvalidInput(f"lateness: {error}", hint="leave it out where nobody waits for this stream") from None
 
 
-def _check_frame(df: DataFrame, *, streaming: bool) -> None:
+def check_frame(df: DataFrame, *, streaming: bool) -> None:
+    """Refuse what cannot be written from this process, and the other kind of frame.
+
+    Raises:
+        InvalidInput: The frame belongs to a Spark Connect session, or is (not) a stream.
+    """
     if not isinstance(df, ClassicDataFrame):
         raise InvalidInput(
             "the frame belongs to a Spark Connect session",
@@ -368,8 +336,13 @@ def _check_frame(df: DataFrame, *, streaming: bool) -> None:
         )
 
 
-def _check_columns(df: DataFrame, table: Table, stream: str) -> None:
-    """Put an empty batch of the frame's columns to the test that every batch has to pass."""
+def check_columns(df: DataFrame, table: Table, stream: str) -> None:
+    """Put an empty batch of the frame's columns to the test that every batch has to pass.
+
+    Raises:
+        InvalidInput: A column is missing, unknown, or of a type that the table's column does not take.
+        NotFound: The table has no such stream.
+    """
     schema = table.schema
     declared = schema.stream(stream)
     fields = []

@@ -28,7 +28,8 @@ from storage.errors import Conflict
 from storage.heartbeat import EVERY_MS, newest_heartbeats
 from storage.stores import open_store
 from storage.table import _timeline
-from streams.sink import CommitReport, _Attend, write_batch, write_stream
+from streams.batch import write_batch
+from streams.sink import CommitReport, _Attend, write_stream
 from tests.faulty_store import FakeClock
 from tests.streams.sink.conftest import CONFIG
 from tests.streams.sink.rig import COLUMNS, WAIT_SECONDS, Feed, event, log_files, rows, run
@@ -122,9 +123,9 @@ def test_a_batch_of_its_own_moves_the_watermark_of_its_lane_on(spark: SparkSessi
     def promised() -> Any:
         return table.watermarks()["orders"]["order"].value
 
-    assert write(event(1, seq=40), event(2, seq=10), lateness=3) == 0
+    assert write(event(1, seq=40), event(2, seq=10), lateness=3, lane="orders-backfill") == 0
     assert promised() == 37
-    assert write(event(3, seq=36), event(4, seq=50), lateness="5") == 1
+    assert write(event(3, seq=36), event(4, seq=50), lateness="5", lane="orders-backfill") == 1
     assert promised() == 45
     # Who promises nothing holds the stream up, unless its lane is closed.
     assert write(event(5, seq=1), lane="other") == 0
@@ -173,7 +174,7 @@ def test_types_keep_their_values(spark: SparkSession, tmp_path: Path) -> None:
         "map('k', id, 'n', null) AS tags", "id = 1 AS ok",
     )  # fmt: skip
     commit = write_batch(source.withColumn("id", F.col("id").cast("decimal(10,0)")), table.uri, "all")
-    assert (commit.rows, commit.lane) == (2, "all-backfill")
+    assert (commit.rows, commit.lane[:10]) == (2, "all-batch-")
     found = table.snapshot().to_arrow().sort_by("id").to_pylist()[1]
     assert found["at"].isoformat() == "2024-01-02T02:04:05.123456+00:00"
     assert found["local"].isoformat() == "2024-01-02T03:04:05"
@@ -196,7 +197,7 @@ def test_a_batch_beside_a_live_writer_does_not_fence_it(spark: SparkSession, tab
         old = spark.createDataFrame([(1, "old", 1), (2, "old", 1)], COLUMNS)
         commit = write_batch(old.repartition(2), table.uri, "orders")
         writer.append(live)
-    assert (commit.lane, commit.rows, commit.replayed) == ("orders-backfill", 2, False)
+    assert (commit.lane[:13], commit.rows, commit.replayed) == ("orders-batch-", 2, False)
     assert rows(table) == [(1, "live", 2), (2, "old", 1)]
 
 
