@@ -34,8 +34,8 @@ SHARED_FILE_MUTANTS = {
     ),
     "a file goes with the first slice that lost its race": Mutant(
         "services/compaction.py",
-        "for path in _files(offered) if path not in published)",
-        "for path in _files(made for made in offered if made not in kept))",
+        "for path in _files(offered.values()) if path not in published)",
+        "for path in _files(made for group, made in offered.items() if group not in kept))",
         (_TESTS, "-k", "lost_their_race"),
     ),
     "a dataset shows what has left a file": Mutant(

@@ -342,8 +342,9 @@ class _Run:
             self._remove(_files(self._waiting))
 
     def _publish(self, *, last: bool) -> None:
-        offered, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        kept: list[SliceFile] = []
+        offered = {FileGroup(made.partition, made.bits, made.bucket): made for made in self._waiting}
+        self._waiting, self._waiting_bytes = [], 0
+        kept: dict[FileGroup, SliceFile] = {}
         reason = "another compaction published a newer slice first"
 
         def build(state: TableState) -> Base | Abort | None:
@@ -353,34 +354,33 @@ class _Run:
             if self._plan_id not in state.plans:
                 reason = GIVEN_UP
                 return None
-            kept.extend(made for made in offered if self._is_current(state, made))
+            kept.update((group, made) for group, made in offered.items() if self._is_current(state, group, made))
             header = self._timeline.header(state)
             if kept:
-                slices = self._timeline.log.in_place_or_sidecar(header["seq"], kept)
+                slices = self._timeline.log.in_place_or_sidecar(header["seq"], list(kept.values()))
                 # Where another compaction was first, its slice may hold less.
                 whole = last and self._complete and not self.skipped and len(kept) == len(offered)
                 stated = dict(self._target) if whole else {}
-                parts = any(own.base_part or own.shadow_part for own in kept)
+                parts = any(own.base_part or own.shadow_part for own in kept.values())
                 return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices, parts=parts)
             if last:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")
             return None
 
         self._timeline.publish(build)
-        for made in offered:
-            group = FileGroup(made.partition, made.bits, made.bucket)
-            if made in kept:
+        for group, made in offered.items():
+            if group in kept:
                 self.done.append(group)
                 self.rows += made.base_rows
                 for column, count in made.overflows.items():
                     self.overflows[column] = self.overflows.get(column, 0) + count
             else:
                 self.skipped[group] = reason
-        published = _files(kept)
-        self._remove(path for path in _files(offered) if path not in published)
+        published = _files(kept.values())
+        self._remove(path for path in _files(offered.values()) if path not in published)
 
-    def _is_current(self, state: TableState, made: SliceFile) -> bool:
-        newest = state.slices.get(FileGroup(made.partition, made.bits, made.bucket))
+    def _is_current(self, state: TableState, group: FileGroup, made: SliceFile) -> bool:
+        newest = state.slices.get(group)
         return made.parent == (newest.cut if newest is not None else {})
 
     def _remove(self, paths: Iterable[Path]) -> None:

@@ -1,0 +1,163 @@
+"""What every operation costs on tables of many file groups and many lanes, and how that grows.
+
+    python -m tests.benchmarks.groups [--groups 500 2000 8000] [--lanes 8 64 512] [--repeat 2] [--folder DIR]
+
+Two sweeps: the file groups at the least number of lanes, and the lanes at the least number of file groups. For every
+operation CPU and wall seconds (the least of the repeats), the requests to the store by kind (a call for many objects
+counts as many), and the exponent of growth: the slope of CPU seconds and of requests over the size, both logarithmic,
+between the last two sizes, where costs that do not grow weigh least. 1 is proportional, 2 quadratic. Below `NOISE`
+seconds at the largest size it means nothing, and is not told. Every size is measured in a process of its own; peak
+memory is what it adds to the imports.
+
+Every operation opens the table anew. *append* is one commit of one writer, entering included; a table of n lanes had n
+of those, each of which looks at the heads of all others (PROTOCOL.md, W2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import multiprocessing
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage import Table
+from storage import table as table_module
+from tests.many_groups import CountingStore, new_uri, steps
+
+NOISE = 0.1
+LIMIT = 1.1
+
+
+@dataclass
+class Figure:
+    """Of one operation at one size."""
+
+    cpu: float = math.inf
+    wall: float = math.inf
+    requests: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(self.requests.values())
+
+
+@dataclass
+class Measured:
+    """One size: file groups that the table has in the end, and the figures by operation."""
+
+    groups: int
+    lanes: int
+    figures: dict[str, Figure]
+    peak_mib: float
+
+
+def measure(root: Path, groups: int, lanes: int, repeat: int) -> Measured:
+    stores: list[CountingStore] = []
+    opened = table_module.open_store
+
+    def counting(uri: str, options: object = None) -> Any:
+        stores.append(CountingStore(opened(uri, options)))
+        return stores[-1]
+
+    table_module.open_store = counting
+    figures: dict[str, Figure] = {}
+    before = _peak_mib()
+    for _ in range(repeat):
+        uri = new_uri(str(root))
+        for name, run in steps(uri, groups, lanes):
+            gc.collect()
+            stores.clear()
+            cpu, wall = time.process_time(), time.perf_counter()
+            run()
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            if name:
+                figure = figures.setdefault(name, Figure())
+                figure.cpu, figure.wall = min(figure.cpu, cpu), min(figure.wall, wall)
+                figure.requests = _sum(stores)
+        found = len(Table.open(uri).state().slices)
+        shutil.rmtree(uri)
+    return Measured(found, lanes, figures, _peak_mib() - before)
+
+
+def _sum(stores: list[CountingStore]) -> dict[str, int]:
+    kinds = sorted({kind for store in stores for kind in store.requests})
+    return {kind: sum(store.requests.get(kind, 0) for store in stores) for kind in kinds}
+
+
+def _peak_mib() -> float:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def exponent(first: float, second: float, growth: float) -> float:
+    return math.log(second / first) / math.log(growth) if first > 0 and second > 0 else 0.0
+
+
+def report(title: str, sizes: list[int], measured: list[Measured]) -> list[str]:
+    """Prints one sweep; what grew faster than allowed."""
+    growth = sizes[-1] / sizes[-2]
+    wrong = []
+    print(f"\n{title}: {', '.join(f'{size:,}' for size in sizes)}; peak memory in MiB: ", end="")
+    print(", ".join(f"{own.peak_mib:,.0f}" for own in measured))
+    print(f"{'':17} {'CPU s':>24} {'wall s':>24} {'requests':>24}  exponent of CPU, requests; requests by kind")
+    for name in measured[0].figures:
+        own = [found.figures[name] for found in measured]
+        of_cpu = exponent(own[-2].cpu, own[-1].cpu, growth)
+        of_requests = exponent(own[-2].total, own[-1].total, growth)
+        cpu_text = f"{of_cpu:5.2f}" if own[-1].cpu >= NOISE else "    -"
+        print(
+            f"{name:17} "
+            + " ".join(
+                [
+                    f"{' '.join(f'{figure.cpu:7.3f}' for figure in own):>24}",
+                    f"{' '.join(f'{figure.wall:7.3f}' for figure in own):>24}",
+                    f"{' '.join(f'{figure.total:7d}' for figure in own):>24}",
+                    f" {cpu_text} {of_requests:5.2f} ",
+                    " ".join(f"{kind} {count}" for kind, count in own[-1].requests.items()),
+                ]
+            )
+        )
+        if own[-1].cpu >= NOISE and of_cpu > LIMIT:
+            wrong.append(f"{name}, {title}: CPU seconds grow with exponent {of_cpu:.2f}")
+        if of_requests > LIMIT:
+            wrong.append(f"{name}, {title}: requests grow with exponent {of_requests:.2f}")
+    return wrong
+
+
+def sweep(root: Path, sizes: list[tuple[int, int]], repeat: int) -> list[Measured]:
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        return [pool.apply(measure, (root, groups, lanes, repeat)) for groups, lanes in sizes]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, nargs="*", default=[500, 2000, 8000])
+    parser.add_argument("--lanes", type=int, nargs="*", default=[8, 64, 512])
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="put the tables here (default: a temporary folder)")
+    arguments = parser.parse_args()
+    root = arguments.folder or Path(tempfile.mkdtemp(prefix="weft-groups-"))
+    groups, lanes = arguments.groups, arguments.lanes
+    wrong = []
+    try:
+        if len(groups) > 1:
+            found = sweep(root, [(own, lanes[0]) for own in groups], arguments.repeat)
+            title = f"file groups, at {lanes[0]} lanes"
+            wrong += report(title, [own.groups for own in found], found)
+        if len(lanes) > 1:
+            found = sweep(root, [(groups[0], own) for own in lanes], arguments.repeat)
+            wrong += report(f"lanes, at {found[0].groups} file groups", lanes, found)
+    finally:
+        if arguments.folder is None:
+            shutil.rmtree(root)
+    print("\n" + ("\n".join(wrong) if wrong else f"nothing grows with an exponent above {LIMIT}"))
+
+
+if __name__ == "__main__":
+    main()

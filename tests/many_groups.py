@@ -1,0 +1,133 @@
+"""A table of many file groups and lanes, and one step after another on it: what grows faster than the table is found.
+
+Two columns of one group besides the key; file groups are partitions of `BUCKETS` buckets. Every commit has rows of
+every file group. The lanes beside the first have a commit each.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage import Table
+from storage.core.names import LaneName
+from storage.snapshot import Snapshot
+
+BUCKETS = 4
+KEYS = 32
+"""Keys of a partition, 8 of a file group: so that hardly any bucket of any partition has none."""
+
+CONFIG = {
+    "key": ["p", "id"],
+    "partition_by": ["p"],
+    "buckets": BUCKETS,
+    "columns": {"p": "int", "id": "bigint", "v": "bigint", "ts": "bigint"},
+    "groups": {"g": {"columns": ["v", "ts"], "ordering": ["ts"]}},
+    "streams": {"s": {"groups": ["g"]}},
+}
+
+Step = tuple[str, Callable[[], object]]
+
+
+def rows(partitions: int, keys: int, ts: int) -> pa.Table:
+    """The first so many keys of every partition."""
+    p = np.repeat(np.arange(partitions, dtype=np.int32), keys)
+    ids = np.tile(np.arange(keys), partitions)
+    return pa.table({"p": p, "id": ids, "v": ids + ts, "ts": np.full(len(p), ts)})
+
+
+def steps(uri: str, groups: int, lanes: int) -> Iterator[Step]:
+    """What is done with the table, in order: (name, what to run once). What has an empty name prepares the next.
+
+    Args:
+        uri: Where there is no table yet.
+        groups: About how many file groups it gets.
+        lanes: How many lanes it gets.
+    """
+    partitions = max(groups // BUCKETS, 1)
+    moment = iter(range(1, 1_000_000))
+    snapshots: list[Snapshot] = []
+
+    def append(lane: int, keys: int) -> None:
+        with Table.open(uri).writer("s", lane=LaneName(f"lane{lane}")) as writer:
+            writer.append(rows(partitions, keys, next(moment)))
+
+    def others() -> None:
+        for lane in range(1, lanes):
+            append(lane, 2)
+
+    yield "create", lambda: Table.create(uri, CONFIG)
+    yield "load", lambda: append(0, KEYS)
+    yield "first compaction", lambda: Table.open(uri).compact()
+    yield "", others
+    yield "append", lambda: append(0, 4)
+    yield "fold", lambda: Table.open(uri).fold()
+    yield "", lambda: append(0, 2)
+    yield "read logs", lambda: read(Table.open(uri))
+    # Every other partition first: file groups have different cuts from here on.
+    yield "compact", lambda: Table.open(uri).compact(lambda own: int(own.group.partition.partition("=")[2]) % 2 == 0)
+    yield "", lambda: append(0, 2)
+    yield "snapshot", lambda: snapshots.append(Table.open(uri).snapshot())
+    yield "plan", lambda: snapshots[0].scan(["p", "v"])
+    yield "read", lambda: read(Table.open(uri))
+    yield "get", lambda: Table.open(uri).get([(0, 1)])
+    yield "changes", lambda: changes(Table.open(uri))
+    yield "clean", lambda: Table.open(uri).clean(dt.timedelta(0))
+    yield "verify", lambda: verify(Table.open(uri))
+    yield "", lambda: Table.open(uri).savepoint("before")
+    yield "", lambda: append(0, 2)
+    yield "compact all", lambda: Table.open(uri).compact()
+    yield "clean again", lambda: Table.open(uri).clean(dt.timedelta(0))
+    yield "restore", lambda: Table.open(uri).restore("before")
+
+
+def read(table: Table) -> None:
+    scan = table.snapshot().scan(["p", "v"], parallelism=1)  # one thread: profiles see all of it
+    for task in scan.tasks:
+        for _ in scan.read(task):
+            pass
+
+
+def changes(table: Table) -> None:
+    """What the last commit of the first lane has changed."""
+    snapshot = table.snapshot()
+    lane = LaneName("lane0")
+    before = f"cut:1:{snapshot.cut.table}:" + ",".join(
+        f"{name}={seq - (name == lane)}" for name, seq in sorted(snapshot.cut.lanes.items())
+    )
+    for _ in table.changes(before):
+        pass
+
+
+def verify(table: Table) -> None:
+    report = table.verify()
+    assert not report.findings, report.findings[:3]
+
+
+def new_uri(root: str) -> str:
+    return f"{root}/{uuid.uuid4().hex}"
+
+
+class CountingStore:
+    """Counts what is asked of a store, by kind and in objects: a call for many objects counts as many."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.requests: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        known = getattr(self._inner, name)
+        if not callable(known):
+            return known
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            many = name in ("get_many", "read_ranges", "delete_many")
+            self.requests[name] = self.requests.get(name, 0) + (len(arguments[0]) if many else 1)
+            return known(*arguments, **named)
+
+        return counted
