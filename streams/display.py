@@ -17,7 +17,9 @@ from streams.supervisor import JobStatus, Phase
 
 LINE_SECONDS: Final = 5.0  # between a running job's lines, which a terminal's log keeps
 JSON_SECONDS: Final = 1.0  # likewise, for programs
+STALE_SECONDS: Final = 10.0  # since a job's last report: what it measured is old news then
 REFRESH_PER_SECOND: Final = 4
+UNKNOWN: Final = "unknown"
 OnStatus = Callable[[Sequence[JobStatus]], None]
 
 _STYLES: Final = {
@@ -32,8 +34,13 @@ _STYLES: Final = {
 
 
 def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
-    """What is shown of a job, by name; ages in seconds, None for what is not known or does not apply."""
+    """What is shown of a job, by name; ages in seconds, None for what is not known or does not apply.
+
+    ``lag`` is an upper bound, see `streams.status.Report`. It and ``freshness_seconds`` are None as soon as nobody can
+    know them: the job has not measured yet, does not report, or does not run any more.
+    """
     report = status.report
+    measured = _is_current(status, now_ms)
 
     def age(then_ms: int | None) -> float | None:
         return None if then_ms is None else round(max(0, now_ms - then_ms) / 1000, 1)
@@ -43,16 +50,25 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "state": state_word(status),
         "rows": report.rows,
         "rows_per_second": report.rows_per_second,
-        "lag": report.lag,
+        "lag": report.lag if measured else None,
         "commit": report.seq,
         "commit_age_seconds": age(report.committed_at_ms),
-        "freshness_seconds": age(report.complete_at_ms),
+        "freshness_seconds": age(report.complete_at_ms) if measured else None,
         "commits": report.commits,
         "dead_letters": report.dead_letters,
         "restarts": status.restarts,
         "pid": status.pid,
         "message": news(status),
     }
+
+
+def _is_current(status: JobStatus, now_ms: int) -> bool:
+    """Whether what the job last measured still holds."""
+    if status.phase is Phase.DONE:
+        return True  # it ended by itself, and measured last of all
+    heard = status.report.reported_at_ms
+    hangs = heard is not None and now_ms - heard > STALE_SECONDS * 1000
+    return status.phase in {Phase.RUNNING, Phase.STOPPING} and not hangs
 
 
 def state_word(status: JobStatus) -> str:
@@ -76,10 +92,10 @@ def format_line(status: JobStatus, now_ms: int) -> str:
     shown = status_fields(status, now_ms)
     parts = [shown["state"]]
     if not status.background:
-        parts += [f"{shown['rows']:,} rows", f"{shown['rows_per_second']:,.0f}/s", f"lag {_number(shown['lag'])}"]
+        parts += [f"{shown['rows']:,} rows", f"{shown['rows_per_second']:,.0f}/s", f"lag {_lag(shown['lag'])}"]
         if shown["commit"] is not None:
             parts.append(f"commit {shown['commit']}, {_seconds(shown['commit_age_seconds'])} ago")
-        parts.append(f"fresh {_seconds(shown['freshness_seconds'])}")
+        parts.append(f"fresh {_seconds(shown['freshness_seconds'], UNKNOWN)}")
         if shown["dead_letters"]:
             parts.append(f"dead letters {shown['dead_letters']:,}")
     if shown["restarts"]:
@@ -94,21 +110,22 @@ def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for name in ("stream", "state"):
         table.add_column(name, no_wrap=True)
-    for name in ("rows", "rows/s", "lag", "commit", "age", "fresh", "dead letters", "restarts"):
+    for name in ("rows", "rows/s", "lag ≤", "commit", "age", "fresh", "dead letters", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     told: list[RenderableType] = []
     for status in statuses:
         shown = status_fields(status, now_ms)
         style = _STYLES[status.phase]
+        absent = "-" if status.background else UNKNOWN
         table.add_row(
             shown["job"],
             Text(shown["state"], style),
             f"{shown['rows']:,}",
             f"{shown['rows_per_second']:,.0f}",
-            _number(shown["lag"]),
+            _number(shown["lag"], absent),
             _number(shown["commit"]),
             _seconds(shown["commit_age_seconds"]),
-            _seconds(shown["freshness_seconds"]),
+            _seconds(shown["freshness_seconds"], absent),
             f"{shown['dead_letters']:,}",
             str(shown["restarts"]),
         )
@@ -118,12 +135,16 @@ def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
     return Group(table, *told)
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+def _number(value: int | None, absent: str = "-") -> str:
+    return absent if value is None else f"{value:,}"
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+def _lag(value: int | None) -> str:
+    return f"≤ {value:,}" if value else _number(value, UNKNOWN)
+
+
+def _seconds(value: float | None, absent: str = "-") -> str:
+    return absent if value is None else f"{value:.1f} s"
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import datetime as dt
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -77,6 +77,7 @@ class CommitReport:
         rows_refused: Messages that went to the dead letters.
         seconds: From the hand-over of the batch to its commit.
         committed_at_ms: Wall clock after the commit.
+        source: Where the batch ends in its sources, as the table recorded it; empty if Spark did not tell.
     """
 
     commit: Commit
@@ -84,6 +85,7 @@ class CommitReport:
     rows_refused: int
     seconds: float
     committed_at_ms: int
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_stream(
@@ -190,7 +192,8 @@ class _Sink:
         self._fresh = False
         if self._on_commit is not None:
             seconds = time.monotonic() - started
-            self._on_commit(CommitReport(commit, batch_id, refused, seconds, time.time_ns() // 1_000_000))
+            now_ms, source = time.time_ns() // 1_000_000, self._writer.source
+            self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source))
 
     def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, int]:
         spark = df.sparkSession
@@ -346,18 +349,18 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
     schema = table.schema
     declared = schema.stream(stream)
     fields = []
-    for field in df.schema:
-        if field.name == SOURCE:
-            if field.dataType.simpleString() != SOURCE_TYPE.simpleString():
+    for column in df.schema:
+        if column.name == SOURCE:
+            if column.dataType.simpleString() != SOURCE_TYPE.simpleString():
                 raise InvalidInput(
                     f"column {SOURCE!r} is not what decode_json makes it", hint="keep the column as it is, or drop it"
                 )
             continue
         try:
-            fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")))
+            fields.append(pa.field(column.name, to_arrow_type(column.dataType, timezone="UTC")))
         except PySparkException as error:
             raise InvalidInput(
-                f"column {field.name!r} has type {field.dataType.simpleString()}, which cannot be stored: {error}",
+                f"column {column.name!r} has type {column.dataType.simpleString()}, which cannot be stored: {error}",
                 hint="cast it to the type of the table's column",
             ) from None
     prepare(pa.schema(fields).empty_table(), schema, declared)

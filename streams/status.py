@@ -57,10 +57,14 @@ class Report:
         commits: Since the job first started.
         seq: Lane entry of the last commit.
         committed_at_ms: When that was.
-        complete_at_ms: The table holds everything that the source had to offer at this time.
-        lag: Messages that the source holds and the table does not; None if the source does not tell.
+        complete_at_ms: The table holds everything that the source had to offer at this time; None as long as this
+            process has not measured it.
+        lag: So many messages at most are in the source and not in the table; 0 is exact. Kafka counts offsets, which
+            is more than messages on compacted and transactional topics (`streams.lag`). None if this process has not
+            measured it, or cannot: the source does not tell, or does not answer.
         dead_letters: Messages refused since the job first started.
         message: The last thing worth telling: what a service did, why a job failed.
+        reported_at_ms: When this report was made; None for one that no process has made.
     """
 
     doing: str = "starting"
@@ -73,6 +77,19 @@ class Report:
     lag: int | None = None
     dead_letters: int = 0
     message: str = ""
+    reported_at_ms: int | None = None
+
+    def restarted(self) -> Report:
+        """What is left of the report when its process has ended: totals. What it measured is not known any more."""
+        return replace(
+            self,
+            doing="starting",
+            rows_per_second=0.0,
+            complete_at_ms=None,
+            lag=None,
+            message="",
+            reported_at_ms=None,
+        )
 
 
 _FIELDS: Final = frozenset(f.name for f in fields(Report))
@@ -128,7 +145,7 @@ class Reporter:
 
     def __init__(self, descriptor: int | None, resumed: Report) -> None:
         self._descriptor = descriptor
-        self._report = replace(resumed, doing="starting", rows_per_second=0.0, message="")
+        self._report = resumed.restarted()
         self._lock = threading.Lock()
 
     @classmethod
@@ -149,7 +166,7 @@ class Reporter:
     def update(self, **changes: Any) -> None:
         """Change some fields, and tell."""
         with self._lock:
-            self._report = replace(self._report, **changes)
+            self._report = replace(self._report, **changes, reported_at_ms=time.time_ns() // 1_000_000)
             self._send(encode_report(self._report))
 
     def _send(self, line: bytes) -> None:

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -299,7 +299,7 @@ class _Slot:
     def start(self, lifeline: int) -> None:
         self._restarts += 1
         self._started = time.monotonic()
-        self._report = replace(self._report, doing="starting", rows_per_second=0.0, message="")
+        self._report = self._report.restarted()
         try:
             self.process = JobProcess(self.job, lifeline, self._report)
         except OSError as error:

@@ -25,8 +25,10 @@ from streams.status import Reporter, StopSignal, describe, ending_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from streams.lag import LagMeter
     from streams.pipeline import Pipeline, WriterSpec
     from streams.resume import ResumePoint
     from streams.sink import CommitReport
@@ -36,6 +38,7 @@ DRAIN_SECONDS: Final = 8.0  # most batches end in that; with Spark's own stop it
 MAX_STARTS: Final = (
     3  # a writer that is being fenced may commit one more batch between the look at the lane and the claim
 )
+STALE_SECONDS: Final = 10.0  # what Spark said of a batch that was planned longer ago is no measure of lag any more
 RATE_SECONDS: Final = 10.0  # rows per second are those of the last so many seconds
 
 _RAISED: Final = re.compile(
@@ -64,8 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         else:
             sys.stderr.write(f"{error}\n")
-        reporter.update(doing="failed", rows_per_second=0.0, message=describe(failure))
+        reporter.update(doing="failed", rows_per_second=0.0, lag=None, complete_at_ms=None, message=describe(failure))
         return ending_of(failure)
+    if stop:
+        reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
     reporter.update(doing="ended", rows_per_second=0.0)
     return 0
 
@@ -80,19 +85,32 @@ def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopS
     try:
         if stop:
             return
-        progress = Progress(reporter, writer.trigger_seconds)
-        query = _start(spark, pipeline, writer, progress, once=once)
-        while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
+        with _meter(writer) as meter:
+            progress = Progress(reporter, writer.trigger_seconds, meter)
+            query = _start(spark, pipeline, writer, progress, once=once)
+            while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
+                progress.observe(query)
+                if stop:
+                    reporter.update(doing="stopping")
+                    _drain(query)
+                    query.stop()
+                    break
             progress.observe(query)
-            if stop:
-                reporter.update(doing="stopping")
-                _drain(query)
-                query.stop()
-                break
-        progress.observe(query)
     finally:
         with contextlib.suppress(Exception):  # what went wrong before is what counts; the JVM ends with this process
             spark.stop()
+
+
+def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | None]:
+    """What measures how far behind the writer is; nothing for a source other than ``weft_kafka``."""
+    from streams import kafka
+    from streams.kafka.options import parse_options
+    from streams.lag import LagMeter
+
+    if writer.reader_format != kafka.FORMAT:
+        return contextlib.nullcontext()
+    options = parse_options(writer.reader_options, default_starting="latest")
+    return LagMeter(options, every_seconds=writer.trigger_seconds)
 
 
 def _await_source(writer: WriterSpec, reporter: Reporter, stop: StopSignal) -> None:
@@ -125,6 +143,7 @@ def _start(
     spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool
 ) -> StreamingQuery:
     """Start the query: where its checkpoint ends, or, with ``resume: table``, where the lane's live commits end."""
+    from streams.checkpoint import read_checkpoint, read_offsets
     from streams.resume import LaneMoved, resume_point
     from streams.sink import write_stream
 
@@ -139,12 +158,16 @@ def _start(
                 checkpoint=writer.checkpoint,
                 storage_options=location.storage_options,
             )
+        folder = writer.checkpoint if point is None else point.checkpoint
+        last = read_checkpoint(spark, folder).last
+        if last is not None:
+            progress.reached(read_offsets(spark, folder, last))
         try:
             return write_stream(
                 read_events(spark, writer, point),
                 location.uri,
                 writer.stream,
-                checkpoint=writer.checkpoint if point is None else point.checkpoint,
+                checkpoint=folder,
                 lane=writer.lane,
                 trigger=f"{round(writer.trigger_seconds * 1000)} milliseconds",
                 once=once,
@@ -216,16 +239,27 @@ def _last_batch(query: StreamingQuery) -> int | None:
 class Progress:
     """Turns commits and Spark's progress into reports. Commits come from Spark's thread, the rest from the main one."""
 
-    def __init__(self, reporter: Reporter, trigger_seconds: float) -> None:
-        self._reporter, self._trigger_ms = reporter, int(trigger_seconds * 1000)
+    def __init__(self, reporter: Reporter, trigger_seconds: float, meter: LagMeter | None = None) -> None:
+        """Nothing is reported yet.
+
+        Args:
+            reporter: Where reports go.
+            trigger_seconds: From one look at the source to the next.
+            meter: Measures lag and freshness; without it they are what Spark tells of its last batch.
+        """
+        self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
     def committed(self, report: CommitReport) -> None:
         """Take note of a commit."""
         commit, last = report.commit, self._reporter.report
-        if commit.replayed and commit.seq <= (last.seq or 0):
-            return  # it was counted before the restart
+        if not commit.replayed or commit.seq > (last.seq or 0):  # else it was counted before the restart
+            self._count(report)
+        self.reached(report.source)  # last, so that nobody reads of a lag that is gone beside rows that are not there
+
+    def _count(self, report: CommitReport) -> None:
+        commit, last = report.commit, self._reporter.report
         with self._lock:
             self._recent.append((time.monotonic(), commit.rows))
         self._reporter.update(
@@ -237,25 +271,54 @@ class Progress:
             rows_per_second=self._rate(),
         )
 
+    def reached(self, source: Mapping[str, Any]) -> None:
+        """Take note of where the last finished batch ends in its sources."""
+        from streams.lag import kafka_offsets
+
+        if self._meter is not None:
+            self._meter.reached(kafka_offsets(source))
+
     def observe(self, query: StreamingQuery) -> None:
         """Ask Spark how the query stands, and tell."""
+        # In this order: a query that is active now was active when it gave its status. One that has ended says that it
+        # waits for nothing, whatever it has left undone.
         status, last = query.status, query.lastProgress
-        known = self._reporter.report.complete_at_ms or 0
-        behind = None if last is None else messages_behind(last.sources)
-        complete = known
-        if behind == 0 and last is not None:
-            complete = max(known, _milliseconds(last.timestamp))
+        active, failed = query.isActive, query.exception() is not None
         busy = bool(status["isTriggerActive"])
-        if last is not None and not busy and not status["isDataAvailable"]:
-            # Nothing was there when it looked last, which is no longer ago than the trigger.
-            complete = max(complete, time.time_ns() // 1_000_000 - self._trigger_ms)
-        started = last is not None or busy
+        if failed:
+            behind, complete = None, None
+        elif self._meter is not None:
+            behind, complete = self._measured(active=active)
+        else:
+            behind, complete = self._told(last, idle=active and not busy and not status["isDataAvailable"])
         self._reporter.update(
-            doing="running" if busy else "idle" if started else "starting",
+            doing="running" if busy else "idle" if last is not None else "starting",
             lag=behind,
-            complete_at_ms=complete or None,
+            complete_at_ms=complete,
             rows_per_second=self._rate(),
         )
+
+    def _measured(self, *, active: bool) -> tuple[int | None, int | None]:
+        """Lag, and as of when the table is complete, by the meter."""
+        assert self._meter is not None, "the caller has looked"
+        lag = self._meter.lag if active else self._meter.measure()
+        return (None, None) if lag is None else (lag.waiting, lag.complete_at_ms)
+
+    def _told(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
+        """The same by what Spark tells, for sources that cannot be asked."""
+        if last is None:
+            return None, None  # no batch of this process has ended
+        behind, planned_at_ms = messages_behind(last.sources), _milliseconds(last.timestamp)
+        now_ms = time.time_ns() // 1_000_000
+        complete = self._reporter.report.complete_at_ms
+        if behind == 0:
+            complete = max(complete or 0, planned_at_ms)
+        if idle:
+            # Nothing was there when it looked last, which is no longer ago than the trigger.
+            complete = max(complete or 0, now_ms - self._trigger_ms)
+        elif now_ms - planned_at_ms > STALE_SECONDS * 1000:
+            behind = None  # as of then; what came since waits in the batch that runs now
+        return behind, complete
 
     def _rate(self) -> float:
         now = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -319,6 +320,34 @@ def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
     rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
     assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "nothing lost, nothing doubled, nothing after the fence"
     assert all(_gone(pid) for pid in run.pids), "no process is left, the JVMs included"
+
+
+def test_a_writer_that_was_killed_does_not_know_its_lag_until_it_has_measured(
+    tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
+) -> None:
+    broker.create_topics({"cli-lag": 1})
+    produce(broker, "cli-lag", [{"id": 1, "a": "first", "at": 1}])
+    run = Running(kafka_pipeline(tmp_path, broker, "cli-lag"))
+    runs.append(run)
+    before = run.until("sa", rows=1, lag=0)
+    assert before["freshness_seconds"] is not None
+    os.killpg(before["pid"], signal.SIGKILL)
+    produce(broker, "cli-lag", [{"id": i, "a": "more", "at": 2} for i in range(500)])
+    seen = []
+    while not seen or seen[-1]["rows"] == 1:
+        line = run.until("sa")
+        if line["pid"] != before["pid"]:
+            seen.append(line)
+    assert {line["lag"] for line in seen if line["rows"] == 1} <= {None, 500}, "never a lag that was measured before"
+    assert {line["freshness_seconds"] for line in seen if line["rows"] == 1} == {None}
+    caught_up = run.until("sa", lag=0)
+    assert caught_up["rows"] == 501
+    assert caught_up["freshness_seconds"] is not None
+
+    run.process.send_signal(signal.SIGTERM)
+    out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
+    last = [line for line in map(json.loads, out.splitlines()) if line["job"] == "sa"][-1]
+    assert (last["state"], last["lag"], last["freshness_seconds"]) == ("stopped", None, None)
 
 
 def _gone(group: int) -> bool:

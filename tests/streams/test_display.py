@@ -22,13 +22,34 @@ STATUS = JobStatus("orders", Phase.RUNNING, 4711, 0, REPORT, "", Path("x.log"), 
 def test_a_running_writer() -> None:
     shown = status_fields(STATUS, 10_000)
     assert (shown["commit_age_seconds"], shown["freshness_seconds"]) == (1.0, 0.5)
-    line = "orders: running · 12,000 rows · 340/s · lag 7 · commit 14, 1.0 s ago · fresh 0.5 s · dead letters 3"
+    line = "orders: running · 12,000 rows · 340/s · lag ≤ 7 · commit 14, 1.0 s ago · fresh 0.5 s · dead letters 3"
     assert format_line(STATUS, 10_000) == line
 
 
 def test_a_writer_of_which_nothing_is_known_yet() -> None:
     line = format_line(replace(STATUS, report=Report()), 10_000)
-    assert line == "orders: starting · 0 rows · 0/s · lag - · fresh -"
+    assert line == "orders: starting · 0 rows · 0/s · lag unknown · fresh unknown"
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.STOPPED, Phase.FAILED, Phase.FENCED])
+def test_what_a_process_that_has_ended_measured_is_not_shown(phase: Phase) -> None:
+    shown = status_fields(replace(STATUS, phase=phase), 10_000)
+    assert (shown["lag"], shown["freshness_seconds"]) == (None, None)
+    assert shown["rows"] == 12_000, "totals stay"
+
+
+def test_what_a_job_measured_that_has_not_reported_for_long_is_not_shown() -> None:
+    heard = replace(REPORT, reported_at_ms=9_900)
+    status = replace(STATUS, report=heard)
+    assert status_fields(status, 9_900 + 10_000)["lag"] == 7
+    shown = status_fields(status, 9_900 + 10_001)
+    assert (shown["lag"], shown["freshness_seconds"]) == (None, None)
+
+
+def test_a_job_that_ended_by_itself_measured_last_of_all() -> None:
+    done = replace(STATUS, phase=Phase.DONE, report=replace(REPORT, lag=0, reported_at_ms=9_900))
+    shown = status_fields(done, 99_000)
+    assert (shown["lag"], shown["freshness_seconds"]) == (0, 89.5)
 
 
 def test_a_clock_that_went_back_makes_no_negative_age() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from storage.core.names import LaneName
 from storage.errors import Fenced, GapError, InvalidInput
@@ -18,6 +22,7 @@ from streams.resume import GAP_HINT
 from streams.sink import CommitReport
 from streams.status import Ending, Report, Reporter, describe, ending_of
 from streams.writer_job import Progress, failure_of, messages_behind
+from tests.streams.sink.rig import Feed, event
 
 
 class Source(NamedTuple):
@@ -56,6 +61,53 @@ def test_a_replayed_batch_counts_only_if_nobody_was_told_of_it(pipe: tuple[int, 
     untold = Reporter(pipe[1], Report(rows=10, commits=1, seq=2))
     Progress(untold, 1.0).committed(committed(3, 5, replayed=True))
     assert (untold.report.rows, untold.report.commits, untold.report.seq) == (15, 2, 3)
+
+
+def test_a_new_process_does_not_know_what_the_one_before_it_measured(pipe: tuple[int, int]) -> None:
+    reporter = Reporter(pipe[1], Report("running", rows=15, commits=2, seq=3, lag=0, complete_at_ms=5, dead_letters=1))
+    reporter.update(message="still starting")
+    [line] = os.read(pipe[0], 9999).splitlines()
+    told = json.loads(line)
+    assert (told["lag"], told["complete_at_ms"]) == (None, None)
+    assert (told["rows"], told["commits"], told["seq"], told["dead_letters"]) == (15, 2, 3, 1)
+    assert told["reported_at_ms"] is not None
+
+
+@pytest.mark.timeout(120)
+def test_a_query_that_is_stopped_in_mid_batch_is_not_complete(
+    spark: SparkSession, tmp_path: Path, pipe: tuple[int, int]
+) -> None:
+    feed = Feed(spark, tmp_path / "feed")
+    feed.put(event(1))
+    entered, leave = threading.Event(), threading.Event()
+
+    def write(_: DataFrame, batch: int) -> None:
+        if batch:
+            entered.set()
+            leave.wait(60)
+
+    reporter = Reporter(pipe[1], Report())
+    progress = Progress(reporter, 0.1)
+    stream = feed.read().writeStream.trigger(processingTime="100 milliseconds")
+    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(write).start()
+    try:
+        query.processAllAvailable()
+        deadline = time.monotonic() + 60
+        while reporter.report.complete_at_ms is None:
+            assert time.monotonic() < deadline, "it has seen all that there was"
+            time.sleep(0.02)
+            progress.observe(query)
+        feed.put(event(2))
+        assert entered.wait(60)
+        stopped_at_ms = time.time_ns() // 1_000_000
+        progress.observe(query)
+        assert (reporter.report.complete_at_ms or 0) <= stopped_at_ms
+        known = reporter.report.complete_at_ms
+    finally:
+        leave.set()
+        query.stop()
+    progress.observe(query)
+    assert reporter.report.complete_at_ms in (known, None), "that nothing is available now means that it has ended"
 
 
 @pytest.mark.parametrize(
