@@ -19,7 +19,7 @@ from storage.core import entries, sidecars
 from storage.core.entries import Base, Data, Entry, Fold, FoldedGroup, Intent, LaneEntry, Restoration, TableEntry
 from storage.core.file_refs import LogFile, LogIndex, Sidecar, SliceFile
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
-from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
+from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.object_store import ObjectStore, answering, missing
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # long enough for a store's bad minute; then the truth is left to a replay
@@ -162,7 +162,7 @@ class CommitLog:
 
         Raises:
             CommitUnknown: It could not be learnt within the deadline. Nothing was removed.
-            StoreUnavailable: The store refuses access.
+            StoreRefused: The store refuses access.
         """
         path = slot_path(entry.lane, entry.seq)
         data = entries.encode_entry(entry)
@@ -183,7 +183,7 @@ class CommitLog:
                 if failure:  # an earlier try may have arrived: credentials that expire meanwhile settle nothing
                     failure = f"{failure}; then no access: {error}"
                     break
-                raise StoreUnavailable(f"no access to {path}: {error}", hint="check the credentials") from error
+                raise StoreRefused(f"no access to {path}: {error}", hint="check the credentials") from error
             except OSError as error:
                 failure = str(error)
                 if self._mine(entry):

@@ -19,6 +19,7 @@ __all__ = [
     "OffsetInvalidated",
     "SnapshotExpired",
     "SplitBrain",
+    "StoreRefused",
     "StoreUnavailable",
     "TableError",
     "UnsupportedFormat",
@@ -104,6 +105,15 @@ class StoreUnavailable(TableError):
     """The object store refused or did not answer within the bound, or lacks an ability that weft needs."""
 
     code = "STORE_UNAVAILABLE"
+
+
+class StoreRefused(StoreUnavailable):
+    """The store answered, and refused: no credentials, no permission, or an ability that weft needs is missing.
+
+    Waiting does not help, other than for any other `StoreUnavailable`.
+    """
+
+    code = "STORE_REFUSED"
 
 
 class CommitUnknown(TableError):

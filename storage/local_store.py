@@ -20,7 +20,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 
 from storage.core.names import Path
-from storage.errors import StoreUnavailable
+from storage.errors import StoreRefused
 from storage.object_store import Ranges, Wanted, answering, check_create_size, missing, read_each, wrong_size
 
 _TEMPORARY: Final = ".tmp-"
@@ -75,7 +75,7 @@ class LocalStore:
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
                 # No earlier try can have arrived either, so this is an answer, not silence.
-                raise StoreUnavailable(
+                raise StoreRefused(
                     f"the file system of {self._root} takes no hard links ({error.strerror}), "
                     "and without them objects cannot be created exclusively",
                     hint="use a local disk (ext4, XFS, Btrfs, APFS, NTFS), NFS, or an object store",

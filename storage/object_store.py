@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from storage.core.file_refs import FileRef
 from storage.core.names import PROBES, Path
-from storage.errors import CorruptData, InvalidInput, MissingFile, StoreUnavailable
+from storage.errors import CorruptData, InvalidInput, MissingFile, StoreRefused, StoreUnavailable
 
 MAX_CREATE_BYTES: Final = 32 * 1024 * 1024
 """Of a conditional put: beyond 50 MiB and more, SDKs use several requests, whose condition is checked by the last."""
@@ -35,6 +35,9 @@ _HINTS: Final = {
     errno.ENAMETOOLONG: "the path is too long for this file system: put the table into a folder with a shorter name",
     errno.ENOTDIR: "a part of the path is a file and not a folder",
 }
+_REFUSALS: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileNotFoundError)
+"""Failures that waiting does not change: no permission, a path that cannot be, a bucket that does not exist."""
+
 Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
 
@@ -128,10 +131,11 @@ def check_capability(store: ObjectStore) -> None:
     """Refuse a store that overwrites where it was asked to create: every guarantee rests on that.
 
     Raises:
-        StoreUnavailable: It does, or it cannot be written at all.
+        StoreRefused: It does, or it refuses to be written.
+        StoreUnavailable: It cannot be written for another reason.
     """
     if not any(_creates_exclusively(store) for _ in range(PROBE_TRIES)):
-        raise StoreUnavailable(
+        raise StoreRefused(
             f"{store.uri} does not create objects exclusively: a second create of one name was not refused",
             hint="use a store with conditional writes (If-None-Match), or switch them on; storage/STORES.md lists some",
         )
@@ -144,7 +148,7 @@ def _creates_exclusively(store: ObjectStore) -> bool:
         second = store.put_if_absent(path, b"second")
         content = store.get(path)
     except OSError as error:
-        raise StoreUnavailable(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
+        raise _failure(error)(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
     finally:
         with contextlib.suppress(OSError):
             store.delete(path)
@@ -156,7 +160,8 @@ def answering(path: Path) -> Iterator[None]:
     """Turn a store's failure into the error that tells the caller what to do.
 
     Raises:
-        StoreUnavailable: Instead of an OSError.
+        StoreRefused: Instead of an OSError that waiting does not change, such as a missing permission.
+        StoreUnavailable: Instead of any other OSError.
     """
     try:
         yield
@@ -166,7 +171,12 @@ def answering(path: Path) -> Iterator[None]:
 
 def no_answer(path: Path, error: Exception) -> StoreUnavailable:
     """The error for a store that does not do what it is asked, for a reason of its own."""
-    return StoreUnavailable(f"no access to {path}: {error}", hint=_hint(error))
+    return _failure(error)(f"no access to {path}: {error}", hint=_hint(error))
+
+
+def _failure(error: Exception) -> type[StoreUnavailable]:
+    """Whether the store refused, or did not answer."""
+    return StoreRefused if isinstance(error, _REFUSALS) else StoreUnavailable
 
 
 def _hint(error: Exception) -> str:

@@ -6,8 +6,9 @@ Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,9 @@ from streams.cli_common import FAILED, Json, Target, console, errors, telling, u
 from streams.cli_reads import reads
 from streams.cli_services import services
 from streams.show import What
+
+if TYPE_CHECKING:
+    from streams.supervisor import JobStatus
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.")]
 
@@ -61,11 +65,17 @@ def run(
     pipeline: PipelineFile,
     writer: Annotated[str | None, typer.Option(help="Only this writer, and no service.")] = None,
     once: Annotated[bool, typer.Option("--once", help="What the sources hold now, one compaction, then end.")] = False,
+    exit_on_failure: Annotated[
+        bool,
+        typer.Option("--exit-on-failure", help="End all when a writer or service has failed for good, exit code 1."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Status as JSON lines.")] = False,
 ) -> None:
     """Run a pipeline: every writer and service is a process of its own, restarted when it fails, until Ctrl-C.
 
-    The table is created if there is none. Exit code 1 if a writer was given up or fenced; the others went on.
+    The table is created if there is none. An outage of Kafka or of the store is waited out, unless --once is given.
+    Exit code 1 if a writer or service has failed for good or was fenced; the others go on, unless --exit-on-failure is
+    given, for systemd or Kubernetes.
     """
     from streams.display import show_jobs
     from streams.pipeline import load_pipeline
@@ -77,20 +87,26 @@ def run(
         if writer is not None:
             loaded.writer(writer)
         check_sources(loaded)
-    last: dict[str, Any] = {}
+    last: dict[str, JobStatus] = {}
     with telling():
         check_java()
         with show_jobs(console(), as_json=as_json) as on_status:
 
-            def noted(statuses: Any) -> None:
-                last.update((status.name, status) for status in statuses)
+            def noted(statuses: Sequence[JobStatus]) -> None:
+                for status in statuses:
+                    before = last.get(status.name)
+                    if status.is_lost and not (before and before.is_lost):
+                        others = "all others are stopped" if exit_on_failure else "the others go on without it"
+                        text = f"{status.name} has ended for good, {others}: {status.message}"
+                        errors.print(text, style="bold red", soft_wrap=True)
+                    last[status.name] = status
                 on_status(statuses)
 
-            good = run_pipeline(loaded, only=writer, once=once, on_status=noted)
+            good = run_pipeline(loaded, only=writer, once=once, exit_on_failure=exit_on_failure, on_status=noted)
     for status in last.values():
-        if status.tail and status.phase in {"failed", "fenced"}:
+        if status.is_lost:
             errors.print(f"{status.name} {status.phase}: {status.message}", style="red", soft_wrap=True)
-            errors.print(f"last lines of {status.log}:", style="dim", soft_wrap=True)
+            errors.print(f"its log: {status.log}", style="dim", soft_wrap=True)
             for line in status.tail:
                 errors.print(f"  {line}", soft_wrap=True)
     raise typer.Exit(0 if good else FAILED)

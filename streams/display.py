@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from streams.outage import spell_since
 from streams.supervisor import JobStatus, Phase
 
 LINE_SECONDS: Final = 5.0  # between a running job's lines, which a terminal's log keeps
@@ -57,8 +58,11 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "commits": report.commits,
         "dead_letters": report.dead_letters,
         "restarts": status.restarts,
+        "failures": status.failures,
         "pid": status.pid,
-        "message": news(status),
+        "waiting_for": waiting_for(status),
+        "waiting_seconds": age(report.waiting_since_ms) if waiting_for(status) else None,
+        "message": news(status, now_ms),
     }
 
 
@@ -80,8 +84,22 @@ def state_word(status: JobStatus) -> str:
     return str(status.phase)
 
 
-def news(status: JobStatus) -> str:
-    """Why the job is not running, or what it last had to say."""
+def waiting_for(status: JobStatus) -> str | None:
+    """What does not answer, so that the job waits; None if it does not wait for anything."""
+    waits = status.phase in {Phase.RUNNING, Phase.WAITING} and status.report.waiting_since_ms is not None
+    return status.report.waiting_for if waits else None
+
+
+def news(status: JobStatus, now_ms: int) -> str:
+    """Why the job is not running, what it waits for, or what it last had to say."""
+    what, since_ms = waiting_for(status), status.report.waiting_since_ms
+    if what is not None and since_ms is not None:
+        reason = f": {_reason(status)}" if _reason(status) else ""
+        return f"waiting for {what}, {spell_since(since_ms, now_ms)}{reason}"
+    return _reason(status)
+
+
+def _reason(status: JobStatus) -> str:
     if status.phase in {Phase.FAILED, Phase.FENCED, Phase.WAITING}:
         return status.message
     return status.report.message or (f"last failure: {status.message}" if status.message else "")
@@ -169,9 +187,9 @@ class _Lines:
     def __call__(self, statuses: Sequence[JobStatus]) -> None:
         now = time.monotonic()
         for status in statuses:
-            state = (status.phase, status.restarts, news(status))
+            state = (status.phase, status.restarts, waiting_for(status), _reason(status))
             last, when = self._said.get(status.name, (None, 0.0))
-            moving = status.phase in {Phase.RUNNING, Phase.STOPPING}
+            moving = status.phase in {Phase.RUNNING, Phase.STOPPING} or waiting_for(status) is not None
             if state != last or (moving and now - when >= self._every_seconds):
                 self._said[status.name] = state, now
                 print(self._form(status, _now_ms()), flush=True)  # noqa: T201 - this is what it is for

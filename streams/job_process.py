@@ -39,6 +39,7 @@ class Job:
         env: On top of the supervisor's own environment.
         background: It serves other jobs: when only such jobs are left, they are stopped.
         stop_seconds: From SIGTERM to SIGKILL.
+        held: Open files that its process shall keep open, too: locks.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     background: bool = False
     stop_seconds: float = STOP_SECONDS
+    held: tuple[int, ...] = ()
 
 
 class JobProcess:
@@ -79,7 +81,7 @@ class JobProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(writing, lifeline),
+                pass_fds=(writing, lifeline, *job.held),
                 start_new_session=True,  # Ctrl-C reaches the supervisor only, which then decides
             )
         except OSError:

@@ -6,18 +6,28 @@ Decides which processes a pipeline is. Used by the command and by the demo alike
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from storage import Table
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams import services
+from streams.outage import store_name, wait_out
 from streams.pipeline import Pipeline
 from streams.pipeline_check import check_same_table, check_writers
-from streams.supervisor import Job, JobStatus, Supervisor
+from streams.run_lock import hold_locks
+from streams.status import Report, describe
+from streams.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 COMPACTION: Final = services.COMPACTION
 CLEAN: Final = services.CLEAN
+
+ONCE: Final = RestartPolicy(waits_out=False)
+"""For a run that is to end: whoever waits for it learns soon that Kafka or the store is away."""
+
+OnStatus = Callable[[tuple[JobStatus, ...]], None]
 
 # -P: a folder called `storage` or `streams` where the command is given must not hide the packages.
 _PYTHON: Final = (sys.executable, "-P", "-m")
@@ -106,34 +116,74 @@ def run_pipeline(
     *,
     only: str | None = None,
     once: bool = False,
-    on_status: Callable[[tuple[JobStatus, ...]], None] = lambda _: None,
+    exit_on_failure: bool = False,
+    on_status: OnStatus = lambda _: None,
 ) -> bool:
     """Run a pipeline until it is stopped (SIGTERM, Ctrl-C), or until it is done; returns whether all went well.
 
     Args:
         pipeline: What to run.
         only: This writer alone, and no service.
-        once: What the sources hold now, then one round of every service.
+        once: What the sources hold now, then one round of every service. Outages are not waited out.
+        exit_on_failure: When a writer or a service has ended for good without success, stop all others.
         on_status: Called several times a second.
 
     Raises:
+        Conflict: A part of it is being run already; nothing was started.
         TableError: See `open_table`; nothing was started.
     """
     if only is not None:
         pipeline.writer(only)
-    open_table(pipeline)
-    names = pipeline.writers if only is None else [only]
-    writers = [writer_job(pipeline, name, once=once) for name in names]
-    if not once:
-        return Supervisor(writers if only else make_jobs(pipeline)).run(on_status)
-    first = Supervisor(writers)
-    good = first.run(on_status)
+    writers = [writer_job(pipeline, name, once=once) for name in (pipeline.writers if only is None else [only])]
+    kept = [service_job(pipeline, name, once=once) for name in (_services(pipeline) if only is None else [])]
+    with hold_locks(pipeline.state, [job.name for job in (*writers, *kept)], pipeline.path.name) as locks:
+        writers, kept = ([replace(job, held=(locks[job.name],)) for job in jobs] for jobs in (writers, kept))
+        if once:
+            open_table(pipeline)
+            return _run_once(writers, kept, on_status, exit_on_failure=exit_on_failure)
+        jobs = [*writers, *kept]
+        _await_table(pipeline, jobs, on_status)
+        return Supervisor(jobs).run(on_status, exit_on_failure=exit_on_failure)
+
+
+def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_on_failure: bool) -> bool:
+    first = Supervisor(writers, ONCE)
+    good = first.run(on_status, exit_on_failure=exit_on_failure)
     ended, asked = list(first.statuses), first.was_asked_to_stop
-    for service in [] if only is not None else _services(pipeline):
-        if asked:
+    for job in kept:
+        if asked or (exit_on_failure and not good):
             break
         before = tuple(ended)
-        turn = Supervisor([service_job(pipeline, service, once=True)])
+        turn = Supervisor([job], ONCE)
         good &= turn.run(lambda now, before=before: on_status((*before, *now)))  # type: ignore[misc]
         ended, asked = [*ended, *turn.statuses], turn.was_asked_to_stop
     return good
+
+
+def _await_table(pipeline: Pipeline, jobs: list[Job], on_status: OnStatus) -> None:
+    """Open the table, or create it; as long as its store does not answer, all jobs wait.
+
+    Raises:
+        TableError: See `open_table`, other than for an outage.
+    """
+    since_ms = time.time_ns() // 1_000_000
+    statuses: list[JobStatus] = []
+
+    def tell(error: Exception, _: float) -> None:
+        reason = describe(error)
+        report = Report(
+            doing="waiting", message=reason, waiting_for=store_name(pipeline.table.uri), waiting_since_ms=since_ms
+        )
+        statuses[:] = [
+            JobStatus(job.name, Phase.WAITING, None, 0, report, reason, job.log, (), None, job.background)
+            for job in jobs
+        ]
+
+    def pause(seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while (rest := deadline - time.monotonic()) > 0:
+            on_status(tuple(replace(status, next_start_seconds=rest) for status in statuses))
+            time.sleep(min(1.0, rest))
+        return False
+
+    wait_out(lambda: open_table(pipeline), tell, pause)

@@ -17,7 +17,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from streams.status import Reporter, StopSignal, describe, ending_of
+from streams.outage import JobOutages, pause_seconds, store_name
+from streams.status import Ending, Reporter, StopSignal, describe, ending_of, is_outage
 
 if TYPE_CHECKING:
     from storage import Table
@@ -47,12 +48,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from streams.pipeline import load_pipeline
 
         pipeline = load_pipeline(given.pipeline)
-        table = Table.open(pipeline.table.uri, storage_options=pipeline.table.storage_options)
+        location, outages = pipeline.table, JobOutages(reporter, stop)
+
+        def open_table() -> Table:
+            return Table.open(location.uri, storage_options=location.storage_options)
+
+        what = store_name(location.uri)
+        table = open_table() if given.once else outages.wait_out(open_table, what)
+        if table is None:
+            return Ending.DONE
         every, work = _service(given.service, pipeline, table, reporter, once=given.once)
         if given.once:
             work()
         else:
-            repeat(stop, every, work, reporter)
+            repeat(stop, every, work, reporter, what)
     except Exception as error:
         traceback.print_exc()
         reporter.update(doing="failed", message=describe(error))
@@ -72,19 +81,33 @@ def _service(service: str, pipeline: Pipeline, table: Table, reporter: Reporter,
     return compaction.every, lambda: compact_round(table, None if once else compaction, reporter)
 
 
-def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter) -> None:
-    """Do a round every so often until told to stop.
+def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, store: str = "the store") -> None:
+    """Do a round every so often until told to stop. An outage of the store is waited out.
+
+    Args:
+        stop: When to stop.
+        every: Seconds from the start of one round to that of the next.
+        work: The round.
+        reporter: Where to tell of rounds that fail.
+        store: What is waited for in an outage.
 
     Raises:
-        Exception: That of the last of `MAX_FAILURES` rounds that failed in a row.
+        Exception: That of the last of `MAX_FAILURES` rounds that failed in a row, outages not counted.
     """
-    failures = 0
+    outages = JobOutages(reporter, stop)
+    failures = silences = 0
     delay = 0.0
     while not stop.wait(delay):
         started = time.monotonic()
         try:
             work()
         except Exception as error:
+            if is_outage(error):
+                silences += 1
+                outages.began(store, describe(error))
+                delay = max(every, pause_seconds(silences))
+                continue
+            outages.ended(store)
             failures += 1
             if failures >= MAX_FAILURES:
                 raise
@@ -93,7 +116,9 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter) -> N
             reporter.update(doing="waiting", message=f"{describe(error)}; next try in {pause:.0f} s")
             delay = pause
         else:
-            failures = 0
+            failures = silences = 0
+            outages.ended(store)
+            reporter.update(progress=reporter.report.progress + 1)
             delay = max(0.0, every - (time.monotonic() - started))
 
 

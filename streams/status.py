@@ -3,7 +3,7 @@
 A job is an operating-system process started by `streams.supervisor`. Between the two:
     status pipe    job -> supervisor, one JSON line a report; reports hold totals, so losing one loses nothing
     lifeline pipe  never written to; its end means that the supervisor died, however it died, and the job stops too
-    exit code      why the job ended (`Ending`)
+    exit code      why the job ended (`Ending`), which decides whether and how it is started again
 Both pipes are named by environment variables, so that a job also runs by hand: it then reports to its standard output.
 A job reports before it imports anything heavy, and so does this module.
 """
@@ -30,20 +30,25 @@ RESUME: Final = "WEFT_RESUME"
 
 ORPHAN_SECONDS: Final = 10.0  # what a job without a supervisor gets to finish its batch; shorter than any restart of it
 _LINE_BYTES: Final = 4096  # POSIX's least PIPE_BUF: such a line is written whole or not at all
+_OUTAGES: Final = frozenset({"SOURCE_UNAVAILABLE", "STORE_UNAVAILABLE", "COMMIT_UNKNOWN"})
+"""Codes of errors that say that a broker or a store does not answer. They pass without anybody's help."""
 _LASTING: Final = frozenset({"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS"})
 """Codes of errors (`storage.errors`, `streams.kafka.errors`) that are the same however often one tries."""
 _INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a Python traceback, in the text of an error of Spark's."""
-_MESSAGE_CHARS: Final = 600  # even if every character is escaped to six bytes, the line stays within its limit
+_MESSAGE_CHARS: Final = 600
+WAITING_CHARS: Final = 80
+_ESCAPED_BYTES: Final = 6  # the most that JSON makes of one character of such texts
 
 
 class Ending(IntEnum):
     """Exit codes of jobs. 2 is Python's own for a wrong command line, so it is left out."""
 
     DONE = 0
-    FAILED = 1  # may be better next time: restarted
-    REFUSED = 3  # will be the same next time: not restarted
-    FENCED = 4  # another owner took over: not restarted
+    FAILED = 1  # may be better next time: started again, a bounded number of times in a row
+    REFUSED = 3  # will be the same next time: not started again
+    FENCED = 4  # another owner took over: not started again
+    UNAVAILABLE = 5  # a broker or a store does not answer: started again until it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Report:
     """One report.
 
     Attributes:
-        doing: One word: starting, running, idle, compacting, stopping.
+        doing: One word: starting, waiting, running, idle, compacting, stopping.
         rows: Stored since the job first started, over all its restarts.
         rows_per_second: Of late.
         commits: Since the job first started.
@@ -65,6 +70,10 @@ class Report:
         dead_letters: Messages refused since the job first started.
         message: The last thing worth telling: what a service did, why a job failed.
         reported_at_ms: When this report was made; None for one that no process has made.
+        progress: Grows with everything that shows that the job works: a batch committed, a look at the source that
+            found nothing, a round of a service. A run in which it has not grown has failed, however long it lasted.
+        waiting_for: What does not answer: "the broker 127.0.0.1:9092". Empty if nothing is waited for.
+        waiting_since_ms: When it was first found not to answer; null if nothing is waited for.
     """
 
     doing: str = "starting"
@@ -78,6 +87,9 @@ class Report:
     dead_letters: int = 0
     message: str = ""
     reported_at_ms: int | None = None
+    progress: int = 0
+    waiting_for: str = ""
+    waiting_since_ms: int | None = None
 
     def restarted(self) -> Report:
         """What is left of the report when its process has ended: totals. What it measured is not known any more."""
@@ -97,11 +109,17 @@ _FIELDS: Final = frozenset(f.name for f in fields(Report))
 
 def encode_report(report: Report) -> bytes:
     """One line, short enough to be written to a pipe whole or not at all."""
-    if len(report.message) > _MESSAGE_CHARS:
-        report = replace(report, message=report.message[: _MESSAGE_CHARS - 3] + "...")
+    report = replace(report, waiting_for=shortened(report.waiting_for, WAITING_CHARS))
+    room = _LINE_BYTES - len(json.dumps(asdict(replace(report, message="")))) - 1
+    report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, room // _ESCAPED_BYTES)))
     line = json.dumps(asdict(report)).encode() + b"\n"
     assert len(line) <= _LINE_BYTES, "the message is bounded, and so are all other fields"
     return line
+
+
+def shortened(text: str, chars: int) -> str:
+    """A text of at most so many characters; one that was longer ends with three dots."""
+    return text if len(text) <= chars else text[: chars - 3] + "..."
 
 
 def parse_report(line: bytes | str) -> Report:
@@ -119,8 +137,15 @@ def parse_report(line: bytes | str) -> Report:
     return Report(**values)
 
 
+def is_outage(error: BaseException) -> bool:
+    """Whether an error says that a broker or a store does not answer, so that waiting helps."""
+    return getattr(error, "code", None) in _OUTAGES
+
+
 def ending_of(error: BaseException) -> Ending:
     """Whether trying again may help."""
+    if is_outage(error):
+        return Ending.UNAVAILABLE
     code = getattr(error, "code", None)
     if code == "FENCED":
         return Ending.FENCED

@@ -3,10 +3,12 @@
 What this room decides: when a job is started again, and when not any more. It knows nothing of Spark or tables.
 
     running -- exit that may go better next time --> waiting -- delay over --> running
-    waiting -- too many quick failures in a row ---> failed
+    waiting -- too many runs without progress -----> failed
     running -- exit 0 / REFUSED / FENCED ----------> done / failed / fenced
     running -- told to stop: SIGTERM --------------> stopping --> stopped   (SIGKILL after `Job.stop_seconds`)
 
+Whether a run was worth something is judged by what it achieved (`Report.progress`), not by how long it lasted: a start
+may be slow. An outage of a broker or a store (`Ending.UNAVAILABLE`) is no failure of the job, and is waited out.
 A job that fails does not touch the others. No process outlives the supervisor, even one that is killed: see the
 lifeline in `streams.status`. Use `run` for a whole program, or `start`, `poll`, `stop` from a loop of one's own.
 """
@@ -59,20 +61,23 @@ class RestartPolicy:
     Attributes:
         first_seconds: Delay after the first failure, doubled by each further one.
         last_seconds: Longest delay: how long after an outage is over a job may still be down.
-        healthy_seconds: A job that ran so long was well: its failures are forgotten. Longer than a Spark start-up.
-        quick_failures: So many failures in a row end the job; with the delays, about a minute of trying.
+        max_failures: So many failed runs in a row, none of which achieved anything, end the job.
+        waits_out: Whether an outage is waited out, however long it lasts; else it counts as any other failure.
     """
 
     first_seconds: float = 1.0
     last_seconds: float = 30.0
-    healthy_seconds: float = 60.0
-    quick_failures: int = 6
+    max_failures: int = 6
+    waits_out: bool = True
 
     def delay(self, failures: int) -> float | None:
         """Seconds to wait after so many failures in a row, None to give up."""
-        if failures >= self.quick_failures:
-            return None
-        return min(self.first_seconds * 2.0 ** (failures - 1), self.last_seconds)
+        return None if failures >= self.max_failures else self.back_off(failures)
+
+    def back_off(self, times: int) -> float:
+        """Seconds to wait before the next start after so many ends in a row."""
+        # The exponent is bounded, because an outage may last for weeks.
+        return min(self.first_seconds * 2.0 ** min(times - 1, 20), self.last_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +87,10 @@ class JobStatus:
     Attributes:
         pid: Of its process, if it has one.
         restarts: How often it was started again.
+        failures: Runs in a row that failed and achieved nothing; outages do not count.
         report: What it last said, over all restarts.
         message: Why it last failed, or is not running.
-        tail: Last lines of its log, once it has failed.
+        tail: Last lines of its log, once it has failed without saying why.
         next_start_seconds: Until it is started again, if it waits for that.
         exit_code: Of its last process that ended, negative for a signal; see `streams.status.Ending`.
     """
@@ -100,6 +106,12 @@ class JobStatus:
     next_start_seconds: float | None
     background: bool
     exit_code: int | None = None
+    failures: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended for good, other than by finishing or because it was told to."""
+        return self.phase in ENDED and self.phase not in GOOD_ENDS
 
 
 class Supervisor:
@@ -214,11 +226,14 @@ class Supervisor:
         self._close()
         return self.statuses
 
-    def run(self, on_status: Callable[[tuple[JobStatus, ...]], None] = lambda _: None) -> bool:
+    def run(
+        self, on_status: Callable[[tuple[JobStatus, ...]], None] = lambda _: None, *, exit_on_failure: bool = False
+    ) -> bool:
         """Run until all jobs have ended, or SIGTERM or Ctrl-C (a second one kills); returns `succeeded`.
 
         Args:
             on_status: Called after every poll, several times a second.
+            exit_on_failure: When one job has ended for good without success, stop all others.
         """
         with self._signals():
             self.start()
@@ -226,7 +241,8 @@ class Supervisor:
                 while not self.finished:
                     statuses = self.poll(POLL_SECONDS)
                     on_status(statuses)
-                    if self._stops_asked == 1:
+                    lost = exit_on_failure and any(status.is_lost for status in statuses)
+                    if self._stops_asked == 1 or (lost and not self._stops_asked):
                         self.ask_stop()
                     elif self._stops_asked > 1:
                         self._kill_all()
@@ -277,7 +293,9 @@ class _Slot:
         self._tail: tuple[str, ...] = ()
         self._restarts = -1  # the first start is none
         self._failures = 0
-        self._started = self._next_start = self._deadline = 0.0
+        self._outages = 0
+        self._progress = 0
+        self._next_start = self._deadline = 0.0
 
     @property
     def status(self) -> JobStatus:
@@ -294,11 +312,12 @@ class _Slot:
             tail=self._tail,
             next_start_seconds=max(0.0, self._next_start - time.monotonic()) if waits else None,
             background=self.job.background,
+            failures=self._failures,
         )
 
     def start(self, lifeline: int) -> None:
         self._restarts += 1
-        self._started = time.monotonic()
+        self._progress = self._report.progress
         self._report = self._report.restarted()
         try:
             self.process = JobProcess(self.job, lifeline, self._report)
@@ -363,32 +382,38 @@ class _Slot:
         self.process = None
         self._exit_code = code
         stopping = self.phase is Phase.STOPPING
-        if code == Ending.DONE or (stopping and code < 0):
+        if code == Ending.DONE or (stopping and (code < 0 or code == Ending.UNAVAILABLE)):
             self.phase = Phase.STOPPED if stopping else Phase.DONE
             return
-        self._tail = process.tail
-        self._message = self._why(code)
+        told = code in set(Ending) and bool(self._report.message)
+        self._message = self._report.message if told else _why(code, process.tail)
+        self._tail = () if told else process.tail
         if code == Ending.FENCED:
             self.phase = Phase.FENCED
         elif code == Ending.REFUSED or stopping:
             self.phase = Phase.FAILED
         else:
-            self._plan_restart()
+            self._plan_restart(code)
 
-    def _why(self, code: int) -> str:
-        """A job that ends on purpose has said why; of any other the log's last line is all there is."""
-        if code in set(Ending) and self._report.message:
-            return self._report.message
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"{how}: {self._tail[-1]}" if self._tail and code > 0 else how
-
-    def _plan_restart(self) -> None:
-        lived = time.monotonic() - self._started
-        self._failures = 1 if lived >= self._policy.healthy_seconds else self._failures + 1
-        delay = self._policy.delay(self._failures)
+    def _plan_restart(self, code: int) -> None:
+        if self._report.progress > self._progress:
+            self._failures = self._outages = 0
+        delay: float | None
+        if code == Ending.UNAVAILABLE and self._policy.waits_out:
+            self._outages += 1
+            delay = self._policy.back_off(self._outages)
+        else:
+            self._failures += 1
+            delay = self._policy.delay(self._failures)
         if delay is None:
             self.phase = Phase.FAILED
             self._message += f" (failed {self._failures} times in a row)"
         else:
             self.phase = Phase.WAITING
             self._next_start = time.monotonic() + delay
+
+
+def _why(code: int, tail: Sequence[str]) -> str:
+    """Why a job ended that has not said so: all there is to go by is the log's last line."""
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"{how}: {tail[-1]}" if tail and code > 0 else how

@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.status import Reporter, StopSignal, describe, ending_of
+from streams.outage import JobOutages, store_name
+from streams.status import Reporter, StopSignal, describe, ending_of, is_outage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +42,12 @@ MAX_STARTS: Final = (
 STALE_SECONDS: Final = 10.0  # what Spark said of a batch that was planned longer ago is no measure of lag any more
 RATE_SECONDS: Final = 10.0  # rows per second are those of the last so many seconds
 
+_NETWORK: Final = re.compile(
+    r"\b(?:java\.net\.(?:ConnectException|UnknownHostException|NoRouteToHostException)"
+    r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
+    r"|org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException))\b[^\n]*"
+)
+"""What the JVM throws when a store or a broker that Spark itself asks (for its checkpoint, say) does not answer."""
 _RAISED: Final = re.compile(
     r"^(?:storage|streams)\.[\w.]*errors\.(\w+): ((?:(?!\n  hint: )[^\n])*)(?:\n  hint: ([^\n]*))?", re.MULTILINE
 )
@@ -56,11 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="write what the source holds now, then end")
     given = parser.parse_args(arguments)
     reporter.update(doing="starting")
+    outages = JobOutages(reporter, stop)
+    pipeline = None
     try:
         from streams.pipeline import load_pipeline
 
         pipeline = load_pipeline(given.pipeline)
-        _run(pipeline, pipeline.writer(given.writer), reporter, stop, once=given.once)
+        _run(pipeline, pipeline.writer(given.writer), reporter, stop, outages, once=given.once)
     except Exception as error:
         failure = failure_of(error)
         if failure is error:
@@ -68,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             sys.stderr.write(f"{error}\n")
         reporter.update(doing="failed", rows_per_second=0.0, lag=None, complete_at_ms=None, message=describe(failure))
+        if is_outage(failure) and pipeline is not None:
+            outages.began(_unreachable(failure, pipeline, given.writer), describe(failure))
         return ending_of(failure)
     if stop:
         reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
@@ -75,10 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, *, once: bool) -> None:
+def _run(
+    pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, outages: JobOutages, *, once: bool
+) -> None:
     from streams.session import build_session
 
-    _await_source(writer, reporter, stop)
+    _await_source(writer, stop, outages, once=once)
+    if not stop:
+        _await_store(pipeline, outages, once=once)
     if stop:
         return
     spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
@@ -113,11 +128,12 @@ def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | N
     return LagMeter(options, every_seconds=writer.trigger_seconds)
 
 
-def _await_source(writer: WriterSpec, reporter: Reporter, stop: StopSignal) -> None:
-    """Let Kafka answer before a JVM is started: who has a wrong address reads so at once.
+def _await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
+    """Let Kafka answer before a JVM is started: who has a wrong address reads so at once, and an outage costs little.
 
     Raises:
-        SourceUnavailable: It does not.
+        SourceUnavailable: It does not, and nobody waits for it: with ``once``.
+        SourceRefused: It refuses.
         InvalidInput: An option of the source is wrong.
     """
     from streams import kafka
@@ -127,16 +143,55 @@ def _await_source(writer: WriterSpec, reporter: Reporter, stop: StopSignal) -> N
     if writer.reader_format != kafka.FORMAT:
         return
 
+    what = _broker(writer)
+
     def waiting(reason: str) -> bool:
-        reporter.update(message=reason)
+        outages.began(what, reason)
         return not stop
 
     cluster = Cluster(parse_options(writer.reader_options, default_starting="latest"))
     try:
-        cluster.await_answer(waiting)
+        if once:
+            cluster.await_answer(waiting)
+            outages.ended(what)
+        else:
+            outages.wait_out(lambda: cluster.await_answer(waiting), what)
     finally:
         cluster.close()
-    reporter.update(message="")
+
+
+def _await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
+    """Let the table's store answer before a JVM is started.
+
+    Raises:
+        StoreUnavailable: It does not, and nobody waits for it: with ``once``.
+        StoreRefused: It refuses.
+        NotFound: There is no table.
+    """
+    from storage import Table
+
+    location = pipeline.table
+
+    def ask() -> None:
+        Table.open(location.uri, storage_options=location.storage_options)
+
+    if once:
+        ask()
+    else:
+        outages.wait_out(ask, store_name(location.uri))
+
+
+def _broker(writer: WriterSpec) -> str:
+    return f"the broker {writer.reader_options.get('kafka.bootstrap.servers', '')}".rstrip()
+
+
+def _unreachable(failure: Exception, pipeline: Pipeline, name: str) -> str:
+    """Whom an outage's error is about."""
+    from streams.kafka.errors import SourceUnavailable
+
+    if isinstance(failure, SourceUnavailable):
+        return _broker(pipeline.writer(name))
+    return store_name(pipeline.table.uri)
 
 
 def _start(
@@ -263,6 +318,7 @@ class Progress:
         with self._lock:
             self._recent.append((time.monotonic(), commit.rows))
         self._reporter.update(
+            progress=last.progress + 1,
             rows=last.rows + commit.rows,
             commits=last.commits + 1,
             seq=commit.seq,
@@ -285,12 +341,15 @@ class Progress:
         status, last = query.status, query.lastProgress
         active, failed = query.isActive, query.exception() is not None
         busy = bool(status["isTriggerActive"])
+        idle = active and not busy and not status["isDataAvailable"]
+        if last is not None and idle and not failed:
+            self._reporter.update(progress=self._reporter.report.progress + 1)
         if failed:
             behind, complete = None, None
         elif self._meter is not None:
             behind, complete = self._measured(active=active)
         else:
-            behind, complete = self._told(last, idle=active and not busy and not status["isDataAvailable"])
+            behind, complete = self._told(last, idle=idle)
         self._reporter.update(
             doing="running" if busy else "idle" if last is not None else "starting",
             lag=behind,
@@ -365,7 +424,7 @@ def failure_of(error: Exception) -> Exception:
     from pyspark.errors import AnalysisException, ParseException
 
     from storage import errors
-    from storage.errors import InvalidInput, TableError
+    from storage.errors import InvalidInput, StoreUnavailable, TableError
     from streams.kafka import errors as kafka_errors
 
     if isinstance(error, TableError):
@@ -374,6 +433,8 @@ def failure_of(error: Exception) -> Exception:
         kind = getattr(errors, name, None) or getattr(kafka_errors, name, None)
         if isinstance(kind, type) and issubclass(kind, TableError):
             return kind(message, hint=hint)
+    if network := _NETWORK.search(str(error)):
+        return StoreUnavailable(f"Spark cannot reach what it reads or writes: {network.group()}")
     # Spark also calls it so when code of a Python data source fails, for whatever reason; that may pass.
     if isinstance(error, AnalysisException | ParseException) and "PYTHON_DATA_SOURCE_ERROR" not in str(error):
         return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="mend source, select or where of this writer")

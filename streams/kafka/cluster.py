@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from storage.errors import InvalidInput, NotFound
-from streams.kafka.errors import SourceUnavailable, name_some
+from streams.kafka.errors import SourceRefused, SourceUnavailable, name_some
 from streams.kafka.options import EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
 from streams.kafka.plan import Log
 
@@ -52,9 +52,11 @@ _REFUSED: Final = frozenset(
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_EXCEPTION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
     },
 )
-"""Asking again does not help: a right is missing, or the broker does not take the name."""
+"""Asking again does not help: the login is wrong, a right is missing, or the broker does not take the name."""
 
 
 def is_gone(error: KafkaError) -> bool:
@@ -77,6 +79,7 @@ class Connection:
         """
         self._options = options
         self._complaint = ""
+        self._refused = False
         tuned = {name.replace("_", "."): value for name, value in tuning.items()}
         config = {**_DEFAULTS, **tuned, **options.kafka, **_FORCED, "error_cb": self._note}
         try:
@@ -89,14 +92,18 @@ class Connection:
 
     def _note(self, error: KafkaError) -> None:
         self._complaint = error.str()
+        self._refused |= error.code() in _REFUSED
 
     def unavailable(self, doing: str, error: Exception | KafkaError | None = None) -> SourceUnavailable:
-        """Build the error for brokers that refused or did not answer, with the reason they gave."""
+        """Build the error for brokers that did not answer, or refused (`SourceRefused`), with the reason they gave."""
         self.consumer.poll(0)  # hands over what librdkafka's threads have noted meanwhile
         reasons = [_text(error)] if error is not None else []
         if self._complaint and self._complaint not in reasons:
             reasons.append(self._complaint)
-        return SourceUnavailable(
+        code = error.args[0] if isinstance(error, KafkaException) else error
+        refused = self._refused or (isinstance(code, KafkaError) and code.code() in _REFUSED)
+        kind = SourceRefused if refused else SourceUnavailable
+        return kind(
             f"Kafka at {self._options.kafka['bootstrap.servers']}, {doing}: {'; '.join(reasons) or 'no answer'}",
             hint="check kafka.bootstrap.servers, the security settings and that the brokers run;"
             f" requestTimeoutMs is {round(self._options.request_timeout_seconds * 1000)}",

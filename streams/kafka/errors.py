@@ -24,6 +24,12 @@ class SourceUnavailable(TableError):
     code = "SOURCE_UNAVAILABLE"
 
 
+class SourceRefused(SourceUnavailable):
+    """The brokers answered, and refused: a wrong password, a missing right. Waiting does not help."""
+
+    code = "SOURCE_REFUSED"
+
+
 class DataLoss(TableError):
     """Offsets still to be read are gone from Kafka: aged out, truncated, or the topic was recreated."""
 

@@ -20,7 +20,7 @@ from typing import Final, Self
 from streams.status import Ending
 from streams.supervisor import ENDED, Job, JobStatus, Phase, RestartPolicy, Supervisor
 
-ONCE: Final = RestartPolicy(quick_failures=1)
+ONCE: Final = RestartPolicy(max_failures=1, waits_out=False)
 """A supervisor that starts its job once: who follows is decided here."""
 RESTART_SECONDS: Final = 0.5  # a machine is given no more rest than that
 ZOMBIE_SECONDS: Final = 90.0  # from its awakening to its end, with Spark's on a machine that is busy with others

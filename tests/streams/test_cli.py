@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -293,6 +294,76 @@ def runs() -> Iterator[list[Running]]:
         run.process.communicate()
 
 
+@pytest.fixture
+def no_broker() -> Iterator[int]:
+    """A port at which nobody answers, for as long as the test lasts."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def lonely_pipeline(folder: Path, port: int, **changes: Any) -> Path:
+    """A writer whose broker is away; it waits before it starts Spark."""
+    writer = {"source": {"type": "kafka", "topic": "t"}, "schema": {"id": "bigint", "a": "string", "at": "bigint"}}
+    kafka = {"bootstrap.servers": f"127.0.0.1:{port}"}
+    return pipeline_file(folder, kafka=kafka, writers={"sa": writer}, compaction=False, **changes)
+
+
+def test_an_outage_of_the_broker_is_waited_out_and_shown(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
+    run = Running(lonely_pipeline(tmp_path, no_broker))
+    runs.append(run)
+    shown = run.until("sa", state="waiting", waiting_for=f"the broker 127.0.0.1:{no_broker}")
+    assert shown["message"].startswith(f"waiting for the broker 127.0.0.1:{no_broker}, ")
+    later = run.until("sa", state="waiting")
+    assert later["waiting_seconds"] >= shown["waiting_seconds"]
+    assert (later["restarts"], later["failures"]) == (0, 0)
+    log = tmp_path / ".weft/p/logs/sa.log"
+    assert f"waiting for the broker 127.0.0.1:{no_broker}" in log.read_text()
+    run.process.send_signal(signal.SIGTERM)
+    run.process.communicate(timeout=PATIENCE_SECONDS)
+    assert run.process.returncode == 0, "it did as it was told"
+    assert all(_gone(pid) for pid in run.pids)
+
+
+def test_a_second_run_of_a_pipeline_is_refused_and_a_dead_one_is_no_obstacle(
+    tmp_path: Path, no_broker: int, runs: list[Running]
+) -> None:
+    path = lonely_pipeline(tmp_path, no_broker)
+    first = Running(path)
+    runs.append(first)
+    first.until("sa", state="waiting")
+    (tmp_path / "elsewhere").symlink_to(tmp_path)
+    for again in (path, tmp_path / "elsewhere/p.yaml"):
+        for more in ([], ["--once"], ["--writer", "sa"]):
+            refused = weft("run", again, *more)
+            assert refused.exit_code == 1
+            assert f"p.yaml: sa is being run already, by process {first.process.pid} on " in refused.stderr
+    first.process.kill()
+    first.process.communicate()
+    second = Running(path)
+    runs.append(second)
+    second.until("sa", state="waiting")
+    assert all(_gone(pid) for pid in first.pids), "what the first had started is not beside the second"
+
+
+def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
+    path = lonely_pipeline(tmp_path, no_broker)
+    whole = yaml.safe_load(path.read_text())
+    whole["writers"]["sb"] = {"source": {"type": "spark", "format": "no.such.format"}, "lane": "sb", "stream": "sb"}
+    path.write_text(yaml.safe_dump(whole))
+    ended = subprocess.run(
+        command("run", path, "--exit-on-failure", "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert ended.returncode == 1
+    last = {line["job"]: line for line in map(json.loads, ended.stdout.splitlines())}
+    assert {name: line["state"] for name, line in last.items()} == {"sa": "stopped", "sb": "failed"}
+    assert "sb has ended for good, all others are stopped: " in ended.stderr
+
+
 def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
     tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
 ) -> None:
@@ -317,6 +388,8 @@ def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
     _, complaints = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 1, "one writer does not do what it was started for"
     assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
+    assert "sa has ended for good, the others go on without it: " in complaints
+    assert "Physical Plan" not in complaints, "the message says it all"
     rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
     assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "nothing lost, nothing doubled, nothing after the fence"
     assert all(_gone(pid) for pid in run.pids), "no process is left, the JVMs included"

@@ -64,6 +64,34 @@ def test_why_a_job_does_not_run_goes_before_what_it_said() -> None:
     assert format_line(back, 10_000).endswith("last failure: killed by SIGKILL")
 
 
+def test_an_outage_is_told_with_its_age_whichever_process_noticed_it() -> None:
+    report = replace(
+        REPORT, doing="waiting", message="no answer", waiting_for="the broker b:1", waiting_since_ms=10_000
+    )
+    running = replace(STATUS, report=report)
+    told = "waiting for the broker b:1, 3 minutes: no answer"
+    assert format_line(running, 190_000 + 9_999).endswith(told)
+    shown = status_fields(running, 190_000)
+    assert (shown["state"], shown["waiting_for"], shown["waiting_seconds"]) == ("waiting", "the broker b:1", 180.0)
+    between = replace(running, phase=Phase.WAITING, message="no answer", next_start_seconds=4.0)
+    assert format_line(between, 190_000).endswith(told)
+    ended = status_fields(replace(running, phase=Phase.STOPPED), 190_000)
+    assert (ended["waiting_for"], ended["waiting_seconds"]) == (None, None)
+
+
+def test_an_outage_is_told_again_and_again_but_not_all_the_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = replace(REPORT, doing="waiting", message="no answer", waiting_for="the broker b:1", waiting_since_ms=1)
+    between = replace(STATUS, report=report, phase=Phase.WAITING, message="no answer", next_start_seconds=4.0)
+    for every, lines in ((3600, 1), (0, 3)):
+        monkeypatch.setattr(display, "LINE_SECONDS", every)
+        with show_jobs(Console(file=io.StringIO())) as on_status:
+            for _ in range(3):
+                on_status([between])
+        assert len(capsys.readouterr().out.splitlines()) == lines
+
+
 def test_a_service_has_no_lag() -> None:
     service = replace(STATUS, name="compaction", background=True, report=Report("idle", message="8 file groups"))
     assert format_line(service, 0) == "compaction: idle · 8 file groups"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.errors import CorruptData
+from storage.errors import CorruptData, StoreUnavailable
 from streams import services
 from streams.pipeline_model import CleanSection, CompactionSection
 from streams.services import clean_round, compact_round, repeat
@@ -119,6 +119,31 @@ def test_failing_rounds_are_told_spaced_out_and_bounded(table: Table, reporter: 
     assert [round(wait, 3) for wait in stop.waits] == [0, 0.2, 0.4, 0.8, 1.6]
     assert "is missing" in reporter.report.message
     assert len(stop.waits) == services.MAX_FAILURES
+
+
+def test_an_outage_of_the_store_is_waited_out_and_told(table: Table, reporter: Reporter) -> None:
+    """Away for 20 rounds, four times what a failing round gets; then it is there again."""
+    append(table, 3)
+    away = 20
+
+    def work() -> None:
+        nonlocal away
+        away -= 1
+        if away >= 0:
+            # The disk is full, or the server away: to a round that is the same.
+            raise StoreUnavailable("no access to _weft: no answer")
+        assert reporter.report.waiting_for == "the store of t"
+        assert reporter.report.message == "no access to _weft: no answer"
+        compact_round(table, POLICY, reporter)
+
+    stop = Stop(rounds=21)
+    repeat(stop, POLICY.every, work, reporter, "the store of t")  # type: ignore[arg-type]
+    assert stop.waits[:7] == [0, 1, 2, 4, 8, 16, 30]
+    assert max(stop.waits) == 30
+    assert waiting(table) == 0
+    assert (reporter.report.waiting_for, reporter.report.waiting_since_ms) == ("", None)
+    assert reporter.report.doing == "idle"
+    assert reporter.report.progress == 1
 
 
 def test_a_store_that_comes_back_is_served_again(table: Table, reporter: Reporter, tmp_path: Path) -> None:

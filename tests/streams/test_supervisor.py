@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import Conflict, Fenced, InvalidInput, NotFound, StoreUnavailable
+from storage.errors import CommitUnknown, Conflict, Fenced, InvalidInput, NotFound, StoreRefused, StoreUnavailable
 from streams import job_process
+from streams.kafka.errors import SourceRefused, SourceUnavailable
 from streams.status import Ending, Report, encode_report, ending_of, parse_report
 from streams.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 PATIENCE_SECONDS = 30.0  # for what takes milliseconds, on a machine that does other things too
-QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, healthy_seconds=PATIENCE_SECONDS, quick_failures=3)
+QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, max_failures=3)
 
 # A well-behaved job: reports, and stops when told to.
 SERVE = """
@@ -109,16 +110,111 @@ def test_a_failing_job_is_restarted_with_growing_delays_and_then_given_up(
 
 
 def test_delays_double_up_to_a_bound_and_end() -> None:
-    policy = RestartPolicy(first_seconds=1, last_seconds=5, healthy_seconds=60, quick_failures=6)
+    policy = RestartPolicy(first_seconds=1, last_seconds=5, max_failures=6)
     assert [policy.delay(n) for n in range(1, 8)] == [1, 2, 4, 5, 5, None, None]
 
 
-def test_a_job_that_was_well_for_a_while_starts_afresh(
+def ending(code: int, *, progress: str = "0", message: str = "") -> str:
+    """A job that reports and ends; ``progress`` is what it adds."""
+    return f"""
+from streams.status import Reporter
+reporter = Reporter.from_environment()
+reporter.update(progress=reporter.report.progress + {progress}, message={message!r})
+raise SystemExit({code})
+"""
+
+
+def test_a_run_that_achieved_something_makes_failures_forgotten(
     job: Callable[..., Job], supervise: Callable[..., Supervisor]
 ) -> None:
-    at_once_healthy = RestartPolicy(first_seconds=0.01, last_seconds=0.01, healthy_seconds=0.0, quick_failures=2)
-    supervisor = supervise(job("raise SystemExit(1)"), policy=at_once_healthy)
-    assert until(supervisor, lambda s: s.restarts >= 4).phase is not Phase.FAILED
+    supervisor = supervise(job(ending(1, progress="1")))
+    status = until(supervisor, lambda s: s.restarts >= 5)
+    assert status.phase is not Phase.FAILED
+    assert status.failures <= 1
+
+
+def test_a_slow_start_makes_no_failure_forgotten(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    """A run is judged by what it achieved: that this one waits first, as a JVM's start does, achieves nothing."""
+    starts = tmp_path / "starts"
+    slow = f"import time; time.sleep(0.3); open({str(starts)!r}, 'a').write('x'); raise SystemExit(1)"
+    at_once_old = RestartPolicy(first_seconds=0.01, last_seconds=0.01, max_failures=2)
+    status = until(supervise(job(slow), policy=at_once_old), ended)
+    assert (status.phase, status.failures, starts.read_text()) == (Phase.FAILED, 2, "xx")
+
+
+def test_an_outage_is_waited_out_for_more_starts_than_a_failure_gets(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    """Away for eight starts, which is more than a job that fails gets; then it is back, and the job does its work."""
+    starts = tmp_path / "starts"
+    away = f"""
+from pathlib import Path
+from streams.outage import JobOutages
+from streams.status import Reporter
+starts = Path({str(starts)!r})
+starts.write_text((starts.read_text() if starts.exists() else "") + "x")
+if len(starts.read_text()) <= 8:
+    JobOutages(Reporter.from_environment(), None).began("the broker b:1", "no answer")
+    raise SystemExit({int(Ending.UNAVAILABLE)})
+"""
+    supervisor = supervise(job(away))
+    waiting = until(supervisor, lambda s: s.restarts >= 5)
+    assert waiting.report.waiting_for == "the broker b:1"
+    assert waiting.failures == 0
+    since = waiting.report.waiting_since_ms
+    assert since is not None
+    later = until(supervisor, lambda s: s.restarts >= 7)
+    assert later.report.waiting_since_ms == since, "one outage, whichever process noticed it"
+    done = until(supervisor, ended)
+    assert (done.phase, done.restarts) == (Phase.DONE, 8)
+
+
+def test_an_outage_between_two_failures_does_not_make_the_first_forgotten(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    turns = tmp_path / "turns"
+    mixed = f"""
+from pathlib import Path
+turns = Path({str(turns)!r})
+turns.write_text((turns.read_text() if turns.exists() else "") + "x")
+raise SystemExit({int(Ending.UNAVAILABLE)} if len(turns.read_text()) % 2 else 1)
+"""
+    status = until(supervise(job(mixed)), ended)
+    assert (status.phase, turns.read_text()) == (Phase.FAILED, "xxxxxx"), "three outages, three failures"
+
+
+def test_who_does_not_wait_counts_an_outage_as_a_failure(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor]
+) -> None:
+    impatient = RestartPolicy(first_seconds=0.01, last_seconds=0.01, max_failures=2, waits_out=False)
+    status = until(supervise(job(ending(Ending.UNAVAILABLE, message="no answer")), policy=impatient), ended)
+    assert (status.phase, status.message) == (Phase.FAILED, "no answer (failed 2 times in a row)")
+
+
+@pytest.mark.parametrize("code", [1, Ending.REFUSED, Ending.FENCED])
+def test_on_request_all_end_when_one_has_failed_for_good(job: Callable[..., Job], code: int) -> None:
+    supervisor = Supervisor([job(ending(code), "a"), job(SERVE, "b")], QUICK)
+    assert not supervisor.run(exit_on_failure=True)
+    a, b = supervisor.statuses
+    assert a.is_lost
+    assert (b.phase, b.is_lost) == (Phase.STOPPED, False)
+
+
+def test_a_service_that_has_failed_for_good_ends_all_on_request(job: Callable[..., Job]) -> None:
+    supervisor = Supervisor([job(SERVE, "writer"), job(ending(3), "service", background=True)], QUICK)
+    assert not supervisor.run(exit_on_failure=True)
+    assert [status.phase for status in supervisor.statuses] == [Phase.STOPPED, Phase.FAILED]
+
+
+def test_why_a_job_failed_is_told_by_the_job_or_by_its_log_not_by_both(
+    job: Callable[..., Job], supervise: Callable[..., Supervisor]
+) -> None:
+    said = until(supervise(job("print('a page of plan')\n" + ending(3, message="column x is missing"))), ended)
+    assert (said.message, said.tail) == ("column x is missing", ())
+    silent = until(supervise(job("print('reason 42'); raise SystemExit(3)")), ended)
+    assert (silent.message, silent.tail) == ("exit code 3: reason 42", ("reason 42",))
 
 
 def test_a_killed_job_goes_on_from_its_totals(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
@@ -295,6 +391,8 @@ def test_reports_survive_their_line() -> None:
     long = parse_report(encode_report(Report(message="\x00" * 5000)))
     assert len(long.message) == 600
     assert long.message.endswith("...")
+    full = Report("x" * 20, *[10**15] * 7, message="\x00" * 5000, waiting_for="\x00" * 500, waiting_since_ms=10**15)
+    assert len(encode_report(full)) <= 4096
     for wrong in (b"", b"[]", json.dumps({"rowz": 1})):
         with pytest.raises(ValueError, match="not a status report"):
             parse_report(wrong)
@@ -304,5 +402,9 @@ def test_which_errors_a_restart_may_mend() -> None:
     assert ending_of(Fenced("x")) is Ending.FENCED
     assert ending_of(InvalidInput("x")) is Ending.REFUSED
     assert ending_of(Conflict("x")) is Ending.REFUSED
-    assert ending_of(StoreUnavailable("x")) is Ending.FAILED
+    assert ending_of(StoreUnavailable("x")) is Ending.UNAVAILABLE
+    assert ending_of(CommitUnknown("x")) is Ending.UNAVAILABLE
+    assert ending_of(SourceUnavailable("x")) is Ending.UNAVAILABLE
+    assert ending_of(StoreRefused("x")) is Ending.FAILED, "who answers and refuses is not waited for"
+    assert ending_of(SourceRefused("x")) is Ending.FAILED
     assert ending_of(OSError("x")) is Ending.FAILED

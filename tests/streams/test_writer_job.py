@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.core.names import LaneName
-from storage.errors import Fenced, GapError, InvalidInput
+from storage.errors import Fenced, GapError, InvalidInput, StoreUnavailable
 from storage.writer import Commit
 from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.resume import GAP_HINT
@@ -51,6 +51,7 @@ def test_commits_add_up(pipe: tuple[int, int]) -> None:
     last = reporter.report
     assert (last.rows, last.commits, last.seq, last.dead_letters, last.committed_at_ms) == (15, 2, 3, 2, 1003)
     assert last.rows_per_second > 0
+    assert last.progress == 2
     assert [json.loads(line)["rows"] for line in os.read(pipe[0], 9999).splitlines()] == [10, 15]
 
 
@@ -58,6 +59,7 @@ def test_a_replayed_batch_counts_only_if_nobody_was_told_of_it(pipe: tuple[int, 
     told = Reporter(pipe[1], Report(rows=15, commits=2, seq=3))
     Progress(told, 1.0).committed(committed(3, 5, replayed=True))
     assert (told.report.rows, told.report.commits) == (15, 2)
+    assert told.report.progress == 0, "the run before had achieved it"
     untold = Reporter(pipe[1], Report(rows=10, commits=1, seq=2))
     Progress(untold, 1.0).committed(committed(3, 5, replayed=True))
     assert (untold.report.rows, untold.report.commits, untold.report.seq) == (15, 2, 3)
@@ -162,7 +164,23 @@ def test_errors_of_the_source_are_known_too() -> None:
     assert ending_of(lost) is Ending.REFUSED
     away = failure_of(wrapped("streams.kafka.errors.SourceUnavailable: no answer"))
     assert isinstance(away, SourceUnavailable)
-    assert ending_of(away) is Ending.FAILED
+    assert ending_of(away) is Ending.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Caused by: java.net.ConnectException: Connection refused",
+        "java.net.UnknownHostException: nowhere.example",
+        "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
+    ],
+)
+def test_what_spark_itself_cannot_reach_is_an_outage(line: str) -> None:
+    found = failure_of(StreamingQueryException(f"[STREAM_FAILED] Query terminated\n\tat x.y(Z.java:1)\n{line}\n\tat"))
+    assert isinstance(found, StoreUnavailable)
+    assert line.removeprefix("Caused by: ") in found.message
+    assert ending_of(found) is Ending.UNAVAILABLE
+    assert ending_of(failure_of(StreamingQueryException("java.net.SocketException: a worker died"))) is Ending.FAILED
 
 
 def test_a_mistake_in_an_expression_is_the_users() -> None:
