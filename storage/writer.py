@@ -30,11 +30,11 @@ from storage.core.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.heartbeat import Pulse
 from storage.object_store import check_capability
+from storage.other_lanes import OtherLanes
 from storage.timeline import Timeline, check_writable
 from storage.write_task import Batch, WriteTicket, Written, write_rows
 
 MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
-STAMP_REFRESH_MS: Final = 60_000  # how far ties may be ordered by skewed clocks instead of by what was seen
 LOOK_UP_ENTRIES: Final = 1_000  # of a lane in memory while an old batch is looked for
 MAX_LANE_ID: Final = (1 << 20) - 1
 
@@ -85,8 +85,7 @@ class Writer:
         self._table: TableState | None = None
         self._state = LaneState()
         self._epoch = 0
-        self._stamps_read_ms = 0
-        self._heads: dict[LaneName, int] = {}
+        self._others = OtherLanes(timeline, self._lane, self._stream)
         self._failure: TableError | None = None
         self._pulse: Pulse | None = None
         self._open = False
@@ -99,7 +98,7 @@ class Writer:
         check_writable(table, WRITER_FEATURES)
         check_capability(self._timeline.store)
         self._table = self._enter_lane()
-        self._observe_all_lanes()
+        self._others.read(self._table)
         self._open = True
         self._pulse = Pulse(self._timeline.store, self._timeline.clock, self._lane, self._epoch, self._owner)
         self.heartbeat()
@@ -224,10 +223,12 @@ class Writer:
         rows = sum(file.file.rows for file in whole.files)
         if not whole.files and ticket.batch is None:
             return Commit(self._lane, self._state.head, 0, whole.rows_ignored, replayed=False)
-        self._refresh_stamps()
+        table = self._loaded()
+        self._others.read_if_old(table)
+        self._others.look(table)
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
-            **self._header(self._table_rev()),
+            **self._header(table.rev),
             stream=self._stream,
             query_id=query_id,
             batch=number,
@@ -393,23 +394,6 @@ class Writer:
             "committed_at_ms": max(self._timeline.clock.now_ms(), self._state.committed_at_ms),
         }
 
-    def _table_rev(self) -> int:
+    def _loaded(self) -> TableState:
         assert self._table is not None, "an open writer has loaded the table"
-        return self._table.rev
-
-    def _observe_all_lanes(self) -> None:
-        """Learn the stamps of all lanes' heads: everything committed before now loses ties to what is appended next."""
-        assert self._table is not None
-        self._stamps_read_ms = self._timeline.clock.now_ms()
-        self._heads = self._timeline.heads(self._table, self._heads)
-        newest = self._timeline.log.read_tails({lane: (max(0, head - 1), head) for lane, head in self._heads.items()})
-        for lane, tail in newest.items():
-            for entry in tail:
-                self._timeline.stamps.observe(entry.stamp)
-            self._timeline.log.forget_before(lane, self._heads[lane] - 1)
-
-    def _refresh_stamps(self) -> None:
-        elapsed = self._timeline.clock.now_ms() - self._stamps_read_ms
-        # A clock that jumped backwards is as good a reason as one that moved on.
-        if not 0 <= elapsed < STAMP_REFRESH_MS:
-            self._observe_all_lanes()
+        return self._table

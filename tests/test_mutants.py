@@ -24,6 +24,7 @@ from tests.mutant import COMPACTION, CONFORMANCE, LAWS, WRITER, Mutant
 from tests.read_mutants import READ_MUTANTS
 from tests.read_optimized_mutants import READ_OPTIMIZED_MUTANTS
 from tests.shared_file_mutants import SHARED_FILE_MUTANTS
+from tests.time_mutants import TIME_MUTANTS
 from tests.watermark_mutants import WATERMARK_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -179,6 +180,7 @@ MUTANTS = {
     **READ_MUTANTS,
     **CHANGES_MUTANTS,
     **SHARED_FILE_MUTANTS,
+    **TIME_MUTANTS,
 }
 
 

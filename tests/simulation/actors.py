@@ -151,31 +151,36 @@ class Job:
                 batch = self.batches[number]
                 if batch.change is not None:
                     table.add_column(**batch.change.arguments)
-                commit = self._append(writer, batch)
-                judge.acknowledge(batch, commit, older_than)
+                commit, visible = self._append(writer, batch)
+                judge.acknowledge(batch, commit, older_than, visible)
                 simulation.scheduler.log(process, f"acknowledged {number} as {commit.seq}")
                 simulation.scheduler.pause(process)
                 self.noted = max(self.noted, number)
                 number += 1
 
-    def _append(self, writer: Writer, batch: Batch) -> Commit:
-        """Append a batch, or have it replayed; half of those who meet a failure try again with the same writer."""
+    def _append(self, writer: Writer, batch: Batch) -> tuple[Commit, int]:
+        """Append a batch, or have it replayed; half of those who meet a failure try again with the same writer.
+
+        With the commit comes the newest stamp of a rival that was visible when it began.
+        """
         name, source = (batch.query, batch.number), {"id": batch.id}
         rows = to_arrow(batch.config, batch.rows, batch.stream)
         chance = self.simulation.chance
+        visible = self.simulation.judge.newest_rival(self.lane)
         try:
             if chance.random() < 2 / 3:
-                return writer.append(rows, batch=name, source=source)
+                return writer.append(rows, batch=name, source=source), visible
             begun = writer.begin(name)
             if isinstance(begun, Commit):
-                return begun
+                return begun, visible
             half = len(rows) // 2
             parts = [write_rows(begun, part, task=task) for task, part in enumerate((rows[:half], rows[half:]))]
-            return writer.commit(begun, parts, source=source)
+            visible = self.simulation.judge.newest_rival(self.lane)
+            return writer.commit(begun, parts, source=source), visible
         except StoreUnavailable:
             if chance.random() < 1 / 2:
                 raise
-        return writer.append(rows, batch=name, source=source)
+        return writer.append(rows, batch=name, source=source), visible
 
 
 @dataclass(eq=False)

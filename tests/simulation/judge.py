@@ -66,18 +66,32 @@ class Judge:
             entry["stamp"] for lane, own in self.history.lanes.items() for entry in own[: heads.get(lane, len(own))]
         )
 
+    def newest_rival(self, lane: str) -> int:
+        """What the next commit of a lane must be ordered after, whatever its clock says (W7): its visible rivals.
+
+        These are the commits of lanes that share a group with it in which nothing but their order decides.
+        """
+        streams, groups = self.config["streams"], self.config["groups"]
+        own, known = self.history.table.streams, {name for name in groups if _is_in_commit_order(groups[name])}
+        stream = next(batch.stream for batch in self.batches.values() if batch.lane == lane)
+        contested = known.intersection(streams[stream]["groups"])
+        rivals = [other for other in own if other != lane and contested.intersection(streams[own[other]]["groups"])]
+        commits = (entry for other in rivals for entry in self.history.lanes.get(other, ()))
+        return max((entry["stamp"] for entry in commits if entry["kind"] == "DATA"), default=0)
+
     def draw_moment(self, chance: random.Random) -> int:
         """A time at which something was committed, or one close by."""
         moments = [entry["committed_at_ms"] for own in self.history.lanes.values() for entry in own]
         return chance.choice(moments) + chance.choice([-1, 0, 0, 1])
 
-    def acknowledge(self, batch: Batch, commit: Commit, older_than: int) -> None:
+    def acknowledge(self, batch: Batch, commit: Commit, older_than: int, visible: int) -> None:
         """A writer was told that its batch is committed.
 
         Args:
             batch: What it wrote.
             commit: What it was told.
             older_than: Newest stamp when the writer entered.
+            visible: Newest stamp of a rival when the commit began.
         """
         entries = self.history.lanes.get(batch.lane, [])
         entry = entries[commit.seq - 1] if 0 < commit.seq <= len(entries) else None
@@ -85,6 +99,8 @@ class Judge:
             raise Violation(f"S4 AckedDurable: {batch.lane}/{batch.number} was acknowledged as entry {commit.seq}")
         if not commit.replayed and entry["stamp"] <= older_than:
             raise Violation(f"W2: {batch.lane}/{batch.number} is ordered before what its writer knew")
+        if not commit.replayed and entry["stamp"] <= visible:
+            raise Violation(f"S25 LaterWins: {batch.lane}/{batch.number} is ordered before what was visible already")
         self.acked[batch.lane] = max(self.acked.get(batch.lane, 0), commit.seq)
 
     def check_resumed(self, lane: str, epoch: int, last: int | None) -> None:
@@ -210,6 +226,11 @@ class Judge:
         keys = sorted((key for key in {*got, *expected} if got.get(key) != expected.get(key)), key=repr)
         lines = [f"  {key}: got {got.get(key)}\n  {' ' * len(repr(key))}  not {expected.get(key)}" for key in keys]
         raise Violation("\n".join([what, *lines]))
+
+
+def _is_in_commit_order(group: Mapping[str, Any]) -> bool:
+    """Whether nothing but the order of commits decides what a group shows: sums and counts come out alike in any."""
+    return not group.get("ordering") and not {"sum", "count"}.issuperset(group.get("functions", {"": ""}).values())
 
 
 def _tells(report: VerifyReport, names: tuple[str, ...]) -> bool:

@@ -210,7 +210,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.timeline:_committed", "if entry.table_rev > rev:", "if entry.table_rev > rev + 1_000:"
     ),
     "S19 a writer keeps the revision of its claim": Mutant(
-        "storage.writer:Writer.commit", "**self._header(self._table_rev()),", "**self._header(1),"
+        "storage.writer:Writer.commit", "**self._header(table.rev),", "**self._header(1),"
     ),
     "S19 a schema change undoes another": Mutant(
         "storage.services.evolution:_publish", "wanted = change(state.schema)", "wanted = change(timeline.at(1).schema)"
@@ -255,7 +255,13 @@ MUTANTS: Mapping[str, Mutant] = {
         theme="clean in peace",
     ),
     "W2 a writer does not learn what was committed before": Mutant(
-        "storage.writer:Writer._observe_all_lanes", "self._timeline.stamps.observe(entry.stamp)", "pass"
+        "storage.other_lanes:OtherLanes.read", "self._timeline.stamps.observe(entry.stamp)", "pass"
+    ),
+    "W7 a writer does not look at other lanes before it commits": Mutant(
+        "storage.writer:Writer.commit", "self._others.look(table)", "pass"
+    ),
+    "W7 a writer looks at the lanes of its own stream alone": Mutant(
+        "storage.other_lanes:OtherLanes._unseen", "lane.stream in shared", "lane.stream == self._stream"
     ),
     "K4 what was offered to the log is removed": Mutant(
         f"{_COMPACTION}:_Run._publish",

@@ -13,10 +13,11 @@ from storage.core.model import Group
 from storage.core.modes.aggregate import Aggregate
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
 from storage.core.modes.custom import Custom
+from storage.core.modes.functions import FUNCTIONS
 from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
 
-__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers", "mode_name", "mode_of"]
+__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers", "decided_by_arrival", "mode_name", "mode_of"]
 
 MODES: Final[Mapping[str, MergeMode]] = {
     "latest": Latest(),
@@ -34,3 +35,10 @@ def mode_name(group: Group) -> str:
 def mode_of(group: Group) -> MergeMode:
     """The mode that merges a group."""
     return MODES[mode_name(group)]
+
+
+def decided_by_arrival(group: Group) -> bool:
+    """Whether the order in which commits arrive decides what a row shows, and not only between equal values."""
+    if group.ordering:
+        return False
+    return mode_name(group) != "aggregate" or any(FUNCTIONS[own.name].ordered for own in group.functions)

@@ -85,10 +85,12 @@ class AggregateFunction(Protocol):
 
     Attributes:
         retractable: Whether a delete can take values back.
+        ordered: Whether the result depends on the order of the events.
         takes: What batches hold: values of the column's own type, elements of it, or anything.
     """
 
     retractable: bool
+    ordered: bool
 
     @property
     def takes(self) -> Takes: ...
@@ -122,6 +124,7 @@ class Sum:
     """
 
     retractable = True
+    ordered = False
     takes: Takes = "values"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
@@ -209,6 +212,7 @@ class Count:
     """Non-null values, minus those taken back."""
 
     retractable = True
+    ordered = False
     takes: Takes = "anything"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
@@ -251,6 +255,7 @@ class Extreme(_Shown):
 
     largest: bool
     retractable = False
+    ordered = False
     takes: ClassVar[Takes] = "values"
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
@@ -286,6 +291,7 @@ class Edge(_Shown):
 
     largest: bool
     retractable = False
+    ordered = True
     takes: ClassVar[Takes] = "values"
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
@@ -318,6 +324,7 @@ class Logical(_Shown):
 
     conjunction: bool
     retractable = False
+    ordered = False
     takes: ClassVar[Takes] = "values"
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
@@ -338,6 +345,7 @@ class CollectSet(_Shown):
     """Distinct values, sorted."""
 
     retractable = False
+    ordered = False
     takes: Takes = "elements"
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
@@ -376,6 +384,7 @@ class Collect:
 
     joined: bool
     retractable = False
+    ordered = True
 
     @property
     def takes(self) -> Takes:
