@@ -28,6 +28,7 @@ from storage.encoding import choose_encodings
 from storage.errors import CorruptData
 from storage.footers import FOOTERS, Footer
 from storage.object_store import ObjectStore, tail_range, verify_tail
+from storage.row_groups import LastRowGroups
 
 ROW_GROUP_ROWS: Final = 64 * 1024  # the unit of memory of a stitch, of pruning by statistics, and of a look-up by key
 # Of files that file groups share: whoever wants one of them decodes so many rows, and many costs as little as one large
@@ -163,27 +164,6 @@ class _ChecksumFile:
         self.closed = True
 
 
-class LastRowGroup:
-    """The row group that was decoded last, for whoever reads parts of a file one by one, the same columns of each."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._first = self._end = 0
-        self._rows: dict[str, pa.Array] = {}
-
-    def keep(self, file: FileRef, first: int, end: int, rows: dict[str, pa.Array]) -> None:
-        self._path, self._first, self._end, self._rows = file.path, first, end, rows
-
-    def rows(self, file: FileRef, parts: Sequence[Part] | None) -> dict[str, pa.Array] | None:
-        """The rows of a part, if they are all here."""
-        if file.path != self._path or parts is None or len(parts) != 1:
-            return None
-        (part,) = parts
-        if part.first < self._first or part.first + part.rows > self._end:
-            return None
-        return {name: column.slice(part.first - self._first, part.rows) for name, column in self._rows.items()}
-
-
 def read_row_groups(
     store: ObjectStore,
     schema: TableSchema,
@@ -192,7 +172,7 @@ def read_row_groups(
     columns: Sequence[str],
     chosen: Callable[[Known], bool] = lambda _: True,
     parts: Sequence[Part] | None = None,
-    last: LastRowGroup | None = None,
+    last: LastRowGroups | None = None,
     places: Sequence[int] | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
@@ -213,7 +193,7 @@ def read_row_groups(
     Raises:
         CorruptData: The file is missing, truncated, damaged or does not decode.
     """
-    known = last.rows(file, parts) if last is not None else None
+    known = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
     if known is not None:
         yield known
         return
@@ -241,7 +221,7 @@ def read_row_groups(
                     else:
                         rows = _decode(parquet, footer, together, older.reads)
                         rows = older.apply(rows, _row_count(footer, together))
-                    if last is not None:
+                    if last is not None and parts is not None:
                         last.keep(file, footer.starts[together[0]], footer.starts[together[-1] + 1], rows)
                     rows = _within(rows, _joined_spans(footer, spans, together), _row_count(footer, together))
                     if places is not None:
@@ -402,7 +382,7 @@ def read_base(
     files: Sequence[SliceFile | None],
     columns: Sequence[str],
     chosen: Callable[[Known], bool] = lambda _: True,
-    last: LastRowGroup | None = None,
+    last: LastRowGroups | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
     """Visible rows of slices, a row group of a file at a time, of those that are ``chosen`` by their statistics.
 
@@ -418,7 +398,7 @@ def read_shadow(
     schema: TableSchema,
     files: Sequence[SliceFile | None],
     columns: Sequence[str],
-    last: LastRowGroup | None = None,
+    last: LastRowGroups | None = None,
 ) -> dict[str, pa.Array] | None:
     """All other rows of slices, as in `read_base`, at once; None where they have none."""
     own = [(made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files]
@@ -436,7 +416,7 @@ def _read_parts(
     wanted: Sequence[_Stored | None],
     columns: Sequence[str],
     chosen: Callable[[Known], bool],
-    last: LastRowGroup | None,
+    last: LastRowGroups | None,
 ) -> Iterator[dict[str, pa.Array]]:
     """Rows of one slice, or of several, which know then which of them they are of."""
     for (rev, file), parts, places in _by_file(wanted):

@@ -7,6 +7,8 @@ predicate sees merged rows only, never a version that lost.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -256,7 +258,20 @@ def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
                 runs.append(own_run)
                 filled = share
             own_run.append(own)
-    return runs
+    return [part for run in runs for part in _apart(run)]
+
+
+def _apart(run: Sequence[FileSlice]) -> list[list[FileSlice]]:
+    """A run as several where base files take turns in it: each is opened, and its row groups decoded, once a run.
+
+    Order within each stays. That happens where some of a file's groups have got newer slices in another one.
+    """
+    paths = [own.slice.base.path if own.slice is not None and own.slice.base is not None else None for own in run]
+    turns = Counter(path for path, _ in itertools.groupby(filter(None, paths)))
+    parts: dict[Path | None, list[FileSlice]] = {}
+    for own, path in zip(run, paths, strict=True):
+        parts.setdefault(path if path is not None and turns[path] > 1 else None, []).append(own)
+    return list(parts.values())
 
 
 def _log_rows(slices: Sequence[FileSlice]) -> list[int]:

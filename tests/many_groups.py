@@ -76,6 +76,7 @@ def steps(uri: str, groups: int, lanes: int) -> Iterator[Step]:
     yield "plan", lambda: snapshots[0].scan(["p", "v"])
     yield "read", lambda: read(Table.open(uri))
     yield "get", lambda: Table.open(uri).get([(0, 1)])
+    yield "get many", lambda: Table.open(uri).get([(p, 1) for p in range(partitions)])
     yield "changes", lambda: changes(Table.open(uri))
     yield "clean", lambda: Table.open(uri).clean(dt.timedelta(0))
     yield "verify", lambda: verify(Table.open(uri))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -36,7 +37,8 @@ def partition_folders(schema: TableSchema, rows: Columns) -> tuple[list[str], In
     encoded = folders(schema, rows).dictionary_encode()
     known = encoded.dictionary.to_pylist()
     ordered = sorted(known)
-    number = np.array([ordered.index(text) for text in known], np.int64)
+    number_of = {text: number for number, text in enumerate(ordered)}
+    number = np.array([number_of[text] for text in known], np.int64)
     return ordered, number[np.asarray(encoded.indices)]
 
 
@@ -68,8 +70,11 @@ def homes(schema: TableSchema, rows: Columns) -> Mapping[FileGroup, KeyVector]:
     vector = keys.key_vector(sort_keys(schema, rows))
     found = {}
     place = (partition << schema.bucket_bits) | buckets(schema, rows)
-    for value in np.unique(place).tolist():
-        own = keys.take(vector, place == value)
+    order = np.argsort(place, kind="stable")
+    values, starts = np.unique(place[order], return_index=True)
+    bounds = itertools.pairwise([*starts.tolist(), len(order)])
+    for value, (start, end) in zip(values.tolist(), bounds, strict=True):
+        own = keys.take(vector, order[start:end])
         group = FileGroup(ordered[value >> schema.bucket_bits], schema.bucket_bits, value % (1 << schema.bucket_bits))
         found[group] = keys.union([own])
     return found

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import mergers
-from storage.base_file import LastRowGroup, SliceFileWriter, read_base, read_shadow
+from storage.base_file import SliceFileWriter, read_base, read_shadow
 from storage.commit_log import new_id
 from storage.core import cut, names
 from storage.core.cut import Cut
@@ -34,6 +34,7 @@ from storage.errors import CommitUnknown, TableError
 from storage.expiry import reading
 from storage.log_reader import LogReader
 from storage.object_store import ObjectStore
+from storage.row_groups import LastRowGroups
 from storage.scan import read_task
 from storage.services.plan import GIVEN_UP, abort_plan, publish_plan
 from storage.snapshot import Snapshot
@@ -158,7 +159,7 @@ def _fold(task: CompactionTask) -> list[SliceFile]:
         [frozenset((*columns, names.OP, names.SUPPLIED))] * len(task.slices),
     )
     try:
-        last = LastRowGroup(), LastRowGroup()
+        last = LastRowGroups(), LastRowGroups()
         folded = [_fold_one(task, own, logs, base, shadow, last) for own in task.slices]
         base_file, shadow_file = base.close(), shadow.close()
     except BaseException as error:
@@ -174,7 +175,7 @@ def _fold_one(
     logs: LogReader,
     base: SliceFileWriter,
     shadow: SliceFileWriter,
-    last: tuple[LastRowGroup, LastRowGroup],
+    last: tuple[LastRowGroups, LastRowGroups],
 ) -> _Folded:
     schema = task.schema
     columns = tuple(schema.slice.names)

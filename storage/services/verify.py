@@ -22,8 +22,9 @@ from storage.core import cut
 from storage.core.checkpoint import decode_table
 from storage.core.cut import Cut
 from storage.core.entries import CleanIntent, Data, LaneAdd
+from storage.core.file_refs import SliceFile
 from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
-from storage.core.timeline import LiveFold, TableState
+from storage.core.timeline import FileGroup, LiveFold, TableState
 from storage.errors import NotFound, TableError
 from storage.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.object_store import answering
@@ -218,7 +219,7 @@ class _Verification:
         for snapshot in kept.snapshots:
             state = snapshot.state
             arrivals = Arrivals(state, self._facts)
-            for group, file in state.slices.items():
+            for group, file in sorted(state.slices.items(), key=_place):
                 key = (
                     group,
                     tuple(sorted(file.cut.items())),
@@ -303,6 +304,12 @@ def _reach(state: TableState) -> Iterator[tuple[str, cut.Seqs]]:
         yield f"slice of {group}", file.cut
     for fold in state.folds:
         yield f"fold of entry {fold.slot} of the table lane", fold.to
+
+
+def _place(own: tuple[FileGroup, SliceFile]) -> tuple[str, FileGroup]:
+    """Orders slices so that those which share a base file follow each other: its row groups are decoded once."""
+    group, file = own
+    return str(file.base.path) if file.base is not None else "", group
 
 
 def _ago(milliseconds: int) -> str:
