@@ -216,7 +216,7 @@ class Timeline:
     def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
         """Last entry of every lane, sought from where slices, folds or ``known`` show that there are some."""
         there: cut.Seqs = known or {}
-        for reached in (*(file.cut for file in state.slices.values()), *(fold.to for fold in state.folds)):
+        for reached in state.reached():
             there = cut.highest(there, reached)
         open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
         # A closed lane is not searched: what is known of it may lie behind its end, where a late claim can stand.

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from storage.core.file_refs import LogFile, Seqs, Sidecar, SliceFile, Strict
+from storage.core.file_refs import LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
 from storage.core.names import LaneName
 from storage.errors import CorruptData, UnsupportedFormat
 
@@ -141,8 +141,8 @@ class FoldedGroup(Strict):
     partition: str
     bits: int
     bucket: int
-    parent: Seqs
-    start: Seqs
+    parent: SharedSeqs
+    start: SharedSeqs
 
 
 class Fold(Header):

@@ -5,8 +5,9 @@ Parts of entries, as they are stored (`storage.core.entries`; shapes: FORMAT.md,
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +16,17 @@ from storage.core.names import LaneName, Path
 
 Seqs = dict[LaneName, int]
 """Per lane the last entry of its prefix; a lane that is not named has none."""
+
+KEPT_CUTS: Final = 64  # those of a table whose file groups were compacted at about as many different times
+
+
+@functools.lru_cache(KEPT_CUTS)
+def _one_object(entries: tuple[tuple[LaneName, int], ...]) -> Seqs:
+    return dict(entries)
+
+
+SharedSeqs = Annotated[Seqs, pydantic.AfterValidator(lambda seqs: _one_object(tuple(seqs.items())))]
+"""A cut that many file groups have: one object for all of them, so memory does not grow with groups times lanes."""
 
 
 class Strict(BaseModel):
@@ -141,8 +153,8 @@ class SliceFile(Strict):
     bits: int
     bucket: int
     rev: int
-    parent: Seqs
-    cut: Seqs
+    parent: SharedSeqs
+    cut: SharedSeqs
     groups: list[int]
     base: FileRef | None
     shadow: FileRef | None

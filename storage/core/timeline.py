@@ -7,7 +7,7 @@ the fold of a shorter prefix. So memory is proportional to what is live, not to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
@@ -156,8 +156,12 @@ class TableState:
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
         """Whether a snapshot that reaches to ``lanes`` has all that slices and folds hold (rule R3)."""
-        held = (self.covered, *(fold.to for fold in self.folds), *_cuts(self.slices.values()))
-        return all(cut.within(own, lanes) for own in held)
+        return all(cut.within(own, lanes) for own in (self.covered, *self.reached()))
+
+    def reached(self) -> Iterator[cut.Seqs]:
+        """Cuts of slices, of those that are alike one, and how far folds reach."""
+        yield from _cuts(self.slices.values())
+        yield from (fold.to for fold in self.folds)
 
 
 def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
@@ -297,13 +301,9 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
     return _closed(state, entry.plan_id) if entry.last else state
 
 
-def _cuts(files: Iterable[SliceFile]) -> Iterator[cut.Seqs]:
-    """Cuts of slices; of neighbours with the same one once: those of one compaction are."""
-    last: cut.Seqs | None = None
-    for file in files:
-        if file.cut != last:
-            last = file.cut
-            yield last
+def _cuts(files: Iterable[SliceFile]) -> Collection[cut.Seqs]:
+    """Cuts of slices; of those that are alike, which are one object, one."""
+    return {id(file.cut): file.cut for file in files}.values()
 
 
 def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
@@ -349,8 +349,7 @@ def _done(state: TableState, entry: Done) -> TableState:
         raise CorruptData(f"entry {entry.seq} ends a barrier that is not open", hint="report it")
     if intent.restore is None:
         lanes = {name: replace(lane, closed=entry.heads.get(name, lane.closed)) for name, lane in state.lanes.items()}
-        reached = (*(file.cut for file in state.slices.values()), *(fold.to for fold in state.folds))
-        return _ended(replace(state, lanes=lanes, intent=None), reached)
+        return _ended(replace(state, lanes=lanes, intent=None), state.reached())
     target = intent.restore
     assert not isinstance(target.slices, Sidecar)
     void = {**state.void, **{lane: tuple(spans) for lane, spans in target.void.items()}}

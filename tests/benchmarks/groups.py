@@ -1,13 +1,14 @@
 """What every operation costs on tables of many file groups and many lanes, and how that grows.
 
-    python -m tests.benchmarks.groups [--groups 500 2000 8000] [--lanes 8 64 512] [--repeat 2] [--folder DIR]
+    python -m tests.benchmarks.groups [--groups 500 2000 8000] [--lanes 8 64 512] [--repeat 3] [--folder DIR]
 
 Two sweeps: the file groups at the least number of lanes, and the lanes at the least number of file groups. For every
 operation CPU and wall seconds (the least of the repeats), the requests to the store by kind (a call for many objects
-counts as many), and the exponent of growth: the slope of CPU seconds and of requests over the size, both logarithmic,
-between the last two sizes, where costs that do not grow weigh least. 1 is proportional, 2 quadratic. Below `NOISE`
-seconds at the largest size it means nothing, and is not told. Every size is measured in a process of its own; peak
-memory is what it adds to the imports.
+counts as many), and the exponents of growth: the slopes of CPU seconds, of function calls and of requests over the
+size, all logarithmic, between the last two sizes, where costs that do not grow weigh least. 1 is proportional, 2
+quadratic. Calls are counted in a run of their own and do not depend on what else the machine does, but do not see what
+one call into C does; seconds do, and below `NOISE` at the largest size they are not judged. Every size is measured in a
+process of its own; peak memory is what it adds to the imports.
 
 Every operation opens the table anew, and knows nothing that is kept between openings. *append* is one commit of one
 writer, entering included; a table of n lanes had n of those, each of which looks at the heads of all others
@@ -17,13 +18,15 @@ writer, entering included; a table of n lanes had n of those, each of which look
 from __future__ import annotations
 
 import argparse
+import cProfile
+import functools
 import gc
 import math
 import multiprocessing
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +43,14 @@ LIMIT = 1.1
 class Figure:
     """Of one operation at one size."""
 
-    cpu: float = math.inf
-    wall: float = math.inf
-    requests: dict[str, int] = field(default_factory=dict)
+    cpu: float
+    wall: float
+    requests: dict[str, int]
+    calls: int = 0
+
+    def least(self, other: Figure) -> Figure:
+        """Seconds of the faster of two runs; calls are those of the first, which is the one that counts them."""
+        return Figure(min(self.cpu, other.cpu), min(self.wall, other.wall), other.requests, self.calls)
 
     @property
     def total(self) -> int:
@@ -58,8 +66,13 @@ class Measured:
     figures: dict[str, Figure]
     peak_mib: float
 
+    def least(self, other: Measured) -> Measured:
+        """Of two runs at one size."""
+        figures = {name: own.least(other.figures[name]) for name, own in self.figures.items()}
+        return Measured(self.groups, self.lanes, figures, min(self.peak_mib, other.peak_mib))
 
-def measure(root: Path, groups: int, lanes: int, repeat: int) -> Measured:
+
+def measure(root: Path, groups: int, lanes: int, *, count_calls: bool) -> Measured:
     stores: list[CountingStore] = []
     opened = table_module.open_store
 
@@ -70,27 +83,32 @@ def measure(root: Path, groups: int, lanes: int, repeat: int) -> Measured:
     table_module.open_store = counting
     figures: dict[str, Figure] = {}
     before = _peak_mib()
-    for _ in range(repeat):
-        uri = new_uri(str(root))
-        for name, run in steps(uri, groups, lanes):
-            gc.collect()
-            stores.clear()
-            sidecars._kept_slices.cache_clear()
-            cpu, wall = time.process_time(), time.perf_counter()
+    uri = new_uri(str(root))
+    for name, run in steps(uri, groups, lanes):
+        gc.collect()
+        stores.clear()
+        sidecars._kept.clear()
+        profile = cProfile.Profile()
+        cpu, wall = time.process_time(), time.perf_counter()
+        if count_calls:
+            profile.runcall(run)
+        else:
             run()
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            if name:
-                figure = figures.setdefault(name, Figure())
-                figure.cpu, figure.wall = min(figure.cpu, cpu), min(figure.wall, wall)
-                figure.requests = _sum(stores)
-        found = len(Table.open(uri).state().slices)
-        shutil.rmtree(uri)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        if name:
+            figures[name] = Figure(cpu, wall, _sum(stores), _calls(profile))
+    found = len(Table.open(uri).state().slices)
+    shutil.rmtree(uri)
     return Measured(found, lanes, figures, _peak_mib() - before)
 
 
 def _sum(stores: list[CountingStore]) -> dict[str, int]:
     kinds = sorted({kind for store in stores for kind in store.requests})
     return {kind: sum(store.requests.get(kind, 0) for store in stores) for kind in kinds}
+
+
+def _calls(profile: cProfile.Profile) -> int:
+    return sum(own.callcount for own in profile.getstats())
 
 
 def _peak_mib() -> float:
@@ -108,11 +126,12 @@ def report(title: str, sizes: list[int], measured: list[Measured]) -> list[str]:
     wrong = []
     print(f"\n{title}: {', '.join(f'{size:,}' for size in sizes)}; peak memory in MiB: ", end="")
     print(", ".join(f"{own.peak_mib:,.0f}" for own in measured))
-    print(f"{'':17} {'CPU s':>24} {'wall s':>24} {'requests':>24}  exponent of CPU, requests; requests by kind")
+    print(f"{'':17} {'CPU s':>24} {'wall s':>24} {'requests':>24}  exponents of CPU, calls, requests; requests by kind")
     for name in measured[0].figures:
         own = [found.figures[name] for found in measured]
         of_cpu = exponent(own[-2].cpu, own[-1].cpu, growth)
         of_requests = exponent(own[-2].total, own[-1].total, growth)
+        of_calls = exponent(own[-2].calls, own[-1].calls, growth)
         cpu_text = f"{of_cpu:5.2f}" if own[-1].cpu >= NOISE else "    -"
         print(
             f"{name:17} "
@@ -121,28 +140,35 @@ def report(title: str, sizes: list[int], measured: list[Measured]) -> list[str]:
                     f"{' '.join(f'{figure.cpu:7.3f}' for figure in own):>24}",
                     f"{' '.join(f'{figure.wall:7.3f}' for figure in own):>24}",
                     f"{' '.join(f'{figure.total:7d}' for figure in own):>24}",
-                    f" {cpu_text} {of_requests:5.2f} ",
+                    f" {cpu_text} {of_calls:5.2f} {of_requests:5.2f} ",
                     " ".join(f"{kind} {count}" for kind, count in own[-1].requests.items()),
                 ]
             )
         )
-        if own[-1].cpu >= NOISE and of_cpu > LIMIT:
-            wrong.append(f"{name}, {title}: CPU seconds grow with exponent {of_cpu:.2f}")
-        if of_requests > LIMIT:
-            wrong.append(f"{name}, {title}: requests grow with exponent {of_requests:.2f}")
+        judged = {"requests": of_requests, "calls": of_calls}
+        if own[-1].cpu >= NOISE:
+            judged["CPU seconds"] = of_cpu
+        wrong += [
+            f"{name}, {title}: {what} grow with exponent {own:.2f}" for what, own in judged.items() if own > LIMIT
+        ]
     return wrong
 
 
 def sweep(root: Path, sizes: list[tuple[int, int]], repeat: int) -> list[Measured]:
+    """Every size, repeated in turns: a change of the machine's speed hits all sizes."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        return [pool.apply(measure, (root, groups, lanes, repeat)) for groups, lanes in sizes]
+        rounds = [
+            [pool.apply(measure, (root, *size), {"count_calls": number == 0}) for size in sizes]
+            for number in range(repeat + 1)
+        ]
+    return [functools.reduce(Measured.least, own) for own in zip(*rounds, strict=True)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, nargs="*", default=[500, 2000, 8000])
     parser.add_argument("--lanes", type=int, nargs="*", default=[8, 64, 512])
-    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="put the tables here (default: a temporary folder)")
     arguments = parser.parse_args()
     root = arguments.folder or Path(tempfile.mkdtemp(prefix="weft-groups-"))
