@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow.compute as pc
@@ -241,6 +242,52 @@ def test_verify_finds_wrong_parts(table: Table, change: Any, invariants: set[str
     damage = Damage(table)
     damage.edit(damage.slot(TABLE_LANE, "BASE"), change)
     assert {finding.invariant for finding in wrong(table)} & invariants
+
+
+def two_files_in_turns() -> Table:
+    """4 file groups, of which the first and third stand in one base file, the second and fourth in another."""
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(*KEYS))
+    table.compact()
+    append(table, orders(*KEYS, ts=2))
+    for odd in (0, 1):
+        table.compact(lambda own, odd=odd: own.group.bucket % 2 == odd)
+    paths = [own.base.path for _, own in sorted(table.state().slices.items()) if own.base]
+    assert paths[0] == paths[2] != paths[1] == paths[3]
+    return table
+
+
+def bases_opened(table: Table, work: Callable[[Table], object]) -> list[str]:
+    store = FaultyStore(open_store(table.uri))
+    work(other_process(table.uri, FakeClock(), store))
+    return [path for call, path in store.calls if call == "open_input" and path.startswith("base/")]
+
+
+@pytest.mark.parametrize(
+    ("work", "logs"), [(contents, True), (contents, False), (Table.compact, True)], ids=["merge", "read", "compact"]
+)
+def test_files_that_take_turns_are_opened_once(work: Callable[[Table], object], *, logs: bool) -> None:
+    """Else each file group would open one of them, and decode a row group that holds thousands."""
+    table = two_files_in_turns()
+    if logs:
+        append(table, orders(*KEYS, ts=3))
+    rows = contents(table)
+    opened = bases_opened(table, work)
+    assert len(opened) == len(set(opened)) == 2
+    assert contents(table) == rows
+
+
+def test_verify_decodes_a_row_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, decoded = two_files_in_turns(), []
+    read = pq.ParquetFile.read_row_group
+
+    def spy(own: pq.ParquetFile, *arguments: Any, **named: Any) -> Any:
+        decoded.append(arguments)
+        return read(own, *arguments, **named)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
+    assert wrong(table) == []
+    assert len(decoded) == len({own.base.path for own in slices(table) if own.base})
 
 
 @pytest.mark.parametrize("own", [True, False])
