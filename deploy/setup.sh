@@ -94,6 +94,8 @@ weft_new_environment() {
 
 weft_activate() {
   export PATH="$1/bin:$PATH" VIRTUAL_ENV="$1"
+  # Spark looks for formats in the folders of Python's path only, which those of an editable installation are not on.
+  export PYTHONPATH="$weft_root/streams/spark_path${PYTHONPATH:+:$PYTHONPATH}"
   # Another Spark of this machine must not take the place of the one that was installed.
   unset SPARK_HOME PYTHONHOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 }

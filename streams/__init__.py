@@ -11,6 +11,7 @@ Names are looked up when they are first used, so that Python workers and the com
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ _HOMES: Final = {
     "write_batch": "streams.batch",
     "write_stream": "streams.sink",
 }
+
+if "pyspark.sql.streaming.readwriter" in sys.modules:
+    from streams.stream_mark import mark_streams
+
+    mark_streams()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
 """Changes of a table as a stream or a batch: ``format("weft")`` with option ``starting``, or ``changes_since``.
 
 Spark asks a Python source for its columns before it says whether it will stream, so an option says it: a stream begins
-at ``starting`` (``earliest`` if it is left out, see `mark_streams`), a batch of changes at ``changes_since``. Options,
-columns and errors are those of `Table.changes`.
+at ``starting`` (``earliest`` if it is left out, see `streams.stream_mark`), a batch of changes at ``changes_since``.
+Options, columns and errors are those of `Table.changes`.
 
 The offset of a query is a cut, kept in its checkpoint: cuts never change, so a batch that is planned again after a
 restart has the very same rows (S9, S21). Beside it stands the id of the table: a cut may fit another table that is made
@@ -17,7 +17,6 @@ A query keeps the columns it began with. Columns that are added later are seen, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -26,7 +25,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
-from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from storage import Table
@@ -36,10 +34,9 @@ from storage.errors import InvalidInput, OffsetInvalidated
 from streams.pipeline_model import TableLocation
 from streams.points import EARLIEST, Point, parse_point
 from streams.read_options import PLACE_OPTIONS, split_names
+from streams.stream_mark import MARK
 
 LATEST: Final = "latest"
-SOURCE: Final = "weft"
-_MARK: Final = "weft_streams"
 _OF_CHANGES: Final = {"max_commits_per_trigger", "changes_until", "columns", "before"}  # and of nothing else
 _SAY_WHERE: Final = "say where they begin: readStream takes starting, read takes changes_since"
 Json = dict[str, Any]
@@ -80,7 +77,7 @@ class ChangeOptions(BaseModel):
             InvalidInput: One is unknown, or its value is not what it takes, or they contradict each other.
         """
         known = {name.lower(): value for name, value in given.items() if name.lower() not in PLACE_OPTIONS}
-        streams = known.pop(_MARK, None) is not None
+        streams = known.pop(MARK, None) is not None
         if "starting" not in known and "changes_since" not in known:
             if not streams:
                 lost = sorted(known.keys() & _OF_CHANGES)
@@ -103,24 +100,6 @@ class ChangeOptions(BaseModel):
                 hint=_SAY_WHERE,
             )
         return options
-
-
-def mark_streams() -> None:
-    """Let ``spark.readStream.format("weft")`` say that it is a stream: an option that no user has to give.
-
-    Nothing else tells a source before it has to name its columns, and those of a stream are more than those of a batch.
-    """
-    plain = DataStreamReader.format
-    if hasattr(plain, _MARK):
-        return
-
-    @functools.wraps(plain)
-    def marked(self: DataStreamReader, source: str) -> DataStreamReader:
-        reader = plain(self, source)
-        return reader.option(_MARK, value=True) if source.lower() == SOURCE else reader
-
-    setattr(marked, _MARK, True)
-    DataStreamReader.format = marked  # type: ignore[method-assign]
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:

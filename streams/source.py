@@ -7,7 +7,7 @@ keeps what the first query has planned, so what is loaded, or made a view by SQL
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,19 +23,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage import Snapshot, Table
+from storage import Table
 from storage.errors import InvalidInput
 from storage.scan import ReadTask, Scan
+from streams.catalog_table import keep_options, options_given, options_kept
 from streams.change_stream import (
-    SOURCE,
     ChangeBatchReader,
     ChangeOptions,
     ChangeStreamReader,
     change_schema,
-    mark_streams,
 )
 from streams.read_options import PLACE_OPTIONS, ReadOptions, location_of
 from streams.relation_worker import conformed_batches
+from streams.stream_mark import SOURCE, mark_streams
 
 _PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
 
@@ -45,7 +45,10 @@ def register(spark: SparkSession) -> None:
 
     Options: ``path`` (the table), ``storage_options`` (JSON, see `streams.read_options.location_of`), those of
     `streams.read_options.ReadOptions`, and for changes those of `streams.change_stream.ChangeOptions`. In SQL:
-    ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``.
+    ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``, or ``CREATE TABLE``, see `streams.catalog_table`.
+
+    Where weft is installed Spark finds the format by itself (`pyspark_weft`); streams that do not say where they begin
+    need this call still, or weft imported after pyspark.
     """
     spark.dataSource.register(WeftSource)
     mark_streams()
@@ -61,20 +64,22 @@ class WeftSource(DataSource):
         return SOURCE
 
     def schema(self) -> StructType:
-        changes = ChangeOptions.of(self.options)
+        given = options_given(self.options)
+        changes = ChangeOptions.of(given)
         if changes is not None:
-            return change_schema(self._table(), changes)
-        snapshot = self._snapshot()
+            return keep_options(change_schema(_table(given), changes), self.options)
+        snapshot = _read_options(given).snapshot(_table(given))
         # Goes with the source to where it is planned: rows and columns are of one snapshot.
         self._cut = str(snapshot.cut)
-        return from_arrow_schema(snapshot.schema)
+        return keep_options(from_arrow_schema(snapshot.schema), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        changes = ChangeOptions.of(self.options)
+        given = options_kept(schema, self.options)
+        changes = ChangeOptions.of(given)
         if changes is not None:
-            return ChangeBatchReader(self._table(), changes, schema)
-        options = self._read_options()
-        snapshot = self._snapshot() if self._cut is None else self._table().snapshot(self._cut)
+            return ChangeBatchReader(_table(given), changes, schema)
+        options, table = _read_options(given), _table(given)
+        snapshot = options.snapshot(table) if self._cut is None else table.snapshot(self._cut)
         _check_columns(schema, from_arrow_schema(snapshot.schema))
         scan = snapshot.scan(
             schema.names,
@@ -85,7 +90,8 @@ class WeftSource(DataSource):
         return _Reader(scan, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return ChangeStreamReader(location_of(self.options), ChangeOptions.of(self.options), schema)
+        given = options_kept(schema, self.options)
+        return ChangeStreamReader(location_of(given), ChangeOptions.of(given), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         raise _no_target("streams.write_batch(df, uri, stream)")
@@ -93,16 +99,14 @@ class WeftSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
         raise _no_target("streams.write_stream(df, uri, stream, checkpoint=...)")
 
-    def _snapshot(self) -> Snapshot:
-        return self._read_options().snapshot(self._table())
 
-    def _read_options(self) -> ReadOptions:
-        given = self.options.items()
-        return ReadOptions.of({name: value for name, value in given if name.lower() not in PLACE_OPTIONS})
+def _read_options(given: Mapping[str, str]) -> ReadOptions:
+    return ReadOptions.of({name: value for name, value in given.items() if name.lower() not in PLACE_OPTIONS})
 
-    def _table(self) -> Table:
-        location = location_of(self.options)
-        return Table.open(location.uri, storage_options=location.storage_options)
+
+def _table(given: Mapping[str, str]) -> Table:
+    location = location_of(given)
+    return Table.open(location.uri, storage_options=location.storage_options)
 
 
 class _Task(InputPartition):
