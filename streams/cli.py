@@ -14,7 +14,7 @@ import typer
 
 from storage.errors import InvalidInput
 from streams.cli_alter import alter
-from streams.cli_common import FAILED, Json, Target, console, errors, telling, usage
+from streams.cli_common import FAILED, Json, StorageOption, Target, console, errors, load_target, telling, usage
 from streams.cli_reads import reads
 from streams.cli_services import services
 from streams.show import What
@@ -128,22 +128,22 @@ def sql(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="What would be read, and Spark's plan.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Run one Spark SQL query over a table, in a local Spark."""
-    from streams.pipeline import load_location
+    """Run one Spark SQL query over a table, in a Spark of its own, set up as the pipeline's section spark says."""
     from streams.query import explain_query, run_query
     from streams.read_options import ReadOptions
 
+    settings = load_target(target, storage_option, "spark")
     with usage():
-        location = load_location(target)
         given = {"as_of": as_of, "require": require, "complete_through": complete_through}
         options = ReadOptions.of({**given, "read_optimized": read_optimized})
     with telling():
         if explain:
-            explain_query(console(), location, query, options, as_json=as_json)
+            explain_query(console(), settings, query, options, as_json=as_json)
         else:
-            run_query(console(), location, query, options, limit=limit, as_json=as_json)
+            run_query(console(), settings, query, options, limit=limit, as_json=as_json)
 
 
 @app.command()
@@ -151,15 +151,14 @@ def show(
     target: Target,
     what: Annotated[What, typer.Argument(help="overview, timeline, files or streams.")] = What.OVERVIEW,
     limit: Annotated[int, typer.Option(min=1, help="Entries of the timeline at most.")] = 30,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """What is in a table, what happened to it, which files it has, and how far each stream has got."""
     from storage.inspect import Inspection
     from streams import show as view
-    from streams.pipeline import load_location
 
-    with usage():
-        location = load_location(target)
+    location = load_target(target, storage_option).table
     with telling():
         table = Inspection(location.uri, storage_options=location.storage_options)
         view.show(console(), table, what, limit=limit, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage.errors import InvalidInput
-from streams.cli_common import Json, Target, open_table, telling, usage
+from streams.cli_common import Json, StorageOption, Target, open_table, telling, usage
 
 if TYPE_CHECKING:
     from storage.services.evolution import SchemaChange
@@ -46,11 +46,14 @@ def add_column(
     type_name: TypeName,
     default: Default = None,
     function: Annotated[str | None, typer.Option(help="Of a column of an aggregate group.")] = None,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Add a column, the last of the table, to a group."""
     with telling():
-        change = open_table(target).add_column(group, name, type_name, default=_value(default), function=function)
+        change = open_table(target, storage_option).add_column(
+            group, name, type_name, default=_value(default), function=function
+        )
     _tell(change, f"column {name} is added to group {group}", as_json=as_json)
 
 
@@ -63,6 +66,7 @@ def add_group(
     merge: Annotated[str, typer.Option(help="Merge mode.")] = "latest",
     function: Annotated[list[str] | None, typer.Option(help="COLUMN=FUNCTION, of an aggregate group.")] = None,
     stream: Annotated[list[str] | None, typer.Option(help="A stream that writes it; new ones are added.")] = None,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Add a group of new columns, and say which streams write it."""
@@ -70,7 +74,7 @@ def add_group(
         columns = dict(_pair(text, " ", "--column", "NAME TYPE") for text in column)
         functions = dict(_pair(text, "=", "--function", "COLUMN=FUNCTION") for text in function or [])
     with telling():
-        table = open_table(target)
+        table = open_table(target, storage_option)
         known = {own.name for own in table.schema.streams}
         change = table.add_group(
             name,
@@ -90,11 +94,12 @@ def add_stream(
     name: Annotated[str, typer.Argument(help="Of the stream.")],
     group: Annotated[list[str], typer.Option(help="A group that it writes; once for every group.")],
     on_delete: Annotated[str, typer.Option(help="What its deletes mean: group, row or ignore.")] = "group",
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Add a producer of groups that the table has."""
     with telling():
-        change = open_table(target).add_stream(name, group, on_delete=on_delete)
+        change = open_table(target, storage_option).add_stream(name, group, on_delete=on_delete)
     _tell(change, f"stream {name} is added", as_json=as_json)
 
 
@@ -103,11 +108,12 @@ def widen(
     target: Target,
     name: Annotated[str, typer.Argument(help="Of the column.")],
     type_name: TypeName,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Give a column a type that holds more."""
     with telling():
-        change = open_table(target).widen_column(name, type_name)
+        change = open_table(target, storage_option).widen_column(name, type_name)
     _tell(change, f"column {name} is {type_name}", as_json=as_json)
 
 
@@ -116,11 +122,12 @@ def set_default(
     target: Target,
     name: Annotated[str, typer.Argument(help="Of the column.")],
     value: Annotated[str | None, typer.Argument(help="JSON, or plain text; none for NULL.")] = None,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Show another value where a column's group is absent."""
     with telling():
-        change = open_table(target).set_default(name, _value(value))
+        change = open_table(target, storage_option).set_default(name, _value(value))
     _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
 
 

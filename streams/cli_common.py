@@ -5,18 +5,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
-from storage.errors import TableError
+from storage.errors import InvalidInput, TableError
 
 if TYPE_CHECKING:
     from storage import Table
+    from streams.pipeline import CommandSettings, TableLocation
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -25,6 +28,14 @@ PIPE_WIDTH: Final = 240
 errors: Final = Console(stderr=True, highlight=False, markup=False)
 
 Target = Annotated[str, typer.Argument(metavar="PIPELINE|URI", help="A pipeline file (*.yaml), or a table's location.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="For the table's store, as fsspec takes it; or a JSON object of several. May be repeated.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of tables.")]
 
 
@@ -55,11 +66,86 @@ def usage() -> Iterator[None]:
         raise typer.Exit(USAGE) from None
 
 
-def open_table(target: str) -> Table:
-    """The table that a command is about."""
-    from storage import Table
-    from streams.pipeline import load_location
+def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:
+    """The table that a command is about, and what a pipeline file says for the command.
+
+    Args:
+        target: A pipeline file, or a table's location.
+        storage_option: Those of the command line; they go before the file's.
+        sections: Of the file, see `streams.pipeline.load_settings`.
+
+    Raises:
+        typer.Exit: With the code `USAGE`; what is wrong has been told.
+    """
+    from streams.pipeline import load_settings
 
     with usage():
-        location = load_location(target)
+        settings = load_settings(target, *sections)
+        given = parse_storage_options(storage_option or ())
+    known = settings.table.storage_options
+    for name in given:
+        if name in known and known[name] != given[name]:
+            tell_override(f"--storage-option {name}", "own")  # no values: they may be secrets
+    return replace(settings, table=replace(settings.table, storage_options={**known, **given}))
+
+
+def parse_storage_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options of the command line by name.
+
+    A value is text, unless it is ``true``, ``false``, ``null``, or a JSON object or list. A number stays text, because
+    keys may look like numbers; where one is meant, it is written in a JSON object of options.
+
+    Raises:
+        InvalidInput: One is neither KEY=VALUE nor a JSON object. The message does not hold its value.
+    """
+    options: dict[str, Any] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            options.update(_json_object(text))
+            continue
+        name, found, value = text.partition("=")
+        if not found or not name.strip():
+            raise InvalidInput(
+                "--storage-option is neither KEY=VALUE nor a JSON object",
+                hint="""for example --storage-option anon=true, or --storage-option '{"key": "..."}'""",
+            )
+        options[name.strip()] = _option_value(value)
+    return options
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except ValueError as error:
+        where = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "wrong"
+        raise InvalidInput(f"--storage-option is not a JSON object: {where}", hint="or write KEY=VALUE") from None
+
+
+def _option_value(text: str) -> Any:
+    if text in {"true", "false", "null"} or text.lstrip()[:1] in {"{", "["}:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def tell_override(flag: str, written: object) -> None:
+    """Say that a flag wins over the pipeline file."""
+    errors.print(f"{flag} instead of the pipeline's {written}", style="dim", soft_wrap=True)
+
+
+def open_table(target: str, storage_option: Sequence[str] | None) -> Table:
+    """The table that a command is about."""
+    return open_location(load_target(target, storage_option).table)
+
+
+def open_location(location: TableLocation) -> Table:
+    """The table at a location.
+
+    Raises:
+        NotFound, StoreUnavailable: See `storage.Table.open`.
+    """
+    from storage import Table
+
     return Table.open(location.uri, storage_options=location.storage_options)

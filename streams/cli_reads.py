@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streams.cli_common import Json, Target, console, errors, open_table, telling, usage
+from streams.cli_common import Json, StorageOption, Target, console, errors, open_table, telling, usage
 from streams.points import EARLIEST, parse_point
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def changes(
     require: Annotated[str | None, typer.Option(help="Groups without which a row is not there: a,b,c.")] = None,
     before: Annotated[bool, typer.Option("--before", help="Show what the row was, too.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Rows that differ between two snapshots, each once: insert, update or delete, and in which column groups.
@@ -38,7 +39,7 @@ def changes(
     with usage():
         first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
     with telling():
-        table = open_table(target)
+        table = open_table(target, storage_option)
         end = table.snapshot(last).cut
         answer = table.changes(
             first, str(end), columns=split_names(columns), require=split_names(require), before=before

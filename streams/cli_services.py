@@ -10,15 +10,34 @@ import datetime as dt
 import json
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from storage.errors import InvalidInput
+from storage.services.compaction import CompactionResult
+from storage.services.fold import FoldResult
 from storage.services.restore import RestoreResult
-from streams.cli_common import FAILED, Json, Target, errors, open_table, telling, usage
+from streams.cli_common import (
+    FAILED,
+    Json,
+    StorageOption,
+    Target,
+    errors,
+    load_target,
+    open_location,
+    open_table,
+    tell_override,
+    telling,
+    usage,
+)
 from streams.pipeline_file import parse_duration
 from streams.points import parse_moment, parse_point
+from streams.services import CLEAN, COMPACTION
+
+if TYPE_CHECKING:
+    from streams.pipeline_model import CleanSection, CommandSettings, CompactionSection
 
 services = typer.Typer()
 
@@ -53,29 +72,100 @@ def _plain(value: Any) -> Any:
 def compact(
     target: Target,
     fold: Annotated[bool, typer.Option("--fold", help="Only join small log files; base files stay.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Whether it is due or not, as for a location.")] = False,
+    min_commits: Annotated[
+        int | None, typer.Option(min=1, help="A file group is due when so many commits wait for it.")
+    ] = None,
+    max_log_ratio: Annotated[
+        float | None, typer.Option(help="Or when its logs are larger than this part of its base.")
+    ] = None,
+    fold_commits: Annotated[int | None, typer.Option(min=2, help="Fold when so many commits wait.")] = None,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Fold all logs of a table into its base files, in this process. Nobody waits for it; no answer changes."""
+    """Fold all logs of a table into its base files, in this process. Nobody waits for it; no answer changes.
+
+    With a pipeline file, or with settings, only what is due by them: one round of the compaction that weft run does.
+    """
+    from streams.services import compact_due, fold_due
+
+    settings = load_target(target, storage_option, COMPACTION)
+    flags = {"min_commits": min_commits, "max_log_ratio": max_log_ratio, "fold_commits": fold_commits}
+    with usage():
+        policy = _compaction_policy(settings, flags, everything=everything)
     with telling():
-        table = open_table(target)
-        result = table.fold() if fold else table.compact()
-    what = "log files" if fold else "base files"
-    lines = [
-        f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
-        f"{result.bytes_written / 1e6:.1f} MB of {what} written in {result.seconds:.1f} s"
-        if result.done
-        else "nothing to do: no commit waits"
+        table = open_location(settings.table)
+        if policy is None:
+            rounds = [table.fold() if fold else table.compact()]
+        else:
+            made, joined = None if fold else compact_due(table, policy), fold_due(table, policy)
+            rounds = [result for result in (made, joined and joined[0]) if result is not None]
+    lines = [_describe_round(result) for result in rounds] or [
+        "nothing is due by the settings; --all does all there is"
     ]
-    lines.extend(f"skipped {group}: {why}" for group, why in result.skipped.items())
+    lines.extend(f"skipped {group}: {why}" for result in rounds for group, why in result.skipped.items())
+    compacted = next((result for result in rounds if fold or isinstance(result, CompactionResult)), None)
+    folded = next((result for result in rounds if result is not compacted), None)
     done = {
-        "file_groups": len(result.done),
-        "skipped": result.skipped,
-        "rows": result.rows,
-        "bytes_read": result.bytes_read,
-        "bytes_written": result.bytes_written,
-        "seconds": round(result.seconds, 3),
+        "file_groups": len(compacted.done) if compacted else 0,
+        "file_groups_folded": len(folded.done) if folded else 0,
+        "skipped": {group: why for result in rounds for group, why in result.skipped.items()},
+        "rows": compacted.rows if compacted else 0,
+        "bytes_read": sum(result.bytes_read for result in rounds),
+        "bytes_written": sum(result.bytes_written for result in rounds),
+        "seconds": round(sum(result.seconds for result in rounds), 3),
     }
     _tell(done, "\n".join(lines), as_json=as_json)
+
+
+def _compaction_policy(
+    settings: CommandSettings, flags: Mapping[str, object], *, everything: bool
+) -> CompactionSection | None:
+    """What is due: by the file, with the command line's settings before it. None: all there is.
+
+    Raises:
+        InvalidInput: A setting is out of its range, or contradicts ``--all``.
+    """
+    from streams.pipeline_model import CompactionSection
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if everything and given:
+        raise InvalidInput("--all does not look at what is due", hint=f"leave out --all, or {_flag(next(iter(given)))}")
+    if everything:
+        if settings.compaction is not None:
+            tell_override("--all", "settings of when compaction is due")
+        return None
+    if settings.compaction is None and not given:
+        return None
+    before = settings.compaction or CompactionSection()
+    for name, value in given.items():
+        _tell_if_other(settings, COMPACTION, name, value, other=value != getattr(before, name))
+    try:
+        return CompactionSection.model_validate({**before.model_dump(), **given})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InvalidInput(f"{_flag(str(wrong['loc'][0]))}: {wrong['msg']}") from None
+
+
+def _describe_round(result: CompactionResult | FoldResult) -> str:
+    if not result.done:
+        return "nothing to do: no commit waits"
+    what = "base files" if isinstance(result, CompactionResult) else "log files"
+    return (
+        f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
+        f"{result.bytes_written / 1e6:.1f} MB of {what} written in {result.seconds:.1f} s"
+    )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _tell_if_other(settings: CommandSettings, section: str, name: str, value: object, *, other: bool) -> None:
+    """Say that a flag wins, if the file says something else."""
+    written = settings.as_written(section, name)
+    if other and written is not None:
+        tell_override(f"{_flag(name)} {value}", written)
 
 
 @services.command()
@@ -85,6 +175,7 @@ def savepoint(
     as_of: AsOf = None,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
     release: Annotated[bool, typer.Option("--release", help="Let it go: cleaning may take its files.")] = False,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Keep a snapshot under a name, until it is released; or list all savepoints."""
@@ -92,7 +183,7 @@ def savepoint(
         with usage():
             raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
     with telling():
-        table = open_table(target)
+        table = open_table(target, storage_option)
         if name is None:
             listed = table.savepoints()
             if not listed and not as_json:
@@ -113,6 +204,7 @@ def restore(
     target: Target,
     to: Annotated[str, typer.Argument(metavar="SAVEPOINT|TIME|CUT", help="What the table is to be again.")],
     yes: Yes = False,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Make a table what it was. Every writer is fenced; what came later means nothing any more."""
@@ -120,7 +212,7 @@ def restore(
         point = parse_point(to)
     assert point is not None
     with telling():
-        table = open_table(target)
+        table = open_table(target, storage_option)
         table.snapshot(point)  # a wrong name is told before anybody is asked
         _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
         result = table.restore(point)
@@ -133,6 +225,7 @@ def undo(
     stream: Annotated[str, typer.Argument(help="Whose commits.")],
     since: Annotated[str, typer.Option(help="From this time on (ISO 8601 with zone).")],
     yes: Yes = False,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Take back what one stream has committed since a time; other streams and their writers are not touched."""
@@ -141,7 +234,7 @@ def undo(
         if moment > dt.datetime.now(dt.UTC):
             raise InvalidInput(f"nothing can have been committed since {since}", hint="give a time in the past")
     with telling():
-        table = open_table(target)
+        table = open_table(target, storage_option)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
         result = table.undo(stream, moment)
     _tell(result, _taken_back("undone", result), as_json=as_json)
@@ -158,10 +251,15 @@ def _taken_back(what: str, result: RestoreResult) -> str:
 
 
 @services.command()
-def fence(target: Target, lane: Annotated[str, typer.Argument(help="Of the dead writer.")], yes: Yes = False) -> None:
+def fence(
+    target: Target,
+    lane: Annotated[str, typer.Argument(help="Of the dead writer.")],
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+) -> None:
     """Fence the writer of a lane, believed to be dead. If it is only slow it stops, and nothing is lost."""
     with telling():
-        table = open_table(target)
+        table = open_table(target, storage_option)
         _confirm(f"Fence whoever writes lane {lane} of {table.uri}?", yes=yes)
         typer.echo(
             f"lane {lane} is claimed with entry {table.fence(lane)}; what its writer left is cleaned by: weft clean"
@@ -170,11 +268,14 @@ def fence(target: Target, lane: Annotated[str, typer.Argument(help="Of the dead 
 
 @services.command()
 def close(
-    target: Target, lane: Annotated[str, typer.Argument(help="That nobody is to write any more.")], yes: Yes = False
+    target: Target,
+    lane: Annotated[str, typer.Argument(help="That nobody is to write any more.")],
+    yes: Yes = False,
+    storage_option: StorageOption = None,
 ) -> None:
     """Close a lane for ever, for example that of a finished backfill; its rows stay."""
     with telling():
-        table = open_table(target)
+        table = open_table(target, storage_option)
         _confirm(f"Close lane {lane} of {table.uri} for ever?", yes=yes)
         typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
 
@@ -182,17 +283,31 @@ def close(
 @services.command()
 def clean(
     target: Target,
-    retain: Annotated[str, typer.Option(help="Keep what was newest since so long ago: 24 hours, 0.")] = "24 hours",
+    retain: Annotated[
+        str | None, typer.Option(help="Keep what was newest since so long ago: 0, 7 days; by default 24 hours.")
+    ] = None,
     versions: Annotated[int | None, typer.Option(min=1, help="Keep what the last so many compactions made.")] = None,
-    abandon_after: Annotated[str, typer.Option(help="Take older open compactions for dead.")] = "24 hours",
+    abandon_after: Annotated[
+        str | None, typer.Option(help="Take older open compactions for dead; by default 24 hours.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Delete what no kept snapshot needs, and what dead writers and compactions left. Nobody waits for it."""
+    """Delete what no kept snapshot needs, and what dead writers and compactions left. Nobody waits for it.
+
+    With a pipeline file its section clean says what is kept; what the command line says goes before it.
+    """
+    settings = load_target(target, storage_option, CLEAN)
     with usage():
-        keep, abandon = _duration(retain), _duration(abandon_after)
+        policy = _clean_policy(settings, {"retain": retain, "versions": versions, "abandon_after": abandon_after})
     with telling():
-        result = open_table(target).clean(keep, versions, dry_run=dry_run, abandon_after=abandon)
+        result = open_location(settings.table).clean(
+            dt.timedelta(seconds=policy.retain),
+            policy.versions,
+            dry_run=dry_run,
+            abandon_after=dt.timedelta(seconds=policy.abandon_after),
+        )
     lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
     lines.extend(f"  {kind}: {own.files:,} files, {own.bytes / 1e6:.1f} MB" for kind, own in result.deleted.items())
     lines.extend(f"  {path}" for path in result.listed)
@@ -205,9 +320,26 @@ def clean(
     _tell(result, "\n".join(lines), as_json=as_json)
 
 
-def _duration(text: str) -> dt.timedelta:
+def _clean_policy(settings: CommandSettings, flags: Mapping[str, str | int | None]) -> CleanSection:
+    """What is kept: as the file says, with the command line's settings before it.
+
+    Raises:
+        InvalidInput: A duration is none.
+    """
+    from streams.pipeline_model import CleanSection
+
+    policy = settings.clean or CleanSection()
+    given: dict[str, float | int] = {}
+    for name, value in flags.items():
+        if value is not None:
+            given[name] = value if isinstance(value, int) else _seconds(value)
+            _tell_if_other(settings, CLEAN, name, value, other=given[name] != getattr(policy, name))
+    return policy.model_copy(update=given)
+
+
+def _seconds(text: str) -> float:
     try:
-        return dt.timedelta(seconds=parse_duration(text))
+        return parse_duration(text)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
 
@@ -216,6 +348,7 @@ def _duration(text: str) -> dt.timedelta:
 def verify(
     target: Target,
     shallow: Annotated[bool, typer.Option("--shallow", help="Look at the sizes of files, not into them.")] = False,
+    storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Check a table: log, files, keys, statistics. Tells all that is wrong, what it means, and the mend.
@@ -225,10 +358,8 @@ def verify(
     from rich.progress import Progress
 
     from storage import verify_table
-    from streams.pipeline import load_location
 
-    with usage():
-        location = load_location(target)
+    location = load_target(target, storage_option).table
     with telling(), Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
         task = bar.add_task("verifying", total=None)
         report = verify_table(

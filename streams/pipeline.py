@@ -25,6 +25,8 @@ from streams.pipeline_check import check_writers
 from streams.pipeline_file import SUFFIXES, describe_mistakes, read_yaml, resolve_location, substitute
 from streams.pipeline_model import (
     CleanSection,
+    CommandConfig,
+    CommandSettings,
     CompactionSection,
     KafkaSection,
     Pipeline,
@@ -36,7 +38,16 @@ from streams.pipeline_model import (
     WriterSpec,
 )
 
-__all__ = ["Pipeline", "TableLocation", "WriterSpec", "is_pipeline", "load_location", "load_pipeline"]
+__all__ = [
+    "CommandSettings",
+    "Pipeline",
+    "TableLocation",
+    "WriterSpec",
+    "is_pipeline",
+    "load_location",
+    "load_pipeline",
+    "load_settings",
+]
 
 _BOOTSTRAP: Final = "bootstrap.servers"
 
@@ -52,16 +63,33 @@ def load_location(target: str, environment: Mapping[str, str] = os.environ) -> T
     Raises:
         InvalidInput, NotFound: See `load_pipeline`.
     """
+    return load_settings(target, environment=environment).table
+
+
+def load_settings(target: str, *sections: str, environment: Mapping[str, str] = os.environ) -> CommandSettings:
+    """What a command takes from a pipeline file, or from a table's own location.
+
+    Args:
+        target: A pipeline file or a location.
+        sections: Of the file, besides ``table``: ``spark``, ``compaction``, ``clean``. No other is looked at, so that
+            neither its mistakes nor its environment variables are in the way.
+        environment: For ``${NAME}``.
+
+    Raises:
+        InvalidInput, NotFound: See `load_pipeline`.
+    """
     if not is_pipeline(target):
-        return TableLocation(target)
+        return CommandSettings(TableLocation(target))
     path = Path(target).absolute()
-    raw = substitute({"table": read_yaml(path).get("table", {})}, environment)
+    whole = {"table": {}, **read_yaml(path)}
+    raw = substitute({name: whole[name] for name in ("table", *sections) if name in whole}, environment)
     try:
-        section = TableSection.model_validate(raw["table"])
+        given = CommandConfig.model_validate(raw)
     except ValidationError as error:
-        message, hint = describe_mistakes(error, raw["table"], lambda _: _fields(TableSection))
-        raise InvalidInput(f"{path.name}: table.{message}", hint=hint) from None
-    return TableLocation(resolve_location(section.uri, path.parent), section.storage_options)
+        message, hint = describe_mistakes(error, raw, lambda at: _fields_at(at, raw))
+        raise InvalidInput(f"{path.name}: {message}", hint=hint) from None
+    table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
+    return CommandSettings(table, given.spark, given.compaction, given.clean, raw)
 
 
 def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ) -> Pipeline:

@@ -136,6 +136,39 @@ class TableLocation:
         return f"_{plain}" if plain[0].isdigit() else plain
 
 
+class CommandConfig(_Model):
+    """Those sections of the file that commands other than ``weft run`` take settings from."""
+
+    table: TableSection
+    spark: Settings = {}
+    compaction: Annotated[CompactionSection | None, BeforeValidator(_none_if_off)] = CompactionSection()
+    clean: Annotated[CleanSection | None, BeforeValidator(_none_if_off)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSettings:
+    """What a command that takes a pipeline file or a table's location knows from it.
+
+    Attributes:
+        table: Where the table is.
+        spark: Spark settings of the file.
+        compaction: When the file's compaction finds something due; None for a location, or where it is switched off.
+        clean: What the file's cleaning keeps; None for a location, or where the file has none.
+        written: Each section that was looked at, as it stands in the file; empty for a location.
+    """
+
+    table: TableLocation
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    compaction: CompactionSection | None = None
+    clean: CleanSection | None = None
+    written: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def as_written(self, section: str, name: str) -> Any:
+        """A setting in the file's own words; None if the file leaves it to the default."""
+        values = self.written.get(section)
+        return values.get(name) if isinstance(values, Mapping) else None
+
+
 @dataclass(frozen=True, slots=True)
 class WriterSpec:
     """One writer with everything settled.

@@ -18,7 +18,7 @@ from rich.text import Text
 from storage import Table
 from storage.errors import InvalidInput
 from streams.cli_common import errors
-from streams.pipeline_model import TableLocation
+from streams.pipeline_model import CommandSettings, TableLocation
 from streams.read_options import ReadOptions
 from streams.show import json_value
 
@@ -32,13 +32,13 @@ VIEW: Final = "t"
 
 
 def run_query(
-    console: Console, location: TableLocation, sql: str, options: ReadOptions, *, limit: int, as_json: bool
+    console: Console, settings: CommandSettings, sql: str, options: ReadOptions, *, limit: int, as_json: bool
 ) -> None:
     """Run a query and print its answer; of a read-optimized one also what it lacks.
 
     Args:
         console: Where to.
-        location: The table.
+        settings: The table, and how Spark is set up.
         sql: The query; the table is `VIEW`, and goes by its folder name too.
         options: Which snapshot of it, and which rows.
         limit: Rows at most; a note says if there were more.
@@ -48,7 +48,7 @@ def run_query(
         NotFound: There is no table, or no Java.
         InvalidInput: Spark refuses the query; the message is its own, without the Java.
     """
-    with _planned(location, sql, options) as query:
+    with _planned(settings, sql, options) as query:
         columns = query.frame.columns
         twice = sorted(name for name, count in Counter(columns).items() if count > 1)
         if as_json and twice:
@@ -72,9 +72,11 @@ def run_query(
         notes.print(lacking, style="dim")
 
 
-def explain_query(console: Console, location: TableLocation, sql: str, options: ReadOptions, *, as_json: bool) -> None:
+def explain_query(
+    console: Console, settings: CommandSettings, sql: str, options: ReadOptions, *, as_json: bool
+) -> None:
     """Print what a query would read of the table, and Spark's plan; nothing is read. Arguments as of `run_query`."""
-    with _planned(location, sql, options) as query:
+    with _planned(settings, sql, options) as query:
         plan = query.frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - EXPLAIN only prints it
         scans = query.scans
         lacking = _lacking(query) if options.read_optimized else ""
@@ -101,14 +103,15 @@ class _Query:
 
 
 @contextmanager
-def _planned(location: TableLocation, sql: str, options: ReadOptions) -> Iterator[_Query]:
+def _planned(settings: CommandSettings, sql: str, options: ReadOptions) -> Iterator[_Query]:
+    location = settings.table
     # Before Spark is started: a table that is not there needs no JVM to be told so.
     table = Table.open(location.uri, storage_options=location.storage_options)
     options.check(table)
     from streams.session import build_session
 
     with tempfile.TemporaryDirectory(prefix="weft-sql-") as scratch:
-        spark = build_session("weft sql", {}, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
+        spark = build_session("weft sql", settings.spark, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
         try:
             with _refusals(location):
                 scans: list[ScanFacts] = []

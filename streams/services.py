@@ -22,6 +22,8 @@ from streams.status import Ending, Reporter, StopSignal, describe, ending_of, is
 
 if TYPE_CHECKING:
     from storage import Table
+    from storage.services.compaction import CompactionResult
+    from storage.services.fold import FoldResult
     from streams.pipeline_model import CleanSection, CompactionSection, Pipeline
 
 COMPACTION: Final = "compaction"
@@ -124,46 +126,51 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
 
 def compact_round(table: Table, policy: CompactionSection | None, reporter: Reporter) -> None:
     """Compact what is due, all there is to do without a policy, fold what then waits, and tell."""
+    reporter.update(doing="compacting")
+    compacted = table.compact() if policy is None else compact_due(table, policy)
+    if compacted is not None:
+        skipped = f", {len(compacted.skipped)} skipped" if compacted.skipped else ""
+        done = f"{len(compacted.done)} file groups{skipped}"
+        message = f"{done}, {compacted.bytes_read / 1e6:.1f} MB compacted in {compacted.seconds:.1f} s"
+        _done(reporter, message, counts=bool(compacted.done), rows=compacted.rows)
+    folded = None if policy is None else fold_due(table, policy)
+    if folded is not None:
+        result, waited = folded
+        message = f"{waited} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
+        _done(reporter, message, counts=bool(result.done), rows=result.rows)
+    reporter.update(doing="idle")
+
+
+def compact_due(table: Table, policy: CompactionSection) -> CompactionResult | None:
+    """Compact what is due; None if nothing is."""
     from storage.core.compaction_plan import plan_due
 
-    only = None
-    if policy is not None:
-        snapshot = table.snapshot()
-        due = plan_due(
-            snapshot.slices,
-            snapshot.files,
-            snapshot.cut.lanes,
-            min_commits=policy.min_commits,
-            max_log_ratio=policy.max_log_ratio,
-        )
-        if not due:
-            _fold_if_due(table, policy, reporter)
-            reporter.update(doing="idle")
-            return
-        # All of them in one go is more than each of them: see `storage.core.compaction_plan`.
-        if any(len(file_slice.rows) and file_slice.group not in due for file_slice in snapshot.slices):
-            only = due
-    reporter.update(doing="compacting")
-    result = table.compact() if only is None else table.compact(lambda file_slice: file_slice.group in only)
-    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
-    done = f"{len(result.done)} file groups{skipped}"
-    message = f"{done}, {result.bytes_read / 1e6:.1f} MB compacted in {result.seconds:.1f} s"
-    _done(reporter, message, counts=bool(result.done), rows=result.rows)
-    if policy is not None:
-        _fold_if_due(table, policy, reporter)
+    snapshot = table.snapshot()
+    due = plan_due(
+        snapshot.slices,
+        snapshot.files,
+        snapshot.cut.lanes,
+        min_commits=policy.min_commits,
+        max_log_ratio=policy.max_log_ratio,
+    )
+    if not due:
+        return None
+    # All of them in one go is more than each of them: see `storage.core.compaction_plan`.
+    if any(len(file_slice.rows) and file_slice.group not in due for file_slice in snapshot.slices):
+        return table.compact(lambda file_slice: file_slice.group in due)
+    return table.compact()
 
 
-def _fold_if_due(table: Table, policy: CompactionSection, reporter: Reporter) -> None:
-    """Fold where so many commits wait outside slices and folds that reading them one by one begins to cost."""
+def fold_due(table: Table, policy: CompactionSection) -> tuple[FoldResult, int] | None:
+    """Fold if so many commits wait outside slices and folds that reading them one by one begins to cost.
+
+    Returns:
+        What was done, and how many commits had waited; None if they are too few.
+    """
     if policy.fold_commits is None:
-        return
+        return None
     waiting = {(file.lane, file.seq) for file in table.snapshot().files if not file.is_fold}
-    if len(waiting) < policy.fold_commits:
-        return
-    reporter.update(doing="folding")
-    result = table.fold()
-    message = f"{len(waiting)} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
-    _done(reporter, message, counts=bool(result.done), rows=result.rows)
+    return None if len(waiting) < policy.fold_commits else (table.fold(), len(waiting))
 
 
 def clean_round(table: Table, policy: CleanSection, reporter: Reporter) -> None:

@@ -236,7 +236,10 @@ def kafka_pipeline(folder: Path, broker: EmbeddedBroker, *topics: str) -> Path:
         folder,
         kafka={"bootstrap.servers": broker.bootstrap_servers},
         writers={name: {**writers[name], "trigger": "100 ms"} for name in ("sa", "sb")[: len(topics)]},
-        spark={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+        spark={
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.sql.session.timeZone": "Asia/Tokyo",
+        },
         compaction={"every": 0.5, "min_commits": 2},
     )
 
@@ -256,10 +259,14 @@ def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) ->
     letters = [json.loads(line) for file in (tmp_path / "dead/sa").rglob("*.jsonl") for line in file.open()]
     assert [letter["value"] for letter in letters] == ["not json"]
 
-    sql = "SELECT count(*) AS n, max(t.at) AS newest FROM t JOIN wide USING (id) WHERE id < 2"
+    sql = (
+        "SELECT count(*) AS n, max(t.at) AS newest, current_timezone() AS zone FROM t JOIN wide USING (id) WHERE id < 2"
+    )
     asked = subprocess.run(command("sql", path, sql, "--json"), capture_output=True, text=True, check=False)
     assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout) == {"n": 2, "newest": 51}
+    assert json.loads(asked.stdout) == {"n": 2, "newest": 51, "zone": "Asia/Tokyo"}, (
+        "the pipeline's Spark settings hold"
+    )
     assert asked.stderr == "", "Spark's own words stay out of the way"
 
 

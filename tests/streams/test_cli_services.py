@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from storage import Table
+from storage.errors import InvalidInput
 from streams.cli import app
+from streams.cli_common import parse_storage_options
 from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
 
@@ -179,3 +183,167 @@ def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
         result = weft(command[0], tmp_path / "none", *command[1:])
         assert result.exit_code == 1
         assert "there is no table at" in result.stderr
+
+
+# Settings of a pipeline file.
+
+
+def pipeline_of(table: Table, folder: Path, **sections: Any) -> Path:
+    """A pipeline file of a table, of which only the sections that a command needs are right."""
+    path = folder / "p.yaml"
+    whole = {"table": {"uri": table.uri}, "writers": "${NOT_NEEDED_HERE}", **sections}
+    path.write_text(yaml.safe_dump(whole))
+    return path
+
+
+def old_files(table: Table) -> int:
+    """Files that a cleaning which keeps nothing of the past would delete."""
+    would = json.loads(weft("clean", table.uri, "--retain", "0", "--dry-run", "--json").stdout)
+    return sum(kind["files"] for kind in would["deleted"].values())
+
+
+def test_clean_keeps_what_the_pipeline_says(table: Table, tmp_path: Path) -> None:
+    table.compact()
+    assert old_files(table) == 2
+    keeps = pipeline_of(table, tmp_path, clean={"retain": "30 days"})
+    assert "deleted 0 files" in weft("clean", keeps).stdout
+    short = pipeline_of(table, tmp_path, clean={"retain": 0})
+    result = weft("clean", short)
+    assert "deleted 2 files" in result.stdout
+    assert result.stderr == "", "nothing was given on the command line"
+
+
+def test_clean_keeps_as_many_versions_as_the_pipeline_says(table: Table, tmp_path: Path) -> None:
+    table.compact()
+    append(table, orders(3))
+    table.compact()
+    assert old_files(table) > 0
+    path = pipeline_of(table, tmp_path, clean={"retain": 0, "versions": 5})
+    assert "deleted 0 files" in weft("clean", path).stdout
+    less = weft("clean", path, "--versions", "1")
+    assert "deleted 0 files" not in less.stdout
+    assert less.stderr == "--versions 1 instead of the pipeline's 5\n"
+
+
+def test_a_flag_of_clean_wins_over_the_file_and_says_so(table: Table, tmp_path: Path) -> None:
+    table.compact()
+    path = pipeline_of(table, tmp_path, clean={"retain": "30 days", "abandon_after": "2 days"})
+    result = weft("clean", path, "--retain", "0", "--abandon-after", "1 hour")
+    assert "deleted 2 files" in result.stdout
+    assert result.stderr.splitlines() == [
+        "--retain 0 instead of the pipeline's 30 days",
+        "--abandon-after 1 hour instead of the pipeline's 2 days",
+    ]
+    same = weft("clean", path, "--retain", "720 hours", "--json")
+    assert same.stderr == "", "it is what the file says"
+    json.loads(same.stdout)
+
+
+def test_a_mistake_in_the_section_that_a_command_needs_is_told_and_nothing_is_done(
+    table: Table, tmp_path: Path
+) -> None:
+    table.compact()
+    path = pipeline_of(table, tmp_path, clean={"retian": 0, "retain": 0})
+    result = weft("clean", path)
+    assert result.exit_code == 2
+    assert "p.yaml: clean.retian: is not a field here" in result.stderr
+    assert "did you mean retain?" in result.stderr
+    assert old_files(table) == 2
+    assert weft("show", path).exit_code == 0, "show has no need of it"
+
+
+def test_compact_does_what_is_due_by_the_pipeline(table: Table, tmp_path: Path) -> None:
+    table.compact()
+    append(table, orders(1, 2))
+    before = {s.group: s.slice for s in table.snapshot().slices}
+    calm = {"min_commits": 2, "max_log_ratio": 1e9}
+    path = pipeline_of(table, tmp_path, compaction=calm)
+    result = weft("compact", path)
+    assert "nothing is due" in result.stdout
+    assert "--all does all there is" in result.stdout
+    assert {s.group: s.slice for s in table.snapshot().slices} == before
+    lower = weft("compact", path, "--min-commits", "1", "--json")
+    assert json.loads(lower.stdout)["file_groups"] > 0
+    assert lower.stderr == "--min-commits 1 instead of the pipeline's 2\n"
+    append(table, orders(1))
+    everything = weft("compact", path, "--all")
+    assert "base files written" in everything.stdout
+    assert "--all instead of the pipeline's" in everything.stderr
+
+
+def test_compact_folds_when_the_pipeline_says(table: Table, tmp_path: Path) -> None:
+    table.compact()
+    for _ in range(3):
+        append(table, orders(1))
+    calm = {"min_commits": 100, "max_log_ratio": 1e9}
+    many = pipeline_of(table, tmp_path, compaction={**calm, "fold_commits": 4})
+    assert "nothing is due" in weft("compact", many).stdout
+    few = pipeline_of(table, tmp_path, compaction={**calm, "fold_commits": 3})
+    done = json.loads(weft("compact", few, "--json").stdout)
+    assert (done["file_groups"], done["file_groups_folded"]) == (0, 1)
+
+
+def test_where_the_pipeline_leaves_compaction_to_the_command_it_does_all(table: Table, tmp_path: Path) -> None:
+    assert "base files written" in weft("compact", pipeline_of(table, tmp_path, compaction=False)).stdout
+    assert weft("compact", table.uri, "--all", "--min-commits", "3").exit_code == 2
+    wrong = weft("compact", table.uri, "--max-log-ratio", "-1")
+    assert wrong.exit_code == 2
+    assert "--max-log-ratio: " in wrong.stderr
+
+
+# Options of the store.
+
+EVERY_COMMAND = [
+    ["show"],
+    ["sql", "SELECT 1"],
+    ["changes", "--since", "earliest"],
+    ["compact"],
+    ["clean"],
+    ["savepoint"],
+    ["restore", "x", "--yes"],
+    ["undo", "orders", "--since", "2020-01-01T00:00:00Z", "--yes"],
+    ["fence", "orders", "--yes"],
+    ["close", "orders", "--yes"],
+    ["verify"],
+    ["alter", "add-column", "order", "x", "string"],
+    ["alter", "add-group", "x", "--column", "x string"],
+    ["alter", "add-stream", "x", "--group", "order"],
+    ["alter", "widen", "ots", "decimal(20,0)"],
+    ["alter", "set-default", "status", "x"],
+]
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND, ids=lambda command: "-".join(command[:2]))
+def test_every_command_that_takes_a_location_takes_options_of_its_store(command: list[str]) -> None:
+    """A profile that does not exist: only who hands the option on is told so, and before anything is asked."""
+    head = command[:2] if command[0] == "alter" else command[:1]
+    rest = command[len(head) :]
+    result = weft(*head, "s3://bucket/t", *rest, "--storage-option", "profile=no-such-profile-of-weft")
+    assert result.exit_code != 0
+    assert "no-such-profile-of-weft" in result.stderr
+
+
+def test_options_of_the_store_are_text_or_json() -> None:
+    given = ["key=007", "anon=true", "token=a=b", 'config_kwargs={"read_timeout": 3}', '{"secret": "x", "n": 5}']
+    assert parse_storage_options(given) == {
+        "key": "007",
+        "anon": True,
+        "token": "a=b",
+        "config_kwargs": {"read_timeout": 3},
+        "secret": "x",
+        "n": 5,
+    }
+    for wrong in ("secret", "=secret", "{secret", "[1]"):
+        with pytest.raises(InvalidInput) as refused:
+            parse_storage_options([wrong])
+        assert "secret" not in refused.value.message, "values may be secrets, and are not shown"
+
+
+def test_options_of_the_command_line_go_before_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    options = {"profile": "of-the-file", "key": "k"}
+    path.write_text(yaml.safe_dump({"table": {"uri": "s3://bucket/t", "storage_options": options}}))
+    result = weft("show", path, "--storage-option", "profile=of-the-command")
+    assert "of-the-command" in result.stderr
+    assert "--storage-option profile instead of the pipeline's own" in result.stderr
+    assert "of-the-file" not in result.stderr
