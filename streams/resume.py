@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from storage.errors import Conflict, GapError, InvalidInput
 from storage.stores import open_store
 from storage.timeline import Timeline
 from streams.checkpoint import Checkpoint, read_checkpoint, sibling_folders
+from streams.kafka.identity import IDENTITY_KEYS
 from streams.kafka.options import ANY_PARTITION, EARLIEST
 
 __all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "load_lane", "resume_point"]
@@ -51,6 +52,8 @@ GAP_HINT: Final = (
 
 Offsets = Mapping[str, Mapping[str, int]]
 """Of a Kafka source: next offset by topic and partition."""
+Recorded = Mapping[str, Mapping[str, Any]]
+"""The same as it stands in a commit, with what tells which topics the offsets are of (`streams.kafka.identity`)."""
 
 
 class LaneMoved(Conflict):
@@ -67,6 +70,8 @@ class ResumePoint:
         anew: The folder's query starts at ``offsets``; else its checkpoint, or nothing at all, says where.
         offsets: Of the last live commit; None if the lane's live commits are none, and nobody knows where they began.
         source: What the last live commit recorded, as it stands there.
+        identities: By topic, which topic the offsets are of, as the commit recorded it: ``{"topic_id": ...}``; commits
+            of older versions recorded none.
     """
 
     lane: str
@@ -74,6 +79,7 @@ class ResumePoint:
     anew: bool
     offsets: Offsets | None
     source: Mapping[str, Any]
+    identities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def starting_offsets(self, default: str, topics: Sequence[str] | None = None) -> str:
         """The option ``startingOffsets`` of ``weft_kafka``.
@@ -107,7 +113,12 @@ class ResumePoint:
                 hint="to go on with other topics give the writer a new checkpoint and takeover: true",
             )
         # A partition that the live commits never saw was never read.
-        return json.dumps({topic: {**self.offsets.get(topic, {}), ANY_PARTITION: EARLIEST} for topic in wanted})
+        return json.dumps(
+            {
+                topic: {**self.offsets.get(topic, {}), ANY_PARTITION: EARLIEST, **self.identities.get(topic, {})}
+                for topic in wanted
+            }
+        )
 
     def check(self, source: Mapping[str, Any]) -> None:
         """Make sure, once the lane is claimed, that it is where it was when this point was taken.
@@ -165,15 +176,16 @@ def resume_point(
     if not state.query_id and not state.void_from:
         return ResumePoint(lane, checkpoint, False, None, state.source)
     if state.query_id:
-        offsets = _kafka_offsets(state.source)
-        if offsets is None and not (state.source.get("offsets") or ()):
+        recorded = _kafka_offsets(state.source)
+        if recorded is None and not (state.source.get("offsets") or ()):
             raise InvalidInput(
                 f"the last live commit of lane {lane!r} does not tell where its source was",
                 hint="give the writer a new checkpoint, starting offsets of your own, and takeover: true",
             )
     else:
-        offsets = _first_offsets(timeline, name, state)
-    return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source)
+        recorded = _first_offsets(timeline, name, state)
+    offsets, identities = (None, {}) if recorded is None else _split_offsets(recorded)
+    return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source, identities)
 
 
 def load_lane(timeline: Timeline, name: LaneName) -> LaneState:
@@ -221,7 +233,7 @@ def _name_of(state: LaneState) -> str:
     return f"{fenced}-{last.seq if last is not None else 0}"
 
 
-def _first_offsets(timeline: Timeline, name: LaneName, state: LaneState) -> Offsets | None:
+def _first_offsets(timeline: Timeline, name: LaneName, state: LaneState) -> Recorded | None:
     """Where a lane without a live commit once began: a Kafka query's first batch is empty, and records just that."""
     entries = timeline.log.read_after(name, 0, min(state.head, FIRST_ENTRIES))
     first = next((entry for entry in entries if isinstance(entry, Data) and entry.query_id), None)
@@ -230,15 +242,29 @@ def _first_offsets(timeline: Timeline, name: LaneName, state: LaneState) -> Offs
     return _kafka_offsets(first.source)
 
 
-def _kafka_offsets(source: Mapping[str, Any]) -> Offsets | None:
+def _kafka_offsets(source: Mapping[str, Any]) -> Recorded | None:
     """What a commit of a query over one Kafka source recorded; None if it is something else."""
     recorded = source.get("offsets")
     if not isinstance(recorded, list) or len(recorded) != 1 or not isinstance(recorded[0], dict) or not recorded[0]:
         return None
-    for partitions in recorded[0].values():
-        if not isinstance(partitions, dict) or not all(isinstance(offset, int) for offset in partitions.values()):
+    for parts in recorded[0].values():
+        if not isinstance(parts, dict):
+            return None
+        if not all(isinstance(offset, int) for name, offset in parts.items() if name not in IDENTITY_KEYS):
             return None
     return recorded[0]
+
+
+def _split_offsets(recorded: Recorded) -> tuple[Offsets, Recorded]:
+    """Offsets by topic and partition, and beside them which topics they are of."""
+    offsets = {
+        topic: {name: offset for name, offset in parts.items() if name not in IDENTITY_KEYS}
+        for topic, parts in recorded.items()
+    }
+    identities = {
+        topic: {name: parts[name] for name in sorted(IDENTITY_KEYS & parts.keys())} for topic, parts in recorded.items()
+    }
+    return offsets, {topic: identity for topic, identity in identities.items() if identity}
 
 
 def _open(uri: str | Path, storage_options: Mapping[str, Any] | None) -> Timeline:

@@ -408,7 +408,12 @@ def messages_behind(sources: Sequence[Any]) -> int | None:
 def _offsets(text: str | None) -> Mapping[tuple[str, str], int] | None:
     try:
         parsed = json.loads(text or "null")
-        return {(topic, part): int(offset) for topic, parts in parsed.items() for part, offset in parts.items()}
+        return {
+            (topic, part): int(offset)
+            for topic, parts in parsed.items()
+            for part, offset in parts.items()
+            if part.isdecimal()
+        }
     except (ValueError, TypeError, AttributeError):
         return None
 

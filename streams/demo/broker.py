@@ -14,8 +14,10 @@ What it is not, found by reading and measuring librdkafka 2.16:
   walking the partition's list. Flush rarely.
 - A fetch at the end of a log is answered after ``fetch.wait.max.ms``, even if something is written meanwhile.
 - No replication, no access control, no TLS, no retention by time, no compaction, no look-up of offsets by time, no
-  admin requests (creating topics through an AdminClient fails). Transactions are accepted; aborted records are
-  delivered.
+  requests that change anything (creating topics through an AdminClient fails). Transactions are accepted; aborted
+  records are delivered.
+- It names broker 0 as the controller, which is none of those that it starts with. Clients ask the controller for topic
+  ids, so broker 0 is added; topics are kept on broker 1.
 - Topics are also created by producing to them, with `DEFAULT_PARTITIONS`.
 """
 
@@ -33,6 +35,13 @@ DEFAULT_PARTITIONS: Final = 4
 
 PARTITION_LIMIT_BYTES: Final = 5 * 1024 * 1024
 """Stored (compressed) bytes that a partition keeps; fixed inside librdkafka."""
+
+_BROKER: Final = 1
+"""Leads all partitions."""
+_CONTROLLER: Final = 0
+_METADATA: Final = 3
+_METADATA_WITHOUT_TOPIC_IDS: Final = 9
+"""The request's number, and its last version that knows no topic ids."""
 
 _PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the handle that owns the cluster has to be of some kind
 _CONF_OK: Final = 0
@@ -56,6 +65,9 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
         None,
         [_POINTER, ctypes.c_int16, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)],
     ),
+    "rd_kafka_mock_broker_add": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
+    "rd_kafka_mock_set_apiversion": (ctypes.c_int, [_POINTER, ctypes.c_int16, ctypes.c_int16, ctypes.c_int16]),
+    "rd_kafka_mock_partition_set_leader": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int32]),
     "rd_kafka_mock_broker_set_down": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
     "rd_kafka_mock_broker_set_up": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
 }
@@ -87,8 +99,13 @@ class EmbeddedBroker:
         broker.producer().produce("orders", b"...")
     """
 
-    def __init__(self) -> None:
-        """Nothing runs before the ``with`` block is entered."""
+    def __init__(self, *, topic_ids: bool = True) -> None:
+        """Nothing runs before the ``with`` block is entered.
+
+        Args:
+            topic_ids: False for a broker as they were before Kafka 2.8, which gives topics no ids.
+        """
+        self._has_topic_ids = topic_ids
         self._handle: int | None = None
         self._bootstrap_servers = ""
 
@@ -108,6 +125,9 @@ class EmbeddedBroker:
             raise RuntimeError(f"the embedded broker did not start: {error.value.decode()}")
         self._handle = handle
         self._bootstrap_servers = _function("rd_kafka_mock_cluster_bootstraps")(self._cluster()).decode()
+        self._call("rd_kafka_mock_broker_add", _CONTROLLER)
+        if not self._has_topic_ids:
+            self._call("rd_kafka_mock_set_apiversion", _METADATA, 0, _METADATA_WITHOUT_TOPIC_IDS)
         return self
 
     def __exit__(
@@ -135,6 +155,8 @@ class EmbeddedBroker:
         """
         for topic, partitions in topics.items():
             self._call("rd_kafka_mock_topic_create", topic.encode(), partitions, 1)
+            for partition in range(partitions):
+                self.elect_leader(topic, partition)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records; a later one of the same name starts at offset 0.
@@ -152,6 +174,14 @@ class EmbeddedBroker:
         """
         self._call("rd_kafka_mock_partition_delete_records", topic.encode(), partition, before_offset)
 
+    def elect_leader(self, topic: str, partition: int) -> None:
+        """Let the broker be elected leader of a partition (again): the leader epoch grows by one.
+
+        Raises:
+            RuntimeError: There is no such partition.
+        """
+        self._call("rd_kafka_mock_partition_set_leader", topic.encode(), partition, _BROKER)
+
     def fail_requests(self, api_key: int, errors: Sequence[int]) -> None:
         """Answer the next requests of one kind with these protocol errors, one each.
 
@@ -168,7 +198,8 @@ class EmbeddedBroker:
 
     def set_reachable(self, *, reachable: bool) -> None:
         """Cut the broker off, or bring it back; what it holds stays."""
-        self._call("rd_kafka_mock_broker_set_up" if reachable else "rd_kafka_mock_broker_set_down", 1)
+        for broker in (_BROKER, _CONTROLLER):
+            self._call("rd_kafka_mock_broker_set_up" if reachable else "rd_kafka_mock_broker_set_down", broker)
 
     def producer(self, **conf: Any) -> Producer:
         """Create a client that writes to this broker, tuned for its limits.

@@ -126,10 +126,11 @@ class Landed:
 
 
 def _count(source: Mapping[str, Any]) -> int:
-    """Messages before the offsets that a commit recorded: ``{"offsets": [{topic: {partition: next offset}}]}``."""
+    """Messages before the offsets that a commit recorded: ``{"offsets": [{topic: {partition: next offset, ...}}]}``."""
     return sum(
         int(offset)
         for offsets in source["offsets"]
         for partitions in (offsets or {}).values()
-        for offset in partitions.values()
+        for number, offset in partitions.items()
+        if number.isdecimal()
     )

@@ -1,21 +1,24 @@
 """What the brokers hold: the driver's questions to Kafka, each with an end.
 
-Rules of this room: every call is bounded by ``requestTimeoutMs`` in all, retries included; a consumer here is never
-subscribed and never commits; offsets of all partitions come from two requests, not from two for each partition.
+Rules of this room: every call is bounded by ``requestTimeoutMs`` in all, retries included (twice that, where it waits
+for a topic to appear); a consumer here is never subscribed and never commits; offsets of all partitions come from two
+requests, not from two for each partition.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from storage.errors import InvalidInput, NotFound
-from streams.kafka.errors import SourceRefused, SourceUnavailable, name_some
-from streams.kafka.options import EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
-from streams.kafka.plan import Log
+from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, name_some
+from streams.kafka.identity import Identity
+from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
+from streams.kafka.plan import Log, Topics
+from streams.kafka.topic_ids import TopicIds
 
 GROUP_ID: Final = "weft-kafka-source"
 """librdkafka wants a group even where none is joined; brokers that restrict groups can grant this prefix."""
@@ -28,7 +31,7 @@ ASK_SECONDS: Final = 2.0
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "group.id": GROUP_ID,
-    "client.id": GROUP_ID,
+    "client.id": CLIENT_ID,
     # At the level of errors librdkafka prints a refused connection twenty times a second. The reason is in the
     # exception instead; `kafka.log_level` brings the lines back.
     "log_level": 2,
@@ -39,13 +42,6 @@ _FORCED: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
 }
-_GONE: Final = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-    },
-)
 _REFUSED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -53,15 +49,10 @@ _REFUSED: Final = frozenset(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
     },
 )
 """Asking again does not help: the login is wrong, a right is missing, or the broker does not take the name."""
-
-
-def is_gone(error: KafkaError) -> bool:
-    """The topic or partition does not exist (here, now)."""
-    return error.code() in _GONE
 
 
 class Connection:
@@ -121,6 +112,8 @@ class Cluster:
         """Nothing is opened yet."""
         self._options = options
         self._connection: Connection | None = None
+        self._topic_ids = TopicIds(options)
+        self._seen: dict[str, str] = {}  # topic ids of the last answer
 
     def await_answer(self, waiting: Callable[[str], bool]) -> None:
         """Wait until the brokers answer; for ``requestTimeoutMs`` at most.
@@ -147,29 +140,60 @@ class Cluster:
                 return
 
     def load_logs(self, *, wait_for_topics: bool) -> dict[Partition, Log]:
-        """Ask for the offsets of every partition of the subscribed topics.
+        """Ask for the offsets of every partition of the subscribed topics; see `load_topics`."""
+        return self.load_topics(wait_for_topics=wait_for_topics).logs
 
-        Topics that do not exist are left out. With ``wait_for_topics`` they get ``requestTimeoutMs`` to appear first.
+    def load_topics(self, *, wait_for_topics: bool) -> Topics:
+        """Ask for the offsets of every partition of the subscribed topics, and which topics they are.
+
+        Topics that do not exist are left out. With ``wait_for_topics`` they get ``requestTimeoutMs`` to appear first;
+        the time for the questions themselves begins anew with every answer that such a topic is not there yet.
 
         Raises:
             SourceUnavailable: No answer in time, or the brokers refused.
         """
         connection = self._connect()
-        deadline = time.monotonic() + self._options.request_timeout_seconds
+        appear_by = deadline = time.monotonic() + self._options.request_timeout_seconds
         while True:
-            late = time.monotonic() >= deadline
+            now = time.monotonic()
+            late = now >= deadline
             try:
                 partitions = self._load_partitions(connection, deadline)
                 missing = set(self._options.topics) - {partition.topic for partition in partitions}
-                if not missing or not wait_for_topics or late:
-                    lows = _load_offsets(connection, partitions, EARLIEST, deadline)
-                    highs = _load_offsets(connection, partitions, LATEST, deadline)
-                    return {p: Log(min(lows[p], highs[p]), highs[p]) for p in partitions}
+                if missing and wait_for_topics and now < appear_by:
+                    deadline = now + self._options.request_timeout_seconds
+                elif (found := self._load_offsets(connection, partitions, deadline)) is not None:
+                    return found
+                elif late:
+                    raise connection.unavailable("asking for topics that are being deleted or created")
             except KafkaException as error:
                 # A topic that is being created, deleted or moved to another leader: ask again, from the beginning.
                 if late or error.args[0].code() in _REFUSED:
                     raise connection.unavailable("asking for the offsets of the topics", error) from error
             connection.consumer.poll(RETRY_SECONDS)
+
+    def _load_offsets(self, connection: Connection, partitions: list[Partition], deadline: float) -> Topics | None:
+        """Offsets and identities; None if a topic was deleted or created meanwhile: they may not belong together."""
+        names = sorted({partition.topic for partition in partitions})
+        if not names:
+            return Topics({}, {})
+        # An id seen before the offsets and again after them is of the topic that the offsets are of. Mostly the answer
+        # to the last question does for the first of the two.
+        if not self._seen.keys() >= set(names):
+            self._seen = self._topic_ids.load(names, _remaining(deadline))
+        lows = _ask_offsets(connection, partitions, EARLIEST, deadline)
+        highs = _ask_offsets(connection, partitions, LATEST, deadline)
+        before, self._seen = self._seen, self._topic_ids.load(names, _remaining(deadline))
+        if any(name not in self._seen or self._seen[name] != before.get(name) for name in names):
+            return None
+        identities = {name: Identity(self._seen[name]) for name in names}
+        for name in names:
+            if not self._seen[name]:
+                own = (partition for partition in partitions if partition.topic == name)
+                epochs = {p.number: max(lows[p].epoch, highs[p].epoch) for p in own}
+                identities[name] = Identity(epochs={number: epoch for number, epoch in epochs.items() if epoch >= 0})
+        logs = {p: Log(min(lows[p].offset, highs[p].offset), highs[p].offset) for p in partitions}
+        return Topics(logs, identities)
 
     def require(self, logs: Iterable[Partition], start: Iterable[Partition]) -> None:
         """Refuse to run while a subscribed topic is neither there nor was ever read.
@@ -201,27 +225,34 @@ class Cluster:
 
     def close(self) -> None:
         """Disconnect; the next question connects again."""
+        self._topic_ids.close()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
-def _load_offsets(
+class _End(NamedTuple):
+    """One end of a log: an offset, and the leader epoch that the broker names with it; -1 if it names none."""
+
+    offset: int
+    epoch: int
+
+
+def _ask_offsets(
     connection: Connection,
     partitions: list[Partition],
     end: int,
     deadline: float,
-) -> dict[Partition, int]:
-    if not partitions:
-        return {}
+) -> dict[Partition, _End]:
     # ListOffsets takes -1 and -2 for the two ends in place of a time, and asks each leader once for all its partitions.
     asked = [TopicPartition(partition.topic, partition.number, end) for partition in partitions]
-    offsets: dict[Partition, int] = {}
+    ends: dict[Partition, _End] = {}
     for answer in connection.consumer.offsets_for_times(asked, timeout=_remaining(deadline)):
         if answer.error is not None:
             raise KafkaException(answer.error)
-        offsets[Partition(answer.topic, answer.partition)] = answer.offset
-    return offsets
+        epoch = -1 if answer.leader_epoch is None else answer.leader_epoch
+        ends[Partition(answer.topic, answer.partition)] = _End(answer.offset, epoch)
+    return ends
 
 
 def _remaining(deadline: float) -> float:

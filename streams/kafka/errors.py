@@ -10,12 +10,28 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from confluent_kafka import KafkaError
+
 from storage.errors import TableError
 
 logger = logging.getLogger("weft.kafka")
 
 MAX_NAMED: Final = 5
 """A message names this many partitions; the rest is a count, so that a thousand partitions do not bury the cause."""
+
+
+_GONE: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    },
+)
+
+
+def is_gone(error: KafkaError) -> bool:
+    """The topic or partition does not exist (here, now)."""
+    return error.code() in _GONE
 
 
 class SourceUnavailable(TableError):
@@ -34,6 +50,27 @@ class DataLoss(TableError):
     """Offsets still to be read are gone from Kafka: aged out, truncated, or the topic was recreated."""
 
     code = "DATA_LOSS"
+
+
+def report_recreated(recreated: Iterable[str], *, strict: bool) -> None:
+    """Raise for topics that were deleted and created again, or write down that they are read from their beginning.
+
+    Args:
+        recreated: One sentence for each topic; may be empty.
+        strict: The option ``failOnDataLoss``.
+
+    Raises:
+        DataLoss: There are such topics, and ``strict``.
+    """
+    told = name_some(recreated)
+    if told and strict:
+        raise DataLoss(
+            f"deleted and created again in Kafka: {told}",
+            hint="what the old topic held and was not read is gone; failOnDataLoss=false reads the new topic from its"
+            " beginning",
+        )
+    if told:
+        logger.warning("failOnDataLoss=false, reading from the beginning what was deleted and created again: %s", told)
 
 
 def report_losses(losses: list[str], *, strict: bool) -> None:

@@ -6,6 +6,8 @@ Rules of this room:
   markers, aborted records, compaction).
 - Nothing waits without an end. librdkafka stays silent when a topic disappears, so silence is questioned.
 - Every error that a poll returns is raised.
+- Messages are handed on once the topic's id was seen to be the range's after they had been fetched: an id never comes
+  back, so they are of that topic and not of a later one of the same name.
 - The consumer is assigned, never subscribed, commits nothing, and is closed however the reading ends.
 """
 
@@ -20,10 +22,12 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
-from streams.kafka.cluster import Connection, is_gone
-from streams.kafka.errors import report_losses
+from streams.kafka.cluster import Connection
+from streams.kafka.errors import is_gone, report_losses, report_recreated
+from streams.kafka.identity import Identity, find_recreated
 from streams.kafka.options import KafkaOptions
 from streams.kafka.plan import Log, OffsetRange, describe_log
+from streams.kafka.topic_ids import TopicIds
 
 SCHEMA: Final = pa.schema(
     [
@@ -77,19 +81,24 @@ def read_range(span: OffsetRange, options: KafkaOptions) -> Iterator[pa.RecordBa
         DataLoss: Offsets of the range are gone and ``failOnDataLoss`` is set; otherwise they are left out.
     """
     connection = Connection(options, queued_min_messages=min(span.end - span.start, _MAX_QUEUED), **_TUNING)
+    topic_ids = TopicIds(options)
+    if span.topic_id:
+        topic_ids.connect()  # while the first messages are fetched
     try:
-        yield from _Reading(span, options, connection)
+        yield from _Reading(span, options, connection, topic_ids)
     finally:
+        topic_ids.close()
         connection.close()
 
 
 class _Reading:
     """One range's reading; its state is the next offset wanted."""
 
-    def __init__(self, span: OffsetRange, options: KafkaOptions, connection: Connection) -> None:
+    def __init__(self, span: OffsetRange, options: KafkaOptions, connection: Connection, topic_ids: TopicIds) -> None:
         self._span = span
         self._options = options
         self._connection = connection
+        self._topic_ids = topic_ids
         self._position = span.start
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -100,12 +109,12 @@ class _Reading:
         while self._position < self._span.end:
             before = self._position
             messages, stop = self._cut(consumer.consume(min(size, self._span.end - before), POLL_SECONDS))
-            if messages:
+            if messages and self._is_the_topic():
                 batch = encode_messages(messages, self._span, headers=self._options.include_headers)
                 self._position = _offset(messages[-1]) + 1
                 size = min(max(BATCH_BYTES * len(messages) // max(batch.nbytes, 1), 1), MAX_BATCH_MESSAGES)
                 yield batch
-            if stop is not None:
+            if stop is not None and self._position < self._span.end:
                 self._handle(stop)
             # Only progress counts as an answer: a broker that keeps sending errors must not keep the task alive.
             now = time.monotonic()
@@ -162,9 +171,33 @@ class _Reading:
             raise self._connection.unavailable(f"asking for the offsets of {self._span.partition}", error) from error
         return Log(low, high)
 
+    def _is_the_topic(self) -> bool:
+        """Whether the topic is (still) the one that the range is of; otherwise report the loss and end the range."""
+        topic = self._span.partition.topic
+        if not self._span.topic_id:
+            return True
+        try:
+            found = self._topic_ids.load([topic], self._options.request_timeout_seconds)
+        except KafkaException as error:
+            raise self._connection.unavailable(f"asking for the id of topic {topic}", error) from error
+        strict = self._options.fail_on_data_loss
+        if topic not in found:
+            report_losses([f"{self._wanted()}, the topic does not exist any more"], strict=strict)
+        elif recreated := find_recreated({topic: Identity(self._span.topic_id)}, {topic: Identity(found[topic])}):
+            report_recreated(recreated.values(), strict=strict)
+        else:
+            return True
+        self._position = self._span.end
+        return False
+
+    def _wanted(self) -> str:
+        return f"{self._span.partition} wanted offsets [{self._position}, {self._span.end})"
+
     def _check_bounds(self, log: Log | None) -> None:
         """Go on where the log holds the rest of the range; otherwise report the loss and pass over it."""
-        wanted = f"{self._span.partition} wanted offsets [{self._position}, {self._span.end})"
+        if log is not None and not self._is_the_topic():
+            return
+        wanted = self._wanted()
         strict = self._options.fail_on_data_loss
         if log is None:
             report_losses([f"{wanted}, the partition does not exist any more"], strict=strict)

@@ -15,6 +15,10 @@ from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple
 
 from storage.errors import InvalidInput
+from streams.kafka.identity import IDENTITY_KEYS, Identity, parse_identities
+
+CLIENT_ID: Final = "weft-kafka-source"
+"""Brokers see this name, unless ``kafka.client.id`` is another."""
 
 KAFKA_PREFIX: Final = "kafka."
 _NAMES: Final = (
@@ -73,6 +77,7 @@ class KafkaOptions:
     Attributes:
         topics: At least one, sorted, no doubles.
         starting: Where a query without a checkpoint begins. The mapping may hold `EARLIEST` and `LATEST`, and `OTHERS`.
+        starting_identities: Topics that the offsets in ``starting`` are of, where it says so.
         kafka: librdkafka settings without the prefix. May hold secrets, so it is kept out of ``repr``.
         request_timeout_seconds: Bound on every wait for the brokers.
     """
@@ -85,6 +90,7 @@ class KafkaOptions:
     min_partitions: int | None
     request_timeout_seconds: float
     kafka: Mapping[str, str] = field(repr=False)
+    starting_identities: Mapping[str, Identity] = field(default_factory=dict)
 
 
 def parse_options(raw: Mapping[str, str], *, default_starting: Literal["earliest", "latest"]) -> KafkaOptions:
@@ -98,9 +104,11 @@ def parse_options(raw: Mapping[str, str], *, default_starting: Literal["earliest
     _refuse_unknown(given)
     _check_kafka(kafka)
     topics = _parse_topics(given.get("subscribe"))
+    starting, identities = _parse_starting(given.get("startingoffsets", default_starting), topics)
     return KafkaOptions(
         topics=topics,
-        starting=_parse_starting(given.get("startingoffsets", default_starting), topics),
+        starting=starting,
+        starting_identities=identities,
         fail_on_data_loss=_parse_bool("failOnDataLoss", given.get("failondataloss", "true")),
         include_headers=_parse_bool("includeHeaders", given.get("includeheaders", "false")),
         max_offsets_per_trigger=_parse_count("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger")),
@@ -181,19 +189,22 @@ _STARTING_HINT: Final = (
 )
 
 
-def _parse_starting(text: str, topics: tuple[str, ...]) -> Starting:
+def _parse_starting(text: str, topics: tuple[str, ...]) -> tuple[Starting, dict[str, Identity]]:
     word = text.strip().lower()
     if word == "earliest":
-        return "earliest"
+        return "earliest", {}
     if word == "latest":
-        return "latest"
+        return "latest", {}
     try:
+        parsed = json.loads(text)
         starting = {
             Partition(topic, _parse_number(number)): offset
-            for topic, partitions in json.loads(text).items()
+            for topic, partitions in parsed.items()
             for number, offset in partitions.items()
+            if number not in IDENTITY_KEYS
         }
-    except (ValueError, AttributeError, RecursionError) as error:
+        identities = parse_identities(parsed)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(f"option 'startingOffsets' is {text!r}", hint=_STARTING_HINT) from error
     for partition, offset in starting.items():
         if type(offset) is not int or offset < EARLIEST:
@@ -203,7 +214,7 @@ def _parse_starting(text: str, topics: tuple[str, ...]) -> Starting:
             f"options 'startingOffsets' and 'subscribe' do not name the same topics: {', '.join(sorted(named))}",
             hint=_STARTING_HINT,
         )
-    return starting
+    return starting, identities
 
 
 def _parse_number(text: str) -> int:

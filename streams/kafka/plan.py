@@ -9,8 +9,9 @@ first offset into Spark's checkpoint and reads nothing of it; the next batch rea
 
 Spark writes down only where a batch *ends*. A first offset that was merely computed ("latest", or the head of a log
 that ages) would come out differently when the batch is replayed after a crash, and records would be lost without a
-trace. With this rule every range that is ever read lies between two offsets of the checkpoint. The same step rewinds
-a partition whose topic was recreated, where ``failOnDataLoss=false`` allows it.
+trace. With this rule every range that is ever read lies between two offsets of the checkpoint. The same step begins a
+topic anew that was deleted and created again, where ``failOnDataLoss=false`` allows it: to these rules its partitions
+are new ones, and no range lies between offsets of two topics (`streams.kafka.identity`).
 
 Offsets are exclusive ends: ``{t-0: 90}`` means that 90 is the next to read.
 """
@@ -20,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from storage.errors import InvalidInput
 from streams.kafka.errors import name_some
+from streams.kafka.identity import IDENTITY_KEYS, Identity, find_recreated, format_identity, parse_identities
 from streams.kafka.options import ANY_PARTITION, EARLIEST, LATEST, OTHERS, Partition, Starting
 
 Offsets = dict[Partition, int]
@@ -38,24 +40,43 @@ class Log(NamedTuple):
     high: int
 
 
+class Topics(NamedTuple):
+    """What the brokers hold: all partitions of the subscribed topics, and which topics they are."""
+
+    logs: dict[Partition, Log]
+    identities: dict[str, Identity]
+
+
+class Position(NamedTuple):
+    """Offsets, and which topics they are of (as far as that is known)."""
+
+    offsets: Offsets
+    identities: dict[str, Identity]
+
+
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """One Spark task's work: offsets ``start`` up to, not including, ``end`` of one partition."""
+    """One Spark task's work: offsets ``start`` up to, not including, ``end`` of one partition.
+
+    ``topic_id`` is of the topic that the offsets are of; "" if that is not known.
+    """
 
     partition: Partition
     start: int
     end: int
+    topic_id: str = ""
 
     def __str__(self) -> str:
         return f"{self.partition} [{self.start}, {self.end})"
 
 
-def parse_offsets(json: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Read the form that Spark keeps in its checkpoint: ``{"topic": {"0": 23}}``."""
+def parse_offsets(json: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    """Read the offsets in what Spark keeps in its checkpoint: ``{"topic": {"0": 23, "topic_id": "..."}}``."""
     return {
         Partition(topic, int(number)): offset
         for topic, partitions in json.items()
         for number, offset in partitions.items()
+        if number not in IDENTITY_KEYS
     }
 
 
@@ -65,6 +86,19 @@ def format_offsets(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]
     for partition in sorted(offsets):
         json.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
     return json
+
+
+def parse_position(json: Mapping[str, Mapping[str, Any]]) -> Position:
+    """Read what Spark keeps in its checkpoint; offsets of older versions have no identities."""
+    return Position(parse_offsets(json), parse_identities(json))
+
+
+def format_position(position: Position) -> dict[str, dict[str, Any]]:
+    """Inverse of `parse_position`, sorted as `format_offsets` does."""
+    return {
+        topic: {**partitions, **format_identity(position.identities.get(topic, Identity()))}
+        for topic, partitions in format_offsets(position.offsets).items()
+    }
 
 
 class Plan(NamedTuple):
@@ -107,6 +141,55 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> Plan:
     return Plan({p: max(offset, logs[p].low) for p, offset in wanted.items()}, losses)
 
 
+def drop_recreated(start: Position, found: Mapping[str, Identity]) -> tuple[Position, list[str]]:
+    """Take out of a position the topics that are others by now.
+
+    Returns:
+        What is left, and one sentence for each topic that was taken out.
+    """
+    recreated = find_recreated(start.identities, found)
+    offsets = {partition: offset for partition, offset in start.offsets.items() if partition.topic not in recreated}
+    identities = {topic: identity for topic, identity in start.identities.items() if topic not in recreated}
+    return Position(offsets, identities), list(recreated.values())
+
+
+def restart_recreated(starting: Starting, recreated: Iterable[str]) -> Starting:
+    """``startingOffsets`` in which topics that are others by now begin at their beginning."""
+    names = set(recreated)
+    if isinstance(starting, str) or not names:
+        return starting
+    kept = {partition: offset for partition, offset in starting.items() if partition.topic not in names}
+    return kept | {Partition(topic, OTHERS): EARLIEST for topic in names}
+
+
+def identify(offsets: Offsets, before: Position, found: Mapping[str, Identity]) -> Position:
+    """Say of which topics offsets are.
+
+    Args:
+        offsets: End of a batch.
+        before: Where it begins, without topics that are others by now.
+        found: What the brokers say.
+
+    Returns:
+        A position that differs from ``before`` only if the offsets do, or an identity was not known: leader epochs
+        alone are no reason for a batch.
+    """
+    identities: dict[str, Identity] = {}
+    for topic in {partition.topic for partition in offsets}:
+        known, now = before.identities.get(topic, Identity()), found.get(topic, Identity())
+        if topic_id := now.topic_id or known.topic_id:
+            identities[topic] = Identity(topic_id)
+            continue
+        epochs = dict(known.epochs)
+        for number, epoch in now.epochs.items():
+            partition = Partition(topic, number)
+            if partition in offsets and (number not in epochs or offsets[partition] != before.offsets.get(partition)):
+                epochs[number] = epoch
+        if epochs:
+            identities[topic] = Identity(epochs=epochs)
+    return Position(offsets, identities)
+
+
 def plan_end(
     start: Mapping[Partition, int],
     logs: Mapping[Partition, Log],
@@ -121,7 +204,7 @@ def plan_end(
     stream goes on where it was. New partitions are added at the head of their log (see the rule of this room).
 
     Args:
-        start: End of the batch before; not empty.
+        start: End of the batch before, without topics that are others by now.
         logs: All partitions of the subscribed topics.
         topics: The subscribed topics; losses are only told of these.
         limit: Most offsets to admit, shared out by `share_limit`; None for all.
@@ -162,10 +245,12 @@ def plan_ranges(
     start: Mapping[Partition, int],
     end: Mapping[Partition, int],
     min_partitions: int | None,
+    identities: Mapping[str, Identity] | None = None,
 ) -> list[OffsetRange]:
     """Ranges of one batch: one for each partition with something to read, or more for ``min_partitions`` in all."""
+    ids = {topic: identity.topic_id for topic, identity in (identities or {}).items()}
     ranges = [
-        OffsetRange(partition, start[partition], end[partition])
+        OffsetRange(partition, start[partition], end[partition], ids.get(partition.topic, ""))
         for partition in sorted(end)
         if partition in start and start[partition] < end[partition]
     ]
@@ -179,7 +264,7 @@ def _split(span: OffsetRange, pieces: int) -> list[OffsetRange]:
     size = span.end - span.start
     pieces = min(pieces, size)
     cuts = [span.start + size * i // pieces for i in range(pieces + 1)]
-    return [OffsetRange(span.partition, a, b) for a, b in pairwise(cuts)]
+    return [OffsetRange(span.partition, a, b, span.topic_id) for a, b in pairwise(cuts)]
 
 
 def share_limit(backlog: Mapping[Partition, int], limit: int) -> Offsets:

@@ -7,8 +7,9 @@ workers, on an unpickled copy of the reader. So a reader holds no connection unt
 A new query starts with the empty offset ``{}`` and spends its first batch on writing down where it starts; see
 `streams.kafka.plan` for why. ``Trigger.Once`` therefore reads nothing in a first run; use ``Trigger.AvailableNow``.
 
-Limits: a topic that was deleted and recreated is noticed when its log is shorter than what was read, not when it has
-already grown past that. A partition whose head ages out before the query first sees it starts at what is left.
+Limits: a partition whose head ages out before the query first sees it starts at what is left. On brokers without topic
+ids (Kafka before 2.8) a topic that was deleted and created again is noticed by a leader epoch or a log that has become
+smaller, and otherwise not.
 """
 
 from __future__ import annotations
@@ -32,19 +33,25 @@ from pyspark.sql.types import (
 
 from storage.errors import InvalidInput
 from streams.kafka.cluster import Cluster, Connection
-from streams.kafka.errors import report_losses
+from streams.kafka.errors import report_losses, report_recreated
 from streams.kafka.fetch import read_range
-from streams.kafka.options import KafkaOptions, Partition, parse_options
+from streams.kafka.identity import find_recreated
+from streams.kafka.options import KafkaOptions, parse_options
 from streams.kafka.plan import (
     Log,
     OffsetRange,
     Offsets,
-    Plan,
+    Position,
+    Topics,
+    drop_recreated,
     format_offsets,
-    parse_offsets,
+    format_position,
+    identify,
+    parse_position,
     plan_end,
     plan_ranges,
     plan_start,
+    restart_recreated,
 )
 
 FORMAT: Final = "weft_kafka"
@@ -134,21 +141,30 @@ class KafkaBatchReader(DataSourceReader):
         Raises:
             NotFound: A topic does not exist.
             SourceUnavailable: No answer from the brokers.
+            DataLoss: The starting offsets are gone, or of another topic than is there now.
         """
         cluster = Cluster(self._options)
         try:
-            logs = cluster.load_logs(wait_for_topics=False)
-            cluster.require(logs, ())
+            topics = cluster.load_topics(wait_for_topics=False)
+            cluster.require(topics.logs, ())
         finally:
             cluster.close()
-        start, losses = plan_start(self._options.starting, logs)
-        report_losses(losses, strict=self._options.fail_on_data_loss)
-        end = {partition: log.high for partition, log in logs.items()}
-        return plan_ranges(start, end, self._options.min_partitions)
+        start = _plan_start(self._options, topics)
+        end = {partition: log.high for partition, log in topics.logs.items()}
+        return plan_ranges(start, end, self._options.min_partitions, topics.identities)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range. Spark plans an empty partition where there is no range at all."""
         return read_range(partition, self._options) if isinstance(partition, OffsetRange) else iter(())
+
+
+def _plan_start(options: KafkaOptions, topics: Topics) -> Offsets:
+    """First offsets of a query without a checkpoint; what is lost is reported."""
+    recreated = find_recreated(options.starting_identities, topics.identities)
+    report_recreated(recreated.values(), strict=options.fail_on_data_loss)
+    plan = plan_start(restart_recreated(options.starting, recreated), topics.logs)
+    report_losses(plan.losses, strict=options.fail_on_data_loss)
+    return plan.offsets
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -183,29 +199,34 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             NotFound: A subscribed topic does not exist when the query starts.
             SourceUnavailable: No answer from the brokers.
-            DataLoss: Offsets after ``start`` are gone.
+            DataLoss: Offsets after ``start`` are gone, or of another topic than is there now.
         """
         assert isinstance(limit, ReadAllAvailable | ReadMaxRows), f"Spark admits by a limit it was not given: {limit}"
-        begin = parse_offsets(start)
-        logs = self._cluster.load_logs(wait_for_topics=not self._waited)
+        begin = parse_position(start)
+        topics = self._cluster.load_topics(wait_for_topics=not self._waited)
         self._waited = True
         if not self._required:
             # Only now, not in every trigger: a topic that goes away later is a loss, and that is told as one.
-            self._cluster.require(logs, begin)
+            self._cluster.require(topics.logs, begin.offsets)
             self._required = True
-        self._latest = {partition: log.high for partition, log in logs.items()}
-        plan = self._plan_batch(begin, logs, limit) if begin else self._plan_first(logs)
-        report_losses(plan.losses, strict=self._options.fail_on_data_loss)
-        return format_offsets(plan.offsets)
+        self._latest = {partition: log.high for partition, log in topics.logs.items()}
+        return format_position(self._plan_batch(begin, topics, limit) if begin.offsets else self._plan_first(topics))
 
-    def _plan_first(self, logs: dict[Partition, Log]) -> Plan:
+    def _plan_first(self, topics: Topics) -> Position:
         if self._target is not None:
-            logs = {p: Log(log.low, min(log.high, self._target[p])) for p, log in logs.items() if p in self._target}
-        return plan_start(self._options.starting, logs)
+            ends = self._target
+            logs = {p: Log(log.low, min(log.high, ends[p])) for p, log in topics.logs.items() if p in ends}
+            topics = Topics(logs, topics.identities)
+        return identify(_plan_start(self._options, topics), Position({}, {}), topics.identities)
 
-    def _plan_batch(self, start: Offsets, logs: dict[Partition, Log], limit: ReadLimit) -> Plan:
+    def _plan_batch(self, begin: Position, topics: Topics, limit: ReadLimit) -> Position:
+        strict = self._options.fail_on_data_loss
+        start, recreated = drop_recreated(begin, topics.identities)
+        report_recreated(recreated, strict=strict)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return plan_end(start, logs, self._options.topics, limit=most, target=self._target)
+        plan = plan_end(start.offsets, topics.logs, self._options.topics, limit=most, target=self._target)
+        report_losses(plan.losses, strict=strict)
+        return identify(plan.offsets, start, topics.identities)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """Ends of the logs when the last batch was planned, for the query's progress (lag = this - ``endOffset``)."""
@@ -213,7 +234,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Ranges between two offsets of the checkpoint; asks no broker, so a replay plans the same."""
-        return plan_ranges(parse_offsets(start), parse_offsets(end), self._options.min_partitions)
+        finish = parse_position(end)
+        begin, _ = drop_recreated(parse_position(start), finish.identities)
+        return plan_ranges(begin.offsets, finish.offsets, self._options.min_partitions, finish.identities)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, on an executor."""

@@ -70,7 +70,8 @@ def _reached(source: dict[str, Any]) -> int:
         int(offset)
         for offsets in source.get("offsets", [])
         for partitions in (offsets or {}).values()
-        for offset in partitions.values()
+        for number, offset in partitions.items()
+        if number.isdecimal()
     )
 
 

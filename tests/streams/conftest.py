@@ -1,7 +1,12 @@
-"""Shared by the Spark tests: one small local session, and an embedded Kafka broker, for the whole run."""
+"""Shared by the Spark tests: one small local session, and Kafka brokers, for the whole run.
+
+embedded   always
+real       Apache Kafka; marked `integration`; skipped, with the reason, where it cannot be had
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streams.demo.broker import EmbeddedBroker
+from tests.streams.kafka.real_broker import RealBroker, Unavailable, start_real_broker
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +44,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[EmbeddedBroker]:
+def embedded_broker() -> Iterator[EmbeddedBroker]:
     """Shared: use a topic of your own."""
     with EmbeddedBroker() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def real_broker() -> Iterator[RealBroker]:
+    """Shared: use a topic of your own, and leave it running."""
+    with contextlib.ExitStack() as stack:
+        try:
+            running = stack.enter_context(start_real_broker())
+        except Unavailable as reason:
+            pytest.skip(f"no real Kafka broker: {reason}")
+        yield running
+
+
+@pytest.fixture
+def broker(embedded_broker: EmbeddedBroker) -> EmbeddedBroker:
+    """The broker of tests that do not care which; those of the Kafka source take both (`tests.streams.kafka`)."""
+    return embedded_broker

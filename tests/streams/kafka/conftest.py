@@ -1,16 +1,32 @@
-"""Shared by the tests of the Kafka source: a topic of one's own on the broker of the whole run."""
+"""Shared by the tests of the Kafka source: each runs against the embedded broker and against a real one."""
 
 from __future__ import annotations
 
 import pytest
 
 from streams.demo.broker import EmbeddedBroker
-from tests.streams.kafka.topics import topic_numbers
+from tests.streams.kafka.topics import Broker, topic_numbers
+
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.integration)])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Shared: use a topic of your own."""
+    return request.getfixturevalue(f"{request.param}_broker")
 
 
 @pytest.fixture
-def topic(broker: EmbeddedBroker) -> str:
+def topic(broker: Broker) -> str:
     """Name of a topic of one partition that no other test uses."""
+    return new_topic(broker)
+
+
+@pytest.fixture
+def embedded_topic(embedded_broker: EmbeddedBroker) -> str:
+    """The same on the embedded broker, for what a real one does not do on demand."""
+    return new_topic(embedded_broker)
+
+
+def new_topic(broker: Broker) -> str:
     name = f"topic-{next(topic_numbers)}"
     broker.create_topics({name: 1})
     return name

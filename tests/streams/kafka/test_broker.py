@@ -11,20 +11,22 @@ from tests.streams.kafka.topics import WAIT_SECONDS, cluster_logs, parsed, read
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_the_embedded_broker_drops_the_head_of_a_full_partition(broker: EmbeddedBroker, topic: str) -> None:
-    producer = broker.producer(compression_type="none")
+def test_the_embedded_broker_drops_the_head_of_a_full_partition(
+    embedded_broker: EmbeddedBroker, embedded_topic: str
+) -> None:
+    producer = embedded_broker.producer(compression_type="none")
     for _ in range(7000):
-        producer.produce(topic, value=bytes(1000), partition=0)
+        producer.produce(embedded_topic, value=bytes(1000), partition=0)
     assert producer.flush(WAIT_SECONDS) == 0
-    (log,) = cluster_logs(parsed(broker, topic)).values()
+    (log,) = cluster_logs(parsed(embedded_broker, embedded_topic)).values()
     assert log.low > 0
     with pytest.raises(DataLoss, match="aged out"):
-        read(0, 7000, parsed(broker, topic))
-    assert read(log.low, 7000, parsed(broker, topic)).num_rows == 7000 - log.low
+        read(0, 7000, parsed(embedded_broker, embedded_topic))
+    assert read(log.low, 7000, parsed(embedded_broker, embedded_topic)).num_rows == 7000 - log.low
 
 
-def test_the_embedded_broker_says_what_it_refused(broker: EmbeddedBroker, topic: str) -> None:
-    with pytest.raises(RuntimeError, match=rf"topic_create\({topic}, 1, 1\): TOPIC_ALREADY_EXISTS"):
-        broker.create_topics({topic: 1})
+def test_the_embedded_broker_says_what_it_refused(embedded_broker: EmbeddedBroker, embedded_topic: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"topic_create\({embedded_topic}, 1, 1\): TOPIC_ALREADY_EXISTS"):
+        embedded_broker.create_topics({embedded_topic: 1})
     with pytest.raises(RuntimeError, match=r"delete_records\(.*, 0, 5\): OFFSET_OUT_OF_RANGE"):
-        broker.delete_records(topic, 0, 5)
+        embedded_broker.delete_records(embedded_topic, 0, 5)

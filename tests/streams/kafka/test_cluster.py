@@ -15,7 +15,7 @@ from streams.kafka import cluster, source
 from streams.kafka.errors import SourceUnavailable
 from streams.kafka.options import Partition, parse_options
 from streams.kafka.plan import Log
-from tests.streams.kafka.topics import NOBODY, cluster_logs, parsed, produce, read, topic_numbers
+from tests.streams.kafka.topics import NOBODY, Broker, cluster_logs, parsed, produce, read, topic_numbers
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -31,7 +31,7 @@ def test_an_unreachable_broker_is_an_error_in_time() -> None:
 
 
 def test_brokers_are_waited_for_with_a_word_now_and_then(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "ASK_SECONDS", 0.1)
     told: list[str] = []
@@ -50,7 +50,7 @@ def test_brokers_are_waited_for_with_a_word_now_and_then(
     answering.close()
 
 
-def test_a_topic_is_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"late-{next(topic_numbers)}"
     asked: list[int] = []
     load_partitions = cluster.Cluster._load_partitions
@@ -69,7 +69,7 @@ def test_a_topic_is_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.Monke
     assert asked == [0, 2]
 
 
-def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: EmbeddedBroker) -> None:
+def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broker) -> None:
     name = f"never-{next(topic_numbers)}"
     reader = source.KafkaStreamReader(parsed(broker, name, requestTimeoutMs="5000"))  # a busy broker answers by then
     for _ in range(2):
@@ -78,7 +78,8 @@ def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Embed
     reader.stop()
 
 
-def test_a_moving_leader_is_asked_again(broker: EmbeddedBroker, topic: str) -> None:
-    produce(broker, topic, list(range(10)))
-    broker.fail_requests(2, [KafkaError.LEADER_NOT_AVAILABLE] * 3)
-    assert cluster_logs(parsed(broker, topic)) == {Partition(topic, 0): Log(0, 10)}
+def test_a_moving_leader_is_asked_again(embedded_broker: EmbeddedBroker, embedded_topic: str) -> None:
+    produce(embedded_broker, embedded_topic, list(range(10)))
+    embedded_broker.fail_requests(2, [KafkaError.LEADER_NOT_AVAILABLE] * 3)
+    chosen = parsed(embedded_broker, embedded_topic)
+    assert cluster_logs(chosen) == {Partition(embedded_topic, 0): Log(0, 10)}

@@ -16,7 +16,7 @@ from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.kafka.fetch import read_range
 from streams.kafka.options import Partition
 from streams.kafka.plan import Log, OffsetRange
-from tests.streams.kafka.topics import WAIT_SECONDS, cluster_logs, parsed, produce, read
+from tests.streams.kafka.topics import WAIT_SECONDS, Broker, cluster_logs, parsed, produce, read
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -27,7 +27,7 @@ def test_the_arrow_schema_is_what_spark_expects(*, headers: bool) -> None:
     assert own == to_arrow_schema(source.columns(include_headers=headers), timezone="UTC")
 
 
-def test_a_range_is_read_exactly(broker: EmbeddedBroker, topic: str) -> None:
+def test_a_range_is_read_exactly(broker: Broker, topic: str) -> None:
     produce(broker, topic, list(range(3000)))
     table = read(700, 2300, parsed(broker, topic))
     assert table["offset"].to_pylist() == list(range(700, 2300))
@@ -36,7 +36,7 @@ def test_a_range_is_read_exactly(broker: EmbeddedBroker, topic: str) -> None:
     assert set(table["partition"].to_pylist()) == {0}
 
 
-def test_nulls_headers_and_timestamps_arrive_as_they_were_sent(broker: EmbeddedBroker, topic: str) -> None:
+def test_nulls_headers_and_timestamps_arrive_as_they_were_sent(broker: Broker, topic: str) -> None:
     producer = broker.producer()
     producer.produce(topic, key=None, value=b"", partition=0, timestamp=1_700_000_000_123)
     headers: list[tuple[str, bytes | str | None]] = [("h", b"1"), ("h", None), ("ä", b"")]
@@ -53,7 +53,7 @@ def test_nulls_headers_and_timestamps_arrive_as_they_were_sent(broker: EmbeddedB
     ]
 
 
-def test_batches_of_large_messages_stay_small(broker: EmbeddedBroker, topic: str) -> None:
+def test_batches_of_large_messages_stay_small(broker: Broker, topic: str) -> None:
     producer = broker.producer(message_max_bytes=10_000_000)
     for _ in range(600):
         producer.produce(topic, value=bytes(200_000), partition=0)
@@ -65,7 +65,7 @@ def test_batches_of_large_messages_stay_small(broker: EmbeddedBroker, topic: str
     assert all(size <= fetch.BATCH_BYTES // 200_000 for size in sizes[1:])
 
 
-def test_a_range_that_ends_in_transaction_markers_ends(broker: EmbeddedBroker, topic: str) -> None:
+def test_a_range_that_ends_in_transaction_markers_ends(broker: Broker, topic: str) -> None:
     producer = broker.producer(transactional_id=topic)
     producer.init_transactions(WAIT_SECONDS)
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_a_range_that_ends_in_transaction_markers_ends(broker: EmbeddedBroker, t
     assert time.monotonic() - began < 5
 
 
-def test_a_head_that_aged_out_is_a_loss(broker: EmbeddedBroker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_head_that_aged_out_is_a_loss(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_records(topic, 0, 40)
     with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[10, 90\), the log holds \[40, 100\)"):
@@ -96,7 +96,7 @@ def test_a_head_that_aged_out_is_a_loss(broker: EmbeddedBroker, topic: str, capl
 
 
 @pytest.mark.parametrize("left", [0, 20, 30])
-def test_a_log_that_became_shorter_is_a_loss(broker: EmbeddedBroker, topic: str, left: int) -> None:
+def test_a_log_that_became_shorter_is_a_loss(broker: Broker, topic: str, left: int) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_topic(topic)
     broker.create_topics({topic: 1})
@@ -107,7 +107,7 @@ def test_a_log_that_became_shorter_is_a_loss(broker: EmbeddedBroker, topic: str,
 
 
 def test_a_topic_that_disappears_is_a_loss(
-    broker: EmbeddedBroker,
+    broker: Broker,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,15 +119,15 @@ def test_a_topic_that_disappears_is_a_loss(
     assert read(0, 90, parsed(broker, topic, failOnDataLoss="false")).num_rows == 0
 
 
-def test_an_error_of_the_broker_is_raised(broker: EmbeddedBroker, topic: str) -> None:
-    produce(broker, topic, list(range(10)))
-    broker.fail_requests(1, [KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_an_error_of_the_broker_is_raised(embedded_broker: EmbeddedBroker, embedded_topic: str) -> None:
+    produce(embedded_broker, embedded_topic, list(range(10)))
+    embedded_broker.fail_requests(1, [KafkaError.TOPIC_AUTHORIZATION_FAILED])
     with pytest.raises(SourceUnavailable, match=r"\[0, 10\).*authorization failed"):
-        read(0, 10, parsed(broker, topic))
+        read(0, 10, parsed(embedded_broker, embedded_topic))
 
 
-def test_errors_without_an_end_do_not_keep_a_task_alive(broker: EmbeddedBroker, topic: str) -> None:
-    produce(broker, topic, list(range(10)))
+def test_errors_without_an_end_do_not_keep_a_task_alive() -> None:
+    topic = "errors"
     with EmbeddedBroker() as own:
         own.create_topics({topic: 1})
         produce(own, topic, list(range(10)))
@@ -138,7 +138,8 @@ def test_errors_without_an_end_do_not_keep_a_task_alive(broker: EmbeddedBroker, 
         assert time.monotonic() - began < 10
 
 
-def test_a_broker_that_goes_away_ends_the_reading_in_time(topic: str) -> None:
+def test_a_broker_that_goes_away_ends_the_reading_in_time() -> None:
+    topic = "away"
     with EmbeddedBroker() as own:
         own.create_topics({topic: 1})
         produce(own, topic, list(range(2 * fetch.FIRST_BATCH_MESSAGES)))
@@ -157,7 +158,7 @@ def test_a_broker_that_goes_away_ends_the_reading_in_time(topic: str) -> None:
 
 
 def test_the_consumer_is_closed_however_the_reading_ends(
-    broker: EmbeddedBroker,
+    broker: Broker,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,7 +20,8 @@ from streams.demo.broker import EmbeddedBroker
 from streams.kafka import cluster, source
 from streams.kafka.options import Partition
 from streams.kafka.plan import OffsetRange
-from tests.streams.kafka.topics import NOBODY, WAIT_SECONDS, options, parsed, produce, topic_numbers
+from tests.streams.kafka.real_broker import RealBroker
+from tests.streams.kafka.topics import NOBODY, WAIT_SECONDS, Broker, options, parsed, produce, topic_numbers
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_the_first_batch_is_the_same_when_replayed(broker: EmbeddedBroker, topic: str, starting: str) -> None:
+def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, starting: str) -> None:
     produce(broker, topic, list(range(10)))
     chosen = parsed(broker, topic, startingOffsets=starting)
     before = source.KafkaStreamReader(chosen)
@@ -44,7 +45,7 @@ def test_the_first_batch_is_the_same_when_replayed(broker: EmbeddedBroker, topic
     after.stop()
 
 
-def test_readers_travel_to_the_executors(broker: EmbeddedBroker, topic: str) -> None:
+def test_readers_travel_to_the_executors(broker: Broker, topic: str) -> None:
     produce(broker, topic, [1, 2, 3])
     reader = pickle.loads(pickle.dumps(source.KafkaStreamReader(parsed(broker, topic))))
     span = pickle.loads(pickle.dumps(OffsetRange(Partition(topic, 0), 0, 3)))
@@ -108,7 +109,7 @@ def numbers(*bounds: int) -> list[str]:
     return [str(number) for number in range(*bounds)]
 
 
-def test_batch_read_is_everything_once(kafka: SparkSession, broker: EmbeddedBroker) -> None:
+def test_batch_read_is_everything_once(kafka: SparkSession, broker: Broker) -> None:
     name = f"batch-{next(topic_numbers)}"
     broker.create_topics({name: 3})
     produce(broker, name, numbers(1000), partition=0)
@@ -123,11 +124,11 @@ def test_batch_read_is_everything_once(kafka: SparkSession, broker: EmbeddedBrok
     assert sorted(row["offset"] for row in some.select("offset").collect()) == list(range(900, 1000))
 
 
-def test_batch_read_of_an_empty_topic_is_empty(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_batch_read_of_an_empty_topic_is_empty(kafka: SparkSession, broker: Broker, topic: str) -> None:
     assert kafka.read.format("weft_kafka").options(**options(broker, topic)).load().collect() == []
 
 
-def test_headers_and_nulls_reach_spark(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_headers_and_nulls_reach_spark(kafka: SparkSession, broker: Broker, topic: str) -> None:
     producer = broker.producer()
     producer.produce(topic, key=None, value=b"v", partition=0, timestamp=1_700_000_000_123, headers=[("h", b"1")])
     producer.produce(topic, key=b"k", value=None, partition=0, timestamp=1_700_000_000_123)
@@ -141,7 +142,7 @@ def test_headers_and_nulls_reach_spark(kafka: SparkSession, broker: EmbeddedBrok
 
 def test_available_now_ends_at_what_was_there_and_goes_on_from_the_checkpoint(
     run: Runs,
-    broker: EmbeddedBroker,
+    broker: Broker,
 ) -> None:
     name = f"limit-{next(topic_numbers)}"
     broker.create_topics({name: 2})
@@ -167,7 +168,7 @@ def test_available_now_ends_at_what_was_there_and_goes_on_from_the_checkpoint(
     assert all(partition.offset < 0 for partition in committed), "offsets are in Spark's checkpoint alone"
 
 
-def test_a_batch_that_failed_is_replayed_with_the_same_records(run: Runs, broker: EmbeddedBroker, topic: str) -> None:
+def test_a_batch_that_failed_is_replayed_with_the_same_records(run: Runs, broker: Broker, topic: str) -> None:
     given = options(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="100")
     produce(broker, topic, numbers(250))
 
@@ -182,23 +183,39 @@ def test_a_batch_that_failed_is_replayed_with_the_same_records(run: Runs, broker
     assert run(given) == [numbers(100, 200), numbers(200, 300)]
 
 
-def test_new_topics_and_partitions_are_read_from_their_first_record(run: Runs, broker: EmbeddedBroker) -> None:
+def test_new_topics_and_partitions_are_read_from_their_first_record(run: Runs, real_broker: RealBroker) -> None:
+    def add_partition(topic: str) -> None:
+        real_broker.add_partitions(topic, 2)
+
+    check_new_topics_and_partitions(run, real_broker, add_partition)
+
+
+def test_new_topics_and_partitions_of_a_broker_without_topic_ids(run: Runs) -> None:
+    with EmbeddedBroker(topic_ids=False) as broker:
+
+        def add_partition(topic: str) -> None:
+            # This broker cannot add a partition to a topic; to the source this looks the same.
+            broker.delete_topic(topic)
+            broker.create_topics({topic: 2})
+            produce(broker, topic, numbers(10))
+
+        check_new_topics_and_partitions(run, broker, add_partition)
+
+
+def check_new_topics_and_partitions(run: Runs, broker: Broker, add_partition: Callable[[str], None]) -> None:
     one, two = f"grow-{next(topic_numbers)}", f"grow-{next(topic_numbers)}"
     broker.create_topics({one: 1})
     produce(broker, one, numbers(10))
     assert run(options(broker, one, startingOffsets="latest")) == [[]]
     broker.create_topics({two: 1})
     produce(broker, two, numbers(10, 20))
-    # The mock cannot add a partition to a topic; to the source this looks the same.
-    broker.delete_topic(one)
-    broker.create_topics({one: 2})
-    produce(broker, one, numbers(10))
+    add_partition(one)
     produce(broker, one, numbers(20, 30), partition=1)
     batches = run(options(broker, f"{one},{two}", startingOffsets="latest"))
     assert batches == [[], [*numbers(20, 30), *numbers(10, 20)]]
 
 
-def test_a_running_query_reads_what_arrives(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_a_running_query_reads_what_arrives(kafka: SparkSession, broker: Broker, topic: str) -> None:
     seen: list[int] = []
     query = (
         kafka.readStream.format("weft_kafka")
@@ -218,7 +235,7 @@ def test_a_running_query_reads_what_arrives(kafka: SparkSession, broker: Embedde
 
 def test_records_that_aged_out_stop_the_query_unless_told_otherwise(
     run: Runs,
-    broker: EmbeddedBroker,
+    broker: Broker,
     topic: str,
 ) -> None:
     produce(broker, topic, numbers(10))
@@ -233,7 +250,7 @@ def test_records_that_aged_out_stop_the_query_unless_told_otherwise(
 
 def test_records_that_age_out_between_planning_and_reading_stop_the_query(
     run: Runs,
-    broker: EmbeddedBroker,
+    broker: Broker,
     topic: str,
 ) -> None:
     given = options(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="10")
@@ -254,7 +271,7 @@ def test_records_that_age_out_between_planning_and_reading_stop_the_query(
 
 def test_a_recreated_topic_stops_the_query_or_is_read_from_its_head(
     run: Runs,
-    broker: EmbeddedBroker,
+    broker: Broker,
     topic: str,
 ) -> None:
     produce(broker, topic, numbers(10))
@@ -263,9 +280,14 @@ def test_a_recreated_topic_stops_the_query_or_is_read_from_its_head(
     broker.delete_topic(topic)
     broker.create_topics({topic: 1})
     produce(broker, topic, numbers(100, 105))
-    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*{topic}-0 wanted offset 10, .*\[0, 5\).*recreated"):
+    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* of the topic with id"):
         run(strict)
-    assert run(strict | {"failOnDataLoss": "false"}) == [[], numbers(100, 105)]
+    produce(broker, topic, numbers(105, 120))  # now it is longer than what was read of the old one
+    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* of the topic with id"):
+        run(strict)
+    assert run(strict | {"failOnDataLoss": "false"}) == [[], numbers(100, 120)]
+    produce(broker, topic, numbers(120, 125))
+    assert run(strict) == [numbers(120, 125)]
 
 
 def test_an_unreachable_broker_stops_the_query_in_time(run: Runs) -> None:
@@ -274,7 +296,7 @@ def test_an_unreachable_broker_stops_the_query_in_time(run: Runs) -> None:
         run(given)
 
 
-def test_a_mistake_in_the_options_shows_when_loading(kafka: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_a_mistake_in_the_options_shows_when_loading(kafka: SparkSession, broker: Broker, topic: str) -> None:
     for wrong, name in [
         ({"subscribe": topic}, "kafka.bootstrap.servers"),
         (options(broker, topic, failOnDatLoss="true"), "failOnDataLoss"),

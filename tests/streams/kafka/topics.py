@@ -1,17 +1,30 @@
-"""Topics of the shared broker: a name of one's own, records put in, and what the source makes of them."""
+"""Topics of the shared brokers: a name of one's own, records put in, and what the source makes of them."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import pyarrow as pa
+from confluent_kafka import Producer
 
-from streams.demo.broker import EmbeddedBroker
 from streams.kafka import cluster, fetch
 from streams.kafka.fetch import read_range
 from streams.kafka.options import KafkaOptions, Partition, parse_options
 from streams.kafka.plan import Log, OffsetRange
+
+
+class Broker(Protocol):
+    """What the embedded broker and a real one have in common."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    def create_topics(self, topics: Mapping[str, int]) -> None: ...
+    def delete_topic(self, topic: str) -> None: ...
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> None: ...
+    def producer(self, **conf: Any) -> Producer: ...
+
 
 NOBODY = "127.0.0.1:1"
 """No program listens on port 1 (tcpmux), so a connection is refused at once."""
@@ -22,18 +35,18 @@ WAIT_SECONDS = 90
 topic_numbers = itertools.count(1000)  # of as many digits: batches are in the order of topics' names
 
 
-def produce(broker: EmbeddedBroker, topic: str, values: list[Any], *, partition: int = 0) -> None:
+def produce(broker: Broker, topic: str, values: list[Any], *, partition: int = 0) -> None:
     producer = broker.producer()
     for value in values:
         producer.produce(topic, value=str(value).encode(), partition=partition)
     assert producer.flush(WAIT_SECONDS) == 0
 
 
-def options(broker: EmbeddedBroker, topic: str, **given: str) -> dict[str, str]:
+def options(broker: Broker, topic: str, **given: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, **given}
 
 
-def parsed(broker: EmbeddedBroker, topic: str, **given: str) -> KafkaOptions:
+def parsed(broker: Broker, topic: str, **given: str) -> KafkaOptions:
     return parse_options(options(broker, topic, **given), default_starting="earliest")
 
 

@@ -49,13 +49,14 @@ class Topic:
             produce(self._broker, self.name, made[partition::2], partition=partition)
         self.sent += count
 
-    def frame(self, starting: str, status: str = "status", per_batch: int = 20) -> DataFrame:
+    def frame(self, starting: str, status: str = "status", per_batch: int = 20, *, strict: bool = True) -> DataFrame:
         raw = (
             self._spark.readStream.format("weft_kafka")
             .option("kafka.bootstrap.servers", self._broker.bootstrap_servers)
             .option("subscribe", self.name)
             .option("startingOffsets", starting)
             .option("maxOffsetsPerTrigger", per_batch)
+            .option("failOnDataLoss", str(strict).lower())
             .load()
         )
         return decode_json(raw, MESSAGE, select={"id": "id", "status": status, "seq": "seq"}, where=None)
@@ -66,9 +67,13 @@ class Topic:
     def run_from_checkpoint(self, folder: Path, status: str = "status") -> None:
         run(self.frame("earliest", status), self.table, folder, checkpoint=self.checkpoint)
 
-    def run_from_table(self, folder: Path, default: str = "earliest") -> ResumePoint:
+    def recreate(self) -> None:
+        self._broker.delete_topic(self.name)
+        self._broker.create_topics({self.name: 2})
+
+    def run_from_table(self, folder: Path, default: str = "earliest", **given: Any) -> ResumePoint:
         point = self.point()
-        df = self.frame(point.starting_offsets(default))
+        df = self.frame(point.starting_offsets(default), **given)
         run(df, self.table, folder, checkpoint=point.checkpoint, resume=point)
         return point
 
@@ -177,6 +182,29 @@ def test_a_start_that_crashed_before_its_first_commit_is_found_again(
     assert len(rows(table)) == 23
 
 
+def test_a_topic_that_was_recreated_is_not_taken_for_the_one_that_the_table_has_read(
+    topic: Topic, table: Table, tmp_path: Path
+) -> None:
+    topic.send(20)
+    topic.run_from_checkpoint(tmp_path)
+    since = now()
+    topic.send(10)
+    topic.run_from_checkpoint(tmp_path)
+    table.undo("orders", since)
+    point = topic.point()
+    assert point.offsets == {topic.name: {"0": 10, "1": 10}}
+    assert set(point.identities[topic.name]) == {"topic_id"}
+    topic.recreate()
+    topic.send(40)  # of other orders, in a topic that has grown past the offsets of the old one
+    before = live_messages(table)
+    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic.name} has id"):
+        topic.run_from_table(tmp_path)
+    assert live_messages(table) == before
+    topic.run_from_table(tmp_path, strict=False)
+    assert live_messages(table) == before + 40
+    assert [row[0] for row in rows(table)] == [*range(20), *range(30, 70)]
+
+
 def test_a_lost_checkpoint_is_no_loss(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(15)
     topic.run_from_checkpoint(tmp_path)
@@ -258,6 +286,14 @@ def test_what_the_table_does_not_know_is_not_guessed(spark: SparkSession, table:
     with table.writer("orders", takeover=True) as writer:
         writer.append(row, batch=("q", 2), source={"offsets": [{"a": {"0": 7}, "b": {"0": 1}}]})
     assert json.loads(point().starting_offsets("earliest", ["b", "c"])) == {"b": {"0": 1, "*": -2}, "c": {"*": -2}}
+    named = {"a": {"0": 7, "topic_id": "x"}, "b": {"0": 1, "leader_epochs": {"0": 3}}}
+    with table.writer("orders", takeover=True) as writer:
+        writer.append(row, batch=("q", 3), source={"offsets": [named]})
+    assert point().offsets == {"a": {"0": 7}, "b": {"0": 1}}
+    assert json.loads(point().starting_offsets("earliest")) == {
+        "a": {"0": 7, "*": -2, "topic_id": "x"},
+        "b": {"0": 1, "*": -2, "leader_epochs": {"0": 3}},
+    }
     with pytest.raises(InvalidInput, match="was written from topics a, b, not from c"):
         point().starting_offsets("earliest", ["c"])
     table.undo("orders", dt.datetime(2020, 1, 1, tzinfo=dt.UTC))

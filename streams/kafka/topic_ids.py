@@ -1,0 +1,63 @@
+"""Asks the brokers for topic ids. Consumers cannot: librdkafka answers this question only to an admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from streams.kafka.errors import is_gone
+from streams.kafka.options import CLIENT_ID, KafkaOptions
+
+_NO_ID: Final = "A" * 22
+"""Of a broker older than topic ids: zero, in base64."""
+
+
+class TopicIds:
+    """A client for this one question; it connects in the background, at the first one."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        """Nothing is opened yet."""
+        self._options = options
+        self._client: AdminClient | None = None
+
+    def connect(self) -> None:
+        """Begin to connect, so that the first `load` finds a connection; does not wait."""
+        self._connected().describe_topics(
+            TopicCollection(list(self._options.topics)),
+            request_timeout=self._options.request_timeout_seconds,
+        )
+
+    def load(self, topics: Sequence[str], timeout: float) -> dict[str, str]:
+        """Ids by topic, as Kafka's tools print them; "" where the broker has none. A topic that is gone is left out.
+
+        Args:
+            topics: At least one.
+            timeout: Seconds for the answer.
+
+        Raises:
+            KafkaException: No answer in time, or the brokers refused.
+        """
+        asked = self._connected().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
+        found: dict[str, str] = {}
+        for topic, answer in asked.items():
+            try:
+                text = str(answer.result().topic_id)
+            except KafkaException as error:
+                if not is_gone(error.args[0]):
+                    raise
+            else:
+                # confluent-kafka writes base64's other two characters; Kafka's tools take those of URLs.
+                found[topic] = "" if text == _NO_ID else text.replace("+", "-").replace("/", "_")
+        return found
+
+    def close(self) -> None:
+        """Disconnect; the next question connects again."""
+        self._client = None  # it has no method for this: sockets and threads end with the object
+
+    def _connected(self) -> AdminClient:
+        if self._client is None:
+            self._client = AdminClient({"client.id": CLIENT_ID, "log_level": 2, **self._options.kafka})
+        return self._client

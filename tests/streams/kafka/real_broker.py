@@ -1,0 +1,280 @@
+"""A real Apache Kafka broker: one node, KRaft, from the artifacts that Maven brings.
+
+The jars are fetched once per machine, into ``$XDG_CACHE_HOME/weft-tests`` (or ``~/.cache/weft-tests``); a lock and a
+rename keep test processes that ask at the same time apart. Where Maven, Java or Maven's repository is missing the tests
+are skipped and say why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+KAFKA_VERSION: Final = "4.3.1"
+_SLF4J_VERSION: Final = "1.7.36"
+
+FETCH_SECONDS: Final = 240  # an idle machine with a near repository takes 4; a test may take 300 in all
+START_SECONDS: Final = 90  # an idle machine takes 4
+STOP_SECONDS: Final = 30
+REQUEST_SECONDS: Final = 60
+POLL_SECONDS: Final = 0.1
+STARTS: Final = 3  # somebody else may take a port between its choice and its use
+
+_POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>weft</groupId><artifactId>kafka-broker</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{_SLF4J_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+_PROPERTIES: Final = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={folder}/data
+auto.create.topics.enable=false
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=200
+log.segment.delete.delay.ms=1000
+"""
+
+
+class Unavailable(Exception):
+    """A real broker cannot be had on this machine; the text says why."""
+
+
+def find_jars() -> Path:
+    """Folder of the broker's jars, fetched by Maven if no run before has.
+
+    Raises:
+        Unavailable: There is no Maven or no Java, or Maven does not bring the jars.
+    """
+    for program, package in (("java", "a Java runtime, 17 or newer"), ("mvn", "Maven")):
+        if shutil.which(program) is None:
+            raise Unavailable(f"there is no program `{program}`; install {package}")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    jars = cache / f"kafka-{KAFKA_VERSION}"
+    with (cache / f"kafka-{KAFKA_VERSION}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first one's download
+        if not jars.is_dir():
+            _fetch(cache, jars)
+    return jars
+
+
+def _fetch(cache: Path, jars: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as folder:
+        Path(folder, "pom.xml").write_text(_POM)
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"Maven did not bring Kafka {KAFKA_VERSION} within {FETCH_SECONDS} s") from None
+        if done.returncode:
+            raise Unavailable(f"Maven does not bring Kafka {KAFKA_VERSION}: {(done.stdout + done.stderr)[-600:]}")
+        Path(folder, "lib").rename(jars)
+
+
+class RealBroker:
+    """One broker with a data folder of its own, for as long as the ``with`` block lasts.
+
+    It keeps data and port over `stop` and `start`. Nothing of it listens beyond the loopback interface.
+    """
+
+    def __init__(self, jars: Path) -> None:
+        self._jars = jars
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = Path()
+        self._port = 0
+        self._admin: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="weft-kafka-"))
+        try:
+            for attempt in range(STARTS):
+                self._configure()
+                try:
+                    self.start()
+                    break
+                except RuntimeError:
+                    if attempt == STARTS - 1:
+                        raise
+        except BaseException:
+            self.__exit__()
+            raise
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin = None
+        self._end(signal.SIGKILL)  # nobody wants its files, so it need not put them in order
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start the process on the data and the port that it had; returns when it answers."""
+        assert self._process is None, "the broker is already running"
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command("-Xmx512m", "kafka.Kafka", self._properties), stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + START_SECONDS
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(KafkaException):
+                client.list_topics(timeout=1)
+                return
+            time.sleep(POLL_SECONDS)
+        self._end(signal.SIGKILL)
+        raise RuntimeError(f"the broker does not start:\n{log.read_text(errors='replace')[-3_000:]}")
+
+    def stop(self) -> None:
+        """End the process in good order; data and port stay."""
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def create_topics(self, topics: Mapping[str, int], **config: str) -> None:
+        """Create topics with so many partitions each.
+
+        Args:
+            config: Settings of the topics with ``_`` for ``.``.
+
+        Raises:
+            RuntimeError: The broker refuses.
+        """
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        asked = [NewTopic(name, count, 1, config=settings) for name, count in topics.items()]
+        self._ask(self.admin.create_topics(asked))
+        for name, count in topics.items():
+            self._await_partitions(name, count)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic; returns when the broker does not know it any more."""
+        self._ask(self.admin.delete_topics([topic]))
+        self._await_partitions(topic, 0)
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Give a topic more partitions: ``count`` in all."""
+        self._ask(self.admin.create_partitions([NewPartitions(topic, count)]))
+        self._await_partitions(topic, count)
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
+        """Drop the head of a log, as retention does; the first offset kept is ``before_offset``."""
+        self._ask(self.admin.delete_records([TopicPartition(topic, partition, before_offset)]))
+
+    def topic_id(self, topic: str) -> str:
+        found = self.admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+        return str(found[topic].result().topic_id)
+
+    def producer(self, **conf: Any) -> Producer:
+        settings = {name.replace("_", "."): value for name, value in conf.items()}
+        return Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 2, "linger.ms": 5, **settings})
+
+    @property
+    def admin(self) -> AdminClient:
+        assert self._admin is not None, "the broker was never started"
+        return self._admin
+
+    def _configure(self) -> None:
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+            for one in sockets:
+                one.bind(("127.0.0.1", 0))
+            self._port, controller = (one.getsockname()[1] for one in sockets)
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+        self._properties.write_text(_PROPERTIES.format(port=self._port, controller=controller, folder=self._folder))
+        name = urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
+        arguments = ("format", "-t", name, "-c", self._properties, "--standalone")
+        command = self._command("-Xmx256m", "kafka.tools.StorageTool", *arguments)
+        subprocess.run(command, check=True, capture_output=True, timeout=START_SECONDS)
+
+    @property
+    def _properties(self) -> Path:
+        return self._folder / "server.properties"
+
+    def _command(self, memory: str, program: str, *arguments: object) -> Sequence[str]:
+        tuning = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # it starts sooner, and shares the machine
+        return ["java", memory, *tuning, "-cp", f"{self._jars}/*", program, *map(str, arguments)]
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+
+    def _ask(self, answers: Mapping[Any, Any]) -> None:
+        for subject, answer in answers.items():
+            try:
+                answer.result(REQUEST_SECONDS)
+            except KafkaException as error:
+                raise RuntimeError(f"the broker refused what was asked for {subject}: {error}") from error
+
+    def _await_partitions(self, topic: str, count: int) -> None:
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while time.monotonic() < deadline:
+            found = self.admin.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic]
+            gone = found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            led = sum(partition.leader >= 0 for partition in found.partitions.values())
+            if (gone and count == 0) or (not gone and led == count and count):
+                return
+            time.sleep(POLL_SECONDS)
+        raise RuntimeError(f"topic {topic} does not have {count} partitions after {REQUEST_SECONDS} s")
+
+
+@contextlib.contextmanager
+def start_real_broker() -> Iterator[RealBroker]:
+    """A broker that runs.
+
+    Raises:
+        Unavailable: See `find_jars`.
+    """
+    with RealBroker(find_jars()) as broker:
+        yield broker
