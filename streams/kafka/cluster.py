@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from storage.errors import InvalidInput, NotFound
-from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, name_some
+from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, is_refused, name_some
 from streams.kafka.identity import Identity
 from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
 from streams.kafka.plan import Log, Topics
@@ -42,17 +42,6 @@ _FORCED: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
 }
-_REFUSED: Final = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
-    },
-)
-"""Asking again does not help: the login is wrong, a right is missing, or the broker does not take the name."""
 
 
 class Connection:
@@ -83,7 +72,7 @@ class Connection:
 
     def _note(self, error: KafkaError) -> None:
         self._complaint = error.str()
-        self._refused |= error.code() in _REFUSED
+        self._refused |= is_refused(error)
 
     def unavailable(self, doing: str, error: Exception | KafkaError | None = None) -> SourceUnavailable:
         """Build the error for brokers that did not answer, or refused (`SourceRefused`), with the reason they gave."""
@@ -92,7 +81,7 @@ class Connection:
         if self._complaint and self._complaint not in reasons:
             reasons.append(self._complaint)
         code = error.args[0] if isinstance(error, KafkaException) else error
-        refused = self._refused or (isinstance(code, KafkaError) and code.code() in _REFUSED)
+        refused = self._refused or (isinstance(code, KafkaError) and is_refused(code))
         kind = SourceRefused if refused else SourceUnavailable
         return kind(
             f"Kafka at {self._options.kafka['bootstrap.servers']}, {doing}: {'; '.join(reasons) or 'no answer'}",
@@ -168,7 +157,7 @@ class Cluster:
                     raise connection.unavailable("asking for topics that are being deleted or created")
             except KafkaException as error:
                 # A topic that is being created, deleted or moved to another leader: ask again, from the beginning.
-                if late or error.args[0].code() in _REFUSED:
+                if late or is_refused(error.args[0]):
                     raise connection.unavailable("asking for the offsets of the topics", error) from error
             connection.consumer.poll(RETRY_SECONDS)
 

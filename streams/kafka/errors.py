@@ -29,6 +29,24 @@ _GONE: Final = frozenset(
 )
 
 
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
+    },
+)
+"""Asking again does not help: the login is wrong, a right is missing, or the broker does not take the name."""
+
+
+def is_refused(error: KafkaError) -> bool:
+    """The brokers answered, and will not answer otherwise if they are asked again."""
+    return error.code() in _REFUSED
+
+
 def is_gone(error: KafkaError) -> bool:
     """The topic or partition does not exist (here, now)."""
     return error.code() in _GONE

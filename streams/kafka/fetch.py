@@ -5,7 +5,8 @@ Rules of this room:
   at or after its end; its rest is gone. Counting messages is none of them, because offsets have gaps (transaction
   markers, aborted records, compaction).
 - Nothing waits without an end. librdkafka stays silent when a topic disappears, so silence is questioned.
-- Every error that a poll returns is raised.
+- Brokers that are away or are being restarted are waited for, for ``requestTimeoutMs``: only what they say of the log
+  once they answer is taken for a loss. Every other error that a poll returns is raised.
 - Messages are handed on once the topic's id was seen to be the range's after they had been fetched: an id never comes
   back, so they are of that topic and not of a later one of the same name.
 - The consumer is assigned, never subscribed, commits nothing, and is closed however the reading ends.
@@ -23,7 +24,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
 from streams.kafka.cluster import Connection
-from streams.kafka.errors import is_gone, report_losses, report_recreated
+from streams.kafka.errors import is_gone, is_refused, report_losses, report_recreated
 from streams.kafka.identity import Identity, find_recreated
 from streams.kafka.options import KafkaOptions
 from streams.kafka.plan import Log, OffsetRange, describe_log
@@ -100,6 +101,7 @@ class _Reading:
         self._connection = connection
         self._topic_ids = topic_ids
         self._position = span.start
+        self._trouble: KafkaException | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         consumer = self._connection.consumer
@@ -121,9 +123,10 @@ class _Reading:
             if self._position != before:
                 heard = asked = now
             elif now - heard >= self._options.request_timeout_seconds:
-                raise self._connection.unavailable(f"reading {self._span}: no message arrived in time")
+                doing = f"reading {self._span}: no message arrived in time"
+                raise self._connection.unavailable(doing, self._trouble)
             elif now - asked >= SILENCE_SECONDS:
-                self._check_bounds(self._load_log())
+                self._ask_bounds()
                 asked = time.monotonic()
 
     def _seek(self, offset: int) -> None:
@@ -148,27 +151,39 @@ class _Reading:
         elif error.code() == _END_OF_LOG:
             # The log ends before the range does: it was truncated, or a new leader is still catching up. Its bounds
             # tell which; in the second case reading goes on.
-            self._check_bounds(self._load_log())
+            self._ask_bounds()
         elif error.code() == _OUT_OF_RANGE:
-            self._check_bounds(self._load_log())
+            self._ask_bounds()
             self._seek(self._position)
         elif is_gone(error):
-            self._check_bounds(None)
+            self._ask_bounds()  # a broker that has just started may not know all of its partitions yet
         else:
             raise self._connection.unavailable(f"reading {self._span}", error)
 
+    def _ask_bounds(self) -> None:
+        """Ask what the log holds, and compare; brokers that cannot tell now are asked again after the next silence."""
+        try:
+            log = self._load_log()
+        except KafkaException as error:
+            if is_refused(error.args[0]):
+                raise self._connection.unavailable(
+                    f"asking for the offsets of {self._span.partition}", error
+                ) from error
+            self._trouble = error
+        else:
+            self._trouble = None
+            self._check_bounds(log)
+
     def _load_log(self) -> Log | None:
         """Ask for the bounds of the log; None where the partition does not exist."""
-        partition = TopicPartition(self._span.partition.topic, self._span.partition.number)
-        try:
-            low, high = self._connection.consumer.get_watermark_offsets(
-                partition,
-                timeout=self._options.request_timeout_seconds,
-            )
-        except KafkaException as error:
-            if is_gone(error.args[0]):
-                return None
-            raise self._connection.unavailable(f"asking for the offsets of {self._span.partition}", error) from error
+        name, number = self._span.partition
+        timeout = self._options.request_timeout_seconds
+        topic = self._connection.consumer.list_topics(name, timeout=timeout).topics[name]
+        if topic.error is not None and not is_gone(topic.error):
+            raise KafkaException(topic.error)
+        if number not in topic.partitions:
+            return None
+        low, high = self._connection.consumer.get_watermark_offsets(TopicPartition(name, number), timeout=timeout)
         return Log(low, high)
 
     def _is_the_topic(self) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from streams.kafka.errors import is_gone
+from streams.kafka.errors import is_gone, is_refused
 from streams.kafka.options import CLIENT_ID, KafkaOptions
 
+RETRY_SECONDS: Final = 0.2
+_LEAST_SECONDS: Final = 0.001  # librdkafka does not take 0
 _NO_ID: Final = "A" * 22
 """Of a broker older than topic ids: zero, in base64."""
 
@@ -40,6 +43,17 @@ class TopicIds:
         Raises:
             KafkaException: No answer in time, or the brokers refused.
         """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self._ask(topics, max(deadline - time.monotonic(), _LEAST_SECONDS))
+            except KafkaException as error:
+                # librdkafka does not ask again when the connection breaks on which it waits for the answer.
+                if is_refused(error.args[0]) or time.monotonic() + RETRY_SECONDS >= deadline:
+                    raise
+            time.sleep(RETRY_SECONDS)
+
+    def _ask(self, topics: Sequence[str], timeout: float) -> dict[str, str]:
         asked = self._connected().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
         found: dict[str, str] = {}
         for topic, answer in asked.items():
