@@ -23,14 +23,21 @@ from urllib.parse import urlsplit
 
 import fsspec
 import pyarrow as pa
+from fsspec.asyn import sync
+from fsspec.exceptions import FSTimeoutError
 
 from storage.core.names import Path
-from storage.errors import InvalidInput, StoreUnavailable, TableError
+from storage.errors import InvalidInput, StoreRefused, StoreUnavailable, TableError
 from storage.object_store import Ranges, Wanted, answering, check_create_size, missing, no_answer, wrong_size
 
 MAX_PARALLEL_REQUESTS: Final = 16  # of one call; many tasks of many processes do this at the same time
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
 _S3_DELETES: Final = 1_000  # the most that one request may name
+
+REACH_SECONDS: Final = 10.0
+"""In all, for the question whether a store answers: a person waits for it, or a job that has to say what it lacks."""
+_QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "standard", "total_max_attempts": 2}}
+"""Of that question to S3: so that its own reason is told, as of a host that does not exist, and not only the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +48,24 @@ class _Kind:
         extra: Of this package, with what the family needs.
         whole: Arguments of `cat_file` for a small object. By default s3fs asks for its size first: a round trip more.
         bulk_delete: Whether `delete_objects` is there.
+        quick: Options of the file system for a single question with a short bound.
     """
 
     extra: str
     whole: Mapping[str, Any] = field(default_factory=dict)
     bulk_delete: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)
 
 
-_S3: Final = _Kind("s3", {"max_concurrency": 1}, bulk_delete=True)
+_S3: Final = _Kind("s3", {"max_concurrency": 1}, bulk_delete=True, quick=_QUICK)
 _GCS: Final = _Kind("gcs")
 _AZURE: Final = _Kind("azure")
 _KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE, "abfss": _AZURE}
 
+
+_NOBODY: Final = "_weft/is-anybody-there"
+"""An object that no table has."""
+_REACH_HINT: Final = "check the URL, the network, and the storage options, such as endpoint_url"
 
 _loops: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 """Event loops of this process that wait for stores' answers."""
@@ -112,6 +125,36 @@ class RemoteStore:
         if self._process != os.getpid():
             self._connect()
         return self._file_system
+
+    def check_reachable(self) -> None:
+        """Ask the store one question, with an answer within `REACH_SECONDS`; SDKs go on asking for minutes.
+
+        Raises:
+            StoreRefused: It refuses access, or there are no credentials.
+            StoreUnavailable: It does not answer, or its host does not exist.
+        """
+        options = {**self._options, "use_listings_cache": False, "skip_instance_cache": True}
+        if self._kind.quick:
+            options["config_kwargs"] = {**self._kind.quick, **options.get("config_kwargs", {})}
+        try:
+            with _told():
+                file_system, root = fsspec.url_to_fs(self._uri, **options)
+                file_system.retries = 1  # s3fs tries again on top of its SDK
+                asked = f"{root.rstrip('/')}/{_NOBODY}"
+                sync(file_system.loop, file_system._cat_file, asked, timeout=REACH_SECONDS, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
+        except FileNotFoundError:
+            return  # that is an answer
+        except PermissionError as error:
+            raise StoreRefused(
+                f"no access to {self._uri}: {error}",
+                hint="check the credentials, and what they are allowed to do; storage options say which ones",
+            ) from error
+        except FSTimeoutError as error:
+            raise StoreUnavailable(
+                f"no access to {self._uri}: no answer within {REACH_SECONDS:g} s", hint=_REACH_HINT
+            ) from error
+        except OSError as error:
+            raise StoreUnavailable(f"no access to {self._uri}: {error}", hint=_REACH_HINT) from error
 
     def __reduce__(self) -> tuple[type[RemoteStore], tuple[str, Mapping[str, Any]]]:
         return RemoteStore, (self._uri, self._options)

@@ -31,3 +31,20 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Ob
     from storage.remote_store import RemoteStore
 
     return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
+
+
+def check_reachable(uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Ask a store whether it answers, before anything else is asked of it; the SDKs of stores would try for minutes.
+
+    Raises:
+        InvalidInput: See `open_store`.
+        StoreRefused: It refuses access, or there are no credentials.
+        StoreUnavailable: It does not answer within seconds, or its host does not exist.
+    """
+    store = open_store(uri, storage_options)
+    if isinstance(store, LocalStore | MemoryStore):
+        return
+    from storage.remote_store import RemoteStore
+
+    if isinstance(store, RemoteStore):
+        store.check_reachable()

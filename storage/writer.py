@@ -36,6 +36,7 @@ from storage.write_task import Batch, WriteTicket, Written, write_rows
 
 MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
 LOOK_UP_ENTRIES: Final = 1_000  # of a lane in memory while an old batch is looked for
+TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
 MAX_LANE_ID: Final = (1 << 20) - 1
 
 
@@ -291,13 +292,13 @@ class Writer:
                 raise GapError(
                     f"lane {self._lane!r}: batch {number} of query {query_id!r} follows nothing: a restore of the "
                     f"table made its batches void, from batch {first} on",
-                    hint="replay them first, or start a new query with takeover=True where the lane's source ends",
+                    hint=f"replay them first, or start a new query with {TAKEOVER} where the lane's source ends",
                 )
             return None
         if number > last + 1:
             raise GapError(
                 f"lane {self._lane!r}: batch {number} of query {query_id!r} follows batch {last}",
-                hint="batches in between were lost: replay them first, or start a new query with takeover=True",
+                hint=f"batches in between were lost: replay them first, or start a new query with {TAKEOVER}",
             )
         if number <= last:
             old = self._look_up(batch)
@@ -305,7 +306,7 @@ class Writer:
                 return old
             raise Conflict(
                 f"lane {self._lane!r}: batch {number} of query {query_id!r} was never committed, but {last} was",
-                hint="the query's numbers went backwards: give it a new query id with takeover=True",
+                hint=f"the query's numbers went backwards: give it a new query id with {TAKEOVER}",
             )
         return None
 
@@ -314,7 +315,7 @@ class Writer:
             # Also where this query wrote before the other took over: the two would take turns unseen.
             raise Conflict(
                 f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
-                hint="was its checkpoint deleted? Pass takeover=True, or give this query a lane of its own",
+                hint=f"was its checkpoint deleted? Give {TAKEOVER}, or a lane of its own to this query",
             )
 
     def _look_up(self, batch: Batch) -> Commit | None:

@@ -14,7 +14,18 @@ import typer
 
 from storage.errors import InvalidInput
 from streams.cli_alter import alter
-from streams.cli_common import FAILED, Json, StorageOption, Target, console, errors, load_target, telling, usage
+from streams.cli_common import (
+    FAILED,
+    Json,
+    StorageOption,
+    Target,
+    check_reachable,
+    console,
+    errors,
+    load_target,
+    telling,
+    usage,
+)
 from streams.cli_reads import reads
 from streams.cli_services import services
 from streams.show import What
@@ -140,6 +151,7 @@ def sql(
         given = {"as_of": as_of, "require": require, "complete_through": complete_through}
         options = ReadOptions.of({**given, "read_optimized": read_optimized})
     with telling():
+        check_reachable(settings.table)
         if explain:
             explain_query(console(), settings, query, options, as_json=as_json)
         else:
@@ -160,6 +172,7 @@ def show(
 
     location = load_target(target, storage_option).table
     with telling():
+        check_reachable(location)
         table = Inspection(location.uri, storage_options=location.storage_options)
         view.show(console(), table, what, limit=limit, as_json=as_json)
 

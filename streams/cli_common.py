@@ -144,8 +144,21 @@ def open_location(location: TableLocation) -> Table:
     """The table at a location.
 
     Raises:
-        NotFound, StoreUnavailable: See `storage.Table.open`.
+        StoreUnavailable: Its store does not answer within seconds, or refuses.
+        NotFound: There is no table.
     """
     from storage import Table
 
+    check_reachable(location)
     return Table.open(location.uri, storage_options=location.storage_options)
+
+
+def check_reachable(location: TableLocation) -> None:
+    """Ask the table's store whether it answers, with a bound that suits whoever waits before a terminal.
+
+    Raises:
+        StoreUnavailable: It does not, or it refuses.
+    """
+    from storage import stores
+
+    stores.check_reachable(location.uri, location.storage_options)

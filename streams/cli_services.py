@@ -24,6 +24,7 @@ from streams.cli_common import (
     Json,
     StorageOption,
     Target,
+    check_reachable,
     errors,
     load_target,
     open_location,
@@ -361,6 +362,7 @@ def verify(
 
     location = load_target(target, storage_option).table
     with telling(), Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
+        check_reachable(location)
         task = bar.add_task("verifying", total=None)
         report = verify_table(
             location.uri,

@@ -13,6 +13,7 @@ from typing import Final
 
 from storage import Table
 from storage.errors import Conflict, InvalidInput, NotFound
+from storage.stores import check_reachable
 from streams import services
 from streams.outage import store_name, wait_out
 from streams.pipeline import Pipeline
@@ -60,6 +61,7 @@ def open_table(pipeline: Pipeline) -> Table:
         InvalidInput: A writer's stream or columns are not the table's.
     """
     location = pipeline.table
+    check_reachable(location.uri, location.storage_options)
     try:
         table = Table.open(location.uri, storage_options=location.storage_options)
     except NotFound:

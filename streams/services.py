@@ -47,12 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reporter.update(doing="starting")
     try:
         from storage import Table
+        from storage.stores import check_reachable
         from streams.pipeline import load_pipeline
 
         pipeline = load_pipeline(given.pipeline)
         location, outages = pipeline.table, JobOutages(reporter, stop)
 
         def open_table() -> Table:
+            check_reachable(location.uri, location.storage_options)
             return Table.open(location.uri, storage_options=location.storage_options)
 
         what = store_name(location.uri)

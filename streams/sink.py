@@ -56,7 +56,7 @@ from storage.writer import Commit, Writer
 from streams.checkpoint import read_checkpoint, read_offsets
 from streams.dead_letter import SOURCE, DeadLetters, open_dead_letters
 from streams.decode import SOURCE_TYPE
-from streams.pipeline_file import parse_lateness
+from streams.pipeline_file import parse_duration, parse_lateness
 from streams.resume import GAP_HINT, ResumePoint, check_follows
 from streams.sink_task import REPORT_TYPE, TaskReport, task_writer
 
@@ -114,7 +114,8 @@ def write_stream(
         stream: A stream of its configuration.
         checkpoint: Folder of Spark's checkpoint; it is what makes a restart continue.
         lane: Commit log of this query; the stream's own by default.
-        trigger: Interval between batches; None: the next batch begins as soon as one ends.
+        trigger: Interval between batches, as in a pipeline (``500 ms``, ``2 seconds``) or as Spark takes it; None: the
+            next batch begins as soon as one ends.
         once: Do what there is now, then end.
         dead_letter: Folder (path or fsspec URL) for messages that cannot be stored. Without it the first one ends
             the query.
@@ -299,11 +300,14 @@ def _stream_writer(
         return target.trigger(availableNow=True)
     if trigger is None:
         return target
+    # Spark's own intervals know no "500 ms"; but they know forms that a pipeline does not.
+    with contextlib.suppress(ValueError):
+        trigger = f"{round(parse_duration(trigger) * 1000)} milliseconds"
     try:
         return target.trigger(processingTime=trigger)
     except PySparkException as error:
         raise InvalidInput(
-            f"trigger {trigger!r} is not an interval: {error}", hint="for example '2 seconds' or '1 minute'"
+            f"trigger {trigger!r} is not an interval: {error}", hint="for example '500 ms', '2 seconds' or '1 minute'"
         ) from None
 
 

@@ -169,10 +169,12 @@ def _await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None
         NotFound: There is no table.
     """
     from storage import Table
+    from storage.stores import check_reachable
 
     location = pipeline.table
 
     def ask() -> None:
+        check_reachable(location.uri, location.storage_options)
         Table.open(location.uri, storage_options=location.storage_options)
 
     if once:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Iterator
+from pathlib import Path as LocalPath
 from typing import Any, BinaryIO
 
 import pytest
 import s3fs
 
-from storage import Table
+from storage import Table, remote_store
 from storage.clock import Clock
 from storage.commit_log import CommitLog
 from storage.core.entries import Claim, decode_entry
 from storage.core.names import LaneName, Path, slot_path
-from storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreUnavailable
+from storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreRefused, StoreUnavailable
 from storage.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
 from storage.remote_store import RemoteStore
-from storage.stores import open_store
+from storage.stores import check_reachable, open_store
 from tests.faulty_store import FOREVER, FakeClock
 from tests.storage.shop import SHOP, orders, statuses
 from tests.stores.moto_server import (
@@ -312,6 +316,83 @@ def test_without_credentials_nobody_waits_for_an_answer(place: Place, monkeypatc
     store = open_store(place.uri, {"endpoint_url": place.options["endpoint_url"], "skip_instance_cache": True})
     with pytest.raises(PermissionError, match="credentials"):
         store.put_if_absent(NAME, b"x")
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, list[socket.socket]]]:
+    """The URL of a server that takes connections and never says a word, and the connections it has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken: list[socket.socket] = []
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(server.accept()[0])
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", taken
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in taken:
+            connection.close()
+
+
+def quickly(monkeypatch: pytest.MonkeyPatch, *, whole: float = 60.0) -> None:
+    monkeypatch.setattr(remote_store, "REACH_SECONDS", whole)
+    for name in ("connect_timeout", "read_timeout"):
+        monkeypatch.setitem(remote_store._QUICK, name, 1)
+
+
+def test_whether_a_silent_server_answers_is_asked_twice_not_for_minutes(
+    silent: tuple[str, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly(monkeypatch)
+    with pytest.raises(StoreUnavailable, match=r"no access to s3://b/t: .*timeout") as told:
+        check_reachable("s3://b/t", {"key": "k", "secret": "s", "endpoint_url": silent[0]})
+    assert not isinstance(told.value, StoreRefused)
+    assert "endpoint_url" in told.value.hint
+    assert len(silent[1]) == 2, "s3fs and its SDK ask 25 times by themselves"
+
+
+def test_the_question_has_a_bound_whatever_the_options_say(
+    silent: tuple[str, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly(monkeypatch, whole=1.0)
+    patient = {"read_timeout": 600}
+    with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
+        check_reachable("s3://b/t", {"key": "k", "secret": "s", "endpoint_url": silent[0], "config_kwargs": patient})
+
+
+def test_a_host_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly(monkeypatch)
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://no-such-host.invalid:9000"}
+    with pytest.raises(StoreUnavailable, match=r"Could not connect to the endpoint URL: .http://no-such-host\.invalid"):
+        check_reachable("s3://b/t", options)
+
+
+def test_who_answers_is_reachable_and_who_refuses_says_so(place: Place, faulty: Faulty) -> None:
+    check_reachable(place.uri, place.options)
+    assert [request.method for request in faulty.requests] == ["GET"], "one question"
+    faulty.faults.append(Fault("is-anybody-there", *FORBIDDEN, method="GET"))
+    with pytest.raises(StoreRefused, match="no access to"):
+        check_reachable(place.uri, place.options)
+    check_reachable(str(place.uri).replace("s3://weft", "s3://no-such-bucket"), place.options)
+
+
+def test_without_credentials_it_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    with pytest.raises(StoreRefused, match=r"no access to s3://b/t: .*Unable to locate credentials") as told:
+        check_reachable("s3://b/t", {"endpoint_url": place.options["endpoint_url"]})
+    assert "check the credentials" in told.value.hint
+
+
+def test_local_folders_are_not_asked(tmp_path: LocalPath) -> None:
+    check_reachable(str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("uri", ["sftp://host/table", "hdfs://host/table", "simplecache::s3://bucket/t", "http://h/t"])

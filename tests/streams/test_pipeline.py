@@ -370,8 +370,11 @@ def test_a_location_needs_only_the_table_section(tmp_path: Path) -> None:
 def test_the_example_is_a_valid_pipeline() -> None:
     import streams
 
-    pipeline = load_pipeline(Path(streams.__file__).with_name("example_pipeline.yaml"), {})
+    file = Path(streams.__file__).with_name("example_pipeline.yaml")
+    pipeline = load_pipeline(file, {})
     assert list(pipeline.writers) == ["orders", "payments"]
+    # What an error recommends is shown, and where.
+    assert "in source, options: {failOnDataLoss: false}" in file.read_text()
 
 
 def test_the_table_may_have_grown_since_the_file_was_written(load: Any) -> None:

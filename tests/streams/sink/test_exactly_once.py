@@ -332,12 +332,26 @@ def test_a_fenced_query_stops_and_loses_nothing(feed: Feed, table: Table, tmp_pa
     assert rows(table) == [(1, "new", 1), (2, "new", 1)]
 
 
+@pytest.mark.parametrize("trigger", ["50 ms", "0.05 s", "50 milliseconds", "interval 50 milliseconds"])
+def test_a_trigger_is_given_as_in_a_pipeline_or_as_spark_takes_it(
+    feed: Feed, table: Table, tmp_path: Path, trigger: str
+) -> None:
+    feed.put(event(1))
+    query = write_stream(feed.read(), table.uri, "orders", checkpoint=str(tmp_path / "c"), trigger=trigger)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert rows(table) == [(1, "new", 1)]
+
+
 def test_another_checkpoint_needs_takeover(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1))
     run(feed.read(), table, tmp_path)
     before = table.snapshot().cut
-    with pytest.raises(Conflict, match="takeover=True"):
+    with pytest.raises(Conflict, match="takeover=True") as refused:
         run(feed.read(), table, tmp_path, checkpoint=str(tmp_path / "other"))
+    assert "(in a pipeline file: takeover: true)" in refused.value.hint
     # The lane was not even claimed: a live query would not have been fenced.
     assert table.snapshot().cut == before
 
