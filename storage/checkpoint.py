@@ -74,8 +74,7 @@ class Checkpoints:
             with answering(path):
                 data = self._store.get(path)
             state = decode(data) if data is not None else None
-            entry = log.entry(lane, head) if state is not None else None
-            if state is not None and entry is not None and (entry.seq, entry.commit_id) == (state.head, state.head_id):
+            if state is not None and state.head == head and log.holds(lane, head, state.head_id):
                 until = usable_to(state)
                 if until == state.head:
                     self._saved[lane] = max(self._saved.get(lane, 0), head)

@@ -9,27 +9,25 @@ with what was found, and searched together, with several probes at a time.
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from storage import lane_reads
+from storage.archives import Archives, Slot
 from storage.clock import Clock
 from storage.core import entries, sidecars
 from storage.core.entries import Base, Data, Entry, Fold, FoldedGroup, Intent, LaneEntry, Restoration, TableEntry
 from storage.core.file_refs import LogFile, LogIndex, Sidecar, SliceFile
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
 from storage.errors import CommitUnknown, CorruptData, StoreRefused
+from storage.lane_reads import Search, Tail
 from storage.object_store import ObjectStore, answering, missing
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # long enough for a store's bad minute; then the truth is left to a replay
 RETRY_FIRST_MS: Final = 50
 RETRY_LAST_MS: Final = 2_000
-WINDOW_GROWTH: Final = 4  # 100 entries take 5 round trips, and a read that finds nothing new asks for one slot
-MAX_WINDOW: Final = 64  # slots of a lane in one round: beyond, round trips no longer count
-MAX_ROUND_BYTES: Final = 16 * 1024 * 1024  # of a lane: entries of many tasks have megabytes
 PART: Final = 256  # entries in memory of whoever reads a lane to its end and needs none of them afterwards
-PROBES: Final = 7  # per lane and round of a search: a third of the round trips of bisection
 
 INLINE_LIST_BYTES: Final = 64 * 1024  # a longer list would slow every reader of the table lane
 
@@ -43,6 +41,7 @@ class CommitLog:
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self.archives = Archives(store)
         self._entries: dict[LaneName, dict[int, Entry]] = {}
         self._indexes: dict[Path, LogIndex] = {}
         self._forgotten: dict[LaneName, int] = {}
@@ -62,7 +61,7 @@ class CommitLog:
         """`entry`, but what the store raises is passed on: `publish` must tell silence from refusal."""
         known = self._cached(lane).get(seq)
         if known is None:
-            data = self._store.get(slot_path(lane, seq))
+            (data,) = self.archives.read([(lane, seq)])
             if data is None:
                 return None
             (known,) = self._in_place([entries.decode_entry(data, lane, seq)])
@@ -72,14 +71,28 @@ class CommitLog:
     def _cached(self, lane: LaneName) -> dict[int, Entry]:
         return self._entries.setdefault(lane, {})
 
+    def holds(self, lane: LaneName, seq: int, commit_id: str) -> bool:
+        """Whether the entry in a slot is a certain one.
+
+        Raises:
+            CorruptData, UnsupportedFormat, StoreUnavailable: See `entry`.
+        """
+        if seq not in self._cached(lane) and not self.archives.knows((lane, seq)):
+            (data,) = self._get_many([slot_path(lane, seq)])
+            # What comes too late to an archived slot has another id, so there is nothing to ask here.
+            if data is not None and entries.decode_entry(data, lane, seq).commit_id == commit_id:
+                return True
+        entry = self.entry(lane, seq)
+        return entry is not None and entry.commit_id == commit_id
+
     def read_on(self, lane: LaneName, seq: int) -> Iterator[list[Entry]]:
         """`read_after` to the end, a part at a time: memory is that of `PART` entries if the caller forgets them."""
         window = 1
-        while found := self._read_tails({lane: _Tail(lane, seq, None, PART, window)})[lane]:
+        while found := self._read_tails({lane: Tail(lane, seq, None, PART, window)})[lane]:
             yield found
             if len(found) < PART:
                 return
-            seq, window = found[-1].seq, MAX_WINDOW
+            seq, window = found[-1].seq, lane_reads.MAX_WINDOW
 
     def read_after(self, lane: LaneName, seq: int, until: int | None = None) -> list[Entry]:
         """Contiguous entries seq + 1, seq + 2, ... up to ``until`` or the first free slot.
@@ -97,24 +110,46 @@ class CommitLog:
         """
         return self._read_tails(
             {
-                lane: _Tail(lane, after, until, None, 1 if until is None else MAX_WINDOW)
+                lane: Tail(lane, after, until, None, 1 if until is None else lane_reads.MAX_WINDOW)
                 for lane, (after, until) in wanted.items()
             }
         )
 
-    def _read_tails(self, tails: Mapping[LaneName, _Tail]) -> dict[LaneName, list[Entry]]:
+    def _read_tails(self, tails: Mapping[LaneName, Tail]) -> dict[LaneName, list[Entry]]:
         while True:
+            self._read_slots(list(tails.values()))
+            doubtful = [(tail.lane, seq) for tail in tails.values() for seq in tail.doubtful()]
+            if not doubtful:
+                break
+            with answering(slot_path(*doubtful[0])):
+                self.archives.ask(doubtful)
             for tail in tails.values():
+                tail.settle(self.archives.knows)
+        for tail in tails.values():
+            tail.found[:] = self._in_place(tail.found)
+            self._cached(tail.lane).update((entry.seq, entry) for entry in tail.found)
+        return {lane: tail.found for lane, tail in tails.items()}
+
+    def _read_slots(self, tails: Sequence[Tail]) -> None:
+        """Let tails go on to where slots and known archives end; what that is worth `Tail.doubtful` says."""
+        while True:
+            for tail in tails:
                 tail.take(self._cached(tail.lane))
-            asked = [(tail, seq) for tail in tails.values() for seq in tail.window()]
-            if not asked:
-                return {lane: tail.found for lane, tail in tails.items()}
-            data = self._get_many([slot_path(tail.lane, seq) for tail, seq in asked])
-            for tail, own in itertools.groupby(zip(asked, data, strict=True), key=lambda item: item[0][0]):
-                read = tail.until_free([(seq, part) for (_, seq), part in own])
-                for entry in self._in_place([entries.decode_entry(part, tail.lane, seq) for seq, part in read]):
-                    tail.add(entry)
-                    self._cached(tail.lane)[entry.seq] = entry
+            windows = [(tail, window) for tail in tails if (window := tail.window())]
+            if not windows:
+                return
+            # What follows an archived chunk is probably archived, too: one request instead of a round of them.
+            ahead = [(tail.lane, window[0]) for tail, window in windows]
+            ahead = [(lane, seq) for lane, seq in ahead if self.archives.knows((lane, seq - 1))]
+            slots = [(tail.lane, seq) for tail, window in windows for seq in window]
+            with answering(slot_path(*slots[0])):
+                self.archives.ask(ahead)
+                known = {slot for slot in slots if self.archives.knows(slot)}
+                data = {slot: self.archives.content(slot) for slot in known}
+            unread = [slot for slot in slots if slot not in known]
+            there = dict(zip(unread, self._get_many([slot_path(*slot) for slot in unread]), strict=True)) | data
+            for tail, window in windows:
+                tail.read([(seq, there[tail.lane, seq], (tail.lane, seq) in known) for seq in window])
 
     def head(self, lane: LaneName, known: int = 0) -> int:
         """Last entry of the lane's contiguous prefix, given that ``known`` entries exist."""
@@ -129,26 +164,40 @@ class CommitLog:
             bounds: Per lane an entry for which it holds (0: perhaps none), and the lane's head, if that is known.
             holds: What; of entries whose lists may stand in sidecars. That there is an entry, if not given.
         """
-        searches = {lane: _Search(low, None if head is None else head + 1) for lane, (low, head) in bounds.items()}
         while True:
-            asked = [(lane, seq) for lane, search in searches.items() for seq in search.probes()]
-            if not asked:
-                return {lane: search.low for lane, search in searches.items()}
-            for (lane, seq), answer in zip(asked, self._probe(asked, holds), strict=True):
-                searches[lane].learn(seq, holds=answer)
+            searches = {lane: Search(low, None if head is None else head + 1) for lane, (low, head) in bounds.items()}
+            while asked := [(lane, seq) for lane, search in searches.items() for seq in search.probes()]:
+                doubted = {slot for slot in asked if holds is not None or searches[slot[0]].is_open}
+                for (lane, seq), (answer, sure) in zip(asked, self._probe(asked, holds, doubted), strict=True):
+                    searches[lane].learn(seq, holds=answer, sure=sure)
+            # What a search ends with may have come too late to its slot, or be free because it is archived.
+            ends = [(lane, seq) for lane, search in searches.items() for seq in search.doubtful(low=holds is not None)]
+            with answering(slot_path(*(ends[0] if ends else (TABLE_LANE, 1)))):
+                if not self.archives.ask(ends):
+                    return {lane: search.low for lane, search in searches.items()}
 
-    def _probe(self, slots: Sequence[tuple[LaneName, int]], holds: Callable[[Entry], bool] | None) -> list[bool]:
-        """Whether it holds, per slot. What is read here is not kept: it is seldom needed again."""
-        known = {slot: entry for slot in slots if (entry := self._cached(slot[0]).get(slot[1])) is not None}
-        unknown = [slot for slot in slots if slot not in known]
-        data = dict(zip(unknown, self._get_many([slot_path(*slot) for slot in unknown]), strict=True))
+    def _probe(
+        self, slots: Sequence[Slot], holds: Callable[[Entry], bool] | None, doubted: set[Slot]
+    ) -> list[tuple[bool, bool]]:
+        """Per slot whether it holds, and whether that is sure; of those in ``doubted``, if free, archives are asked.
+
+        What is read here is not kept: it is seldom needed again.
+        """
+        cached = {slot: entry for slot in slots if (entry := self._cached(slot[0]).get(slot[1])) is not None}
+        asked = [slot for slot in slots if slot not in cached]
         answers = []
-        for slot in slots:
-            content = data.get(slot)
-            if holds is None or (slot not in known and content is None):
-                answers.append(slot in known or content is not None)
-            else:
-                answers.append(holds(entries.decode_entry(content, *slot) if content is not None else known[slot]))
+        with answering(slot_path(*slots[0])):
+            data = self.archives.in_slots(asked)
+            free = {slot for slot, content in data.items() if content is None} & doubted
+            self.archives.ask(free)
+            for slot in slots:
+                archived = slot not in cached and self.archives.knows(slot)
+                sure = slot in cached or archived or slot in free
+                there = slot in cached or archived or data[slot] is not None
+                if there and holds is not None:
+                    content = self.archives.content(slot) if archived else data.get(slot)
+                    there = holds(cached.get(slot) or entries.decode_entry(content or b"", *slot))
+                answers.append((there, sure))
         return answers
 
     def _get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
@@ -173,7 +222,10 @@ class CommitLog:
         for _ in range(PUBLISH_DEADLINE_MS // RETRY_FIRST_MS):
             try:
                 if self._store.put_if_absent(path, data):
-                    return self._remember(entry)
+                    failure = "it was written, and the store does not say whether in time"
+                    # Not, if the slot was archived and deleted since we read the lane: then its archive says who won.
+                    if not self.archives.ask([(entry.lane, entry.seq)]):
+                        return self._remember(entry)
                 winner = self._load(entry.lane, entry.seq)
                 if winner is not None:
                     # An earlier try of ours may have arrived although its answer was lost.
@@ -275,8 +327,8 @@ class CommitLog:
         Raises:
             CorruptData: One is missing or damaged.
         """
-        for start in range(0, len(wanted), MAX_WINDOW):
-            part = wanted[start : start + MAX_WINDOW]
+        for start in range(0, len(wanted), lane_reads.MAX_WINDOW):
+            part = wanted[start : start + lane_reads.MAX_WINDOW]
             for sidecar, data in zip(part, self._get_many([sidecar.path for sidecar in part]), strict=True):
                 if data is None:
                     raise missing(sidecar.path)
@@ -286,93 +338,6 @@ class CommitLog:
                         hint="restore it from a copy of the store",
                     )
                 yield sidecar, data
-
-
-class _Tail:
-    """A lane on its way from one entry to the end."""
-
-    def __init__(self, lane: LaneName, after: int, until: int | None, most: int | None, window: int) -> None:
-        self.lane, self._after, self._until, self._most = lane, after, until, most
-        self.found: list[Entry] = []
-        self._window = window
-        self._ended = until is not None and after >= until
-
-    @property
-    def _seq(self) -> int:
-        return self._after + len(self.found)
-
-    def take(self, cached: Mapping[int, Entry]) -> None:
-        """Go on as far as entries are known."""
-        while not self._ended and (entry := cached.get(self._seq + 1)) is not None:
-            self.add(entry)
-
-    def add(self, entry: Entry) -> None:
-        """Go on by one entry.
-
-        Raises:
-            CorruptData: It does not follow the one before.
-        """
-        if self.found and entry.prev_id != self.found[-1].commit_id:
-            raise CorruptData(
-                f"entry {entry.seq} of lane {self.lane!r} does not follow entry {entry.seq - 1}",
-                hint="an object was replaced: restore it from a copy of the store",
-            )
-        self.found.append(entry)
-        self._ended |= self._seq == self._until or len(self.found) == self._most
-
-    def window(self) -> range:
-        """The slots to be read next."""
-        if self._ended:
-            return range(0)
-        last = self._seq + self._window
-        if self._most is not None:
-            last = min(last, self._after + self._most)
-        return range(self._seq + 1, (last if self._until is None else min(last, self._until)) + 1)
-
-    def until_free(self, slots: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, bytes]]:
-        """The slots of a window up to the first free one, where the lane ends.
-
-        Raises:
-            CorruptData: It must not end there.
-        """
-        read = []
-        for seq, data in slots:
-            if data is None:
-                if self._until is not None:
-                    raise CorruptData(
-                        f"entry {seq} of {f'lane {self.lane!r}' if self.lane else 'the table lane'} is missing, "
-                        f"but the snapshot reaches to {self._until}",
-                        hint="restore the object from a copy of the store",
-                    )
-                self._ended = True
-                break
-            read.append((seq, data))
-        mean = sum(len(data) for _, data in read) // max(len(read), 1)
-        self._window = min(self._window * WINDOW_GROWTH, MAX_WINDOW, MAX_ROUND_BYTES // max(mean, 1) + 1)
-        return read
-
-
-class _Search:
-    """Where something ends that holds up to ``low`` and no longer at ``high`` (None: not known yet)."""
-
-    def __init__(self, low: int, high: int | None) -> None:
-        self.low, self._high = low, high
-        self._step = 1
-
-    def probes(self) -> list[int]:
-        """What to look at next, ascending: powers of two until the end is passed, then parts of what is in doubt."""
-        if self._high is None:
-            found = [self.low + self._step * ((2 << power) - 1) for power in range(PROBES // 2)]
-            self._step <<= PROBES // 2
-            return found
-        width = self._high - self.low
-        return sorted({self.low + width * part // (PROBES + 1) for part in range(1, PROBES + 1)} - {self.low})
-
-    def learn(self, seq: int, *, holds: bool) -> None:
-        if holds and (self._high is None or seq < self._high):
-            self.low = max(self.low, seq)
-        elif not holds:
-            self._high = seq if self._high is None else min(self._high, seq)
 
 
 def list_sidecar(entry: Entry) -> Sidecar | None:

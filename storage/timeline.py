@@ -19,11 +19,11 @@ from storage.core import cut
 from storage.core.cut import Cut
 from storage.core.entries import Data, Entry, LaneEntry, TableEntry
 from storage.core.file_refs import LogFile
-from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
+from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.slices import LiveFile
 from storage.core.timeline import Lane, TableState, fold_table
 from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, SnapshotExpired, TableError, UnsupportedFormat
-from storage.object_store import ObjectStore
+from storage.object_store import ObjectStore, answering
 from storage.pins import unexpired
 
 MAX_PUBLISH_TRIES: Final = 100  # each lost try means that another process got something done
@@ -38,6 +38,7 @@ class Timeline:
     def __init__(self, store: ObjectStore, clock: Clock, stamps: Stamps) -> None:
         self.store, self.clock, self.stamps = store, clock, stamps
         self.log = CommitLog(store, clock)
+        self.log.archives.announced = self.archivable
         self._lock = threading.RLock()
         self.checkpoints = Checkpoints(store)
         self._state: TableState | None = None
@@ -69,10 +70,16 @@ class Timeline:
             self.stamps.observe(self._state.stamp)
             return self._state
 
+    def archivable(self) -> cut.Seqs:
+        """Per lane the last slot that may be archived by now."""
+        return self.refresh().archived
+
     def lacks_first(self) -> bool:
         """Whether there are entries, but not the one that made the table; asked where it was not found."""
-        there = {name for name, _ in self.store.list(Path(TIMELINE))}
-        return bool(there) and str(slot_path(TABLE_LANE, 1)).removeprefix(f"{TIMELINE}/") not in there
+        if not self.store.list(Path(TIMELINE)) and not self.store.list(Path(ARCHIVE)):
+            return False
+        with answering(slot_path(TABLE_LANE, 1)):
+            return not self.log.archives.taken((TABLE_LANE, 1))
 
     def at(self, table: int) -> TableState:
         """Table state of an older prefix.

@@ -312,6 +312,9 @@ def clean(
     lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
     lines.extend(f"  {kind}: {own.files:,} files, {own.bytes / 1e6:.1f} MB" for kind, own in result.deleted.items())
     lines.extend(f"  {path}" for path in result.listed)
+    if result.archived:
+        verb = "would move" if dry_run else "moved"
+        lines.append(f"{verb} {result.archived:,} entries of the log into {result.archives:,} archives")
     lines.append(f"snapshots from entry {result.keep} of the table lane on are kept: {result.reason}")
     lines.extend(f"kept besides by {own.what} {own.name}: {own.cut}" for own in result.held)
     lines.extend(f"given up as dead: compaction {plan}" for plan in result.aborted)

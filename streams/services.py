@@ -184,7 +184,9 @@ def clean_round(table: Table, policy: CleanSection, reporter: Reporter) -> None:
         abandon_after=dt.timedelta(seconds=policy.abandon_after),
     )
     message = f"{result.files} files, {result.bytes / 1e6:.1f} MB deleted"
-    _done(reporter, message, counts=bool(result.files), rows=0)
+    if result.archived:
+        message += f", {result.archived} entries archived"
+    _done(reporter, message, counts=bool(result.files or result.archived), rows=0)
 
 
 def _done(reporter: Reporter, message: str, *, counts: bool, rows: int) -> None:

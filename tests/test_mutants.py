@@ -76,7 +76,7 @@ PROTOCOL_MUTANTS = {
         ("tests/stores/test_conformance.py", "-k", "local and first_create_wins"),
     ),
     "S2 an entry may follow any other": Mutant(
-        "commit_log.py",
+        "lane_reads.py",
         "if self.found and entry.prev_id != self.found[-1].commit_id:",
         "if self.found and entry.prev_id is None:",
         ("tests/storage/test_commit_log.py", "-k", "does_not_follow"),

@@ -81,6 +81,7 @@ class _Table(_Model):
     keep: int
     intent: Intent | None
     void: Voids
+    archived: Seqs = {}  # one from before there were archives is of a table that has none
 
 
 class _LaneState(_Model):
@@ -150,6 +151,7 @@ def encode_table(state: TableState) -> bytes:
             keep=state.keep,
             intent=state.intent,
             void={lane: list(spans) for lane, spans in state.void.items()},
+            archived=dict(state.archived),
         )
     )
 
@@ -193,6 +195,7 @@ def decode_table(data: bytes) -> TableState | None:
         keep=own.keep,
         intent=own.intent,
         void={lane: tuple(spans) for lane, spans in own.void.items()},
+        archived=own.archived,
     )
 
 

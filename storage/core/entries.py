@@ -216,10 +216,14 @@ class Done(Header):
 
 
 class CleanIntent(Header):
-    """Snapshots of shorter prefixes of the table lane than ``keep`` are given up, unless they are kept by name."""
+    """Snapshots of shorter prefixes of the table lane than ``keep`` are given up, unless they are kept by name.
+
+    ``archived``: per lane ("" is the table lane) the last slot that may be archived from here on.
+    """
 
     kind: Literal["CLEAN_INTENT"] = "CLEAN_INTENT"
     keep: int
+    archived: Seqs = Field(default_factory=dict)
 
 
 class CleanDone(Header):
@@ -288,7 +292,7 @@ _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discrim
 _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
-_LEFT_OUT: Final = ("watermarks", "parts")
+_LEFT_OUT: Final = ("watermarks", "parts", "archived")
 """Not written where they say nothing: so the entry stays readable by whoever does not know them."""
 
 

@@ -21,6 +21,7 @@ Path = NewType("Path", str)
 """Relative to the table's root, with forward slashes."""
 
 TIMELINE: Final = "_weft/timeline"
+ARCHIVE: Final = "_weft/archive"
 TABLE_LANE: Final = LaneName("")
 """The table lane has no name of its own, so no writer's lane can ever be called like it."""
 
@@ -50,6 +51,7 @@ _MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
+_ARCHIVE: Final = re.compile(r"(\d{20})\.entries")
 _BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
 
 
@@ -74,6 +76,15 @@ def slot_path(lane: LaneName, seq: int) -> Path:
 
 def lane_folder(lane: LaneName) -> Path:
     return Path(f"{TIMELINE}/lanes/{lane}" if lane else f"{TIMELINE}/table")
+
+
+def archive_folder(lane: LaneName) -> Path:
+    return Path(f"{ARCHIVE}/lanes/{lane}" if lane else f"{ARCHIVE}/table")
+
+
+def archive_path(lane: LaneName, chunk: int) -> Path:
+    """Path of the archive of a lane's chunk number 1, 2, ... (`storage.core.archive`)."""
+    return Path(f"{archive_folder(lane)}/{chunk:020d}.entries")
 
 
 def log_path(lane: LaneName, epoch: int, seq: int, task: int, uuid: str) -> Path:
@@ -138,6 +149,12 @@ def parse_slot(file_name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def parse_archive(file_name: str) -> int | None:
+    """The chunk that an archive holds, or None for a name that is not one."""
+    match = _ARCHIVE.fullmatch(file_name)
+    return int(match.group(1)) if match else None
+
+
 def parse_by_slot(file_name: str) -> int | None:
     """The slot of the table lane that a base, shadow, fold or sidecar file names, or None for another name."""
     match = _BY_SLOT.fullmatch(file_name)
@@ -153,6 +170,7 @@ class Kind(StrEnum):
     """What an object of a table is, by its path."""
 
     ENTRY = "entry"
+    ARCHIVE = "archive"
     LOG = "log"
     LOG_INDEX = "log index"
     FOLD = "fold"
@@ -174,8 +192,8 @@ class Place:
         kind: What the object is.
         lane: Whose it is; `TABLE_LANE` where it is of the whole table.
         epoch: Of log files, their indexes and heartbeats: the claim under which it was written; else 0.
-        slot: Of an entry its own, of a checkpoint that which it stands on, of a file that which it was written for (of
-            a base, shadow or fold file: its PLAN's); else 0.
+        slot: Of an entry its own, of an archive the number of its chunk, of a checkpoint that which it stands on, of a
+            file that which it was written for (of a base, shadow or fold file: its PLAN's); else 0.
         at_ms: Of a heartbeat; else 0.
     """
 
@@ -191,6 +209,7 @@ _FOR_SLOT: Final = r"(?P<slot>\d{20})-[0-9a-f]{32}"
 _FOR_COMMIT: Final = r"(?P<epoch>\d{10})-(?P<slot>\d{20})-\d{5}-[0-9a-f]{32}"
 _PLACES: Final = {
     Kind.ENTRY: re.compile(rf"{TIMELINE}/{_OF_LANE}/(?P<slot>\d{{20}})\.json"),
+    Kind.ARCHIVE: re.compile(rf"{ARCHIVE}/{_OF_LANE}/(?P<slot>\d{{20}})\.entries"),
     Kind.LOG: re.compile(rf"log/(?P<lane>{_LANE.pattern})/{_FOR_COMMIT}\.arrow"),
     Kind.LOG_INDEX: re.compile(rf"_weft/index/(?P<lane>{_LANE.pattern})/{_FOR_COMMIT}\.json"),
     Kind.FOLD: re.compile(rf"{FOLD_FILES}/{_FOR_SLOT}\.arrow"),

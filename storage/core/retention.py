@@ -50,6 +50,11 @@ def without(spans: Sequence[Span], void: Sequence[Span]) -> Spans:
     return joined(rest, ())
 
 
+def touches(spans: Sequence[Span], after: int, until: int) -> bool:
+    """Whether an entry after the first number, up to the second, is in one of the spans."""
+    return any(low < until and after < high for low, high in spans)
+
+
 def contains(spans: Sequence[Span], seq: int) -> bool:
     """Whether an entry is in one of the spans."""
     return cut.is_void(spans, seq)
@@ -67,10 +72,12 @@ class Needed:
     Attributes:
         files: Paths of base, shadow and fold files, and of fold files' sidecars.
         entries: Per lane the entries whose log files are needed.
+        read: Per lane the entries that readers come by: those, and void ones between them.
     """
 
     files: set[Path] = field(default_factory=set)
     entries: dict[LaneName, Spans] = field(default_factory=dict)
+    read: dict[LaneName, Spans] = field(default_factory=dict)
 
     def add_state(self, state: TableState) -> None:
         """All that snapshots of a state may read, whatever is still committed."""
@@ -114,7 +121,9 @@ class Needed:
 
     def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, void: cut.Voids) -> None:
         for lane, until in lanes.items():
-            spans = without([(start.get(lane, 0), until)], void.get(lane, ()))
+            whole = [(start.get(lane, 0), until)]
+            self.read[lane] = joined(self.read.get(lane, ()), whole)
+            spans = without(whole, void.get(lane, ()))
             self.entries[lane] = joined(self.entries.get(lane, ()), spans)
 
 

@@ -115,6 +115,7 @@ class TableState:
         keep: Snapshots of shorter prefixes are given up, unless kept by name (S16 CleanSafe).
         intent: The barrier that has begun and is not complete.
         void: Per lane the spans (after, up to) that a restore has made void (S18 VoidNeverVisible).
+        archived: Per lane, the table lane too, the last slot that may be archived; none of a lane that is not named.
     """
 
     head: int
@@ -137,6 +138,7 @@ class TableState:
     keep: int
     intent: Intent | None
     void: Mapping[LaneName, tuple[Span, ...]]
+    archived: cut.Seqs
 
     def folded_to(self, group: FileGroup) -> cut.Seqs:
         """Up to where slice and folds hold everything of a file group."""
@@ -219,6 +221,7 @@ def _created(entry: Create, before: TableState | None) -> TableState:
         keep=1,
         intent=None,
         void={},
+        archived={},
     )
 
 
@@ -263,7 +266,8 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
         case Done():
             return _done(state, entry)
         case CleanIntent():
-            return replace(state, keep=max(state.keep, entry.keep))
+            archived = cut.highest(state.archived, entry.archived)
+            return replace(state, keep=max(state.keep, entry.keep), archived=archived)
         case CleanDone():
             return state
         case _:

@@ -3,7 +3,7 @@
     ABORT of abandoned plans ─▶ CLEAN_INTENT(keep) ─▶ read pins ─▶ list and judge ─▶ delete ─▶ CLEAN_DONE
     (policy, by age)            (serialises with       (strictly     (by the state of the CLEAN_INTENT)
                                  SAVEPOINT, PLAN,       after it)
-                                 INTENT)
+                                 INTENT)                                                 then: archive (`archive.py`)
 
 How long snapshots are kept is policy, and may use clocks; whether a file is dead never does. Nobody waits for a
 cleaner, two at once only find less to do, and one that dies leaves what the next one finds.
@@ -25,6 +25,7 @@ from storage.core.retention import Needed, changes_files
 from storage.core.timeline import TableState, fold_table
 from storage.errors import InvalidInput, SnapshotExpired
 from storage.pins import ListedPin, list_pins
+from storage.services.archive import archive_log
 from storage.services.garbage import Found, Garbage, Unfinished
 from storage.services.plan import abort_plan
 from storage.timeline import Timeline
@@ -74,6 +75,8 @@ class CleanResult:
         reason: Why it is ``keep`` and not more.
         deleted: Per kind of file.
         kept: Per kind of file.
+        archived: Entries of the log that now stand in archives, and no longer in objects of their own.
+        archives: How many archives were made of them.
         held: Who keeps more than ``keep`` asks for.
         aborted: Ids of the plans that were given up.
         foreign: Names in the table's folders that are none of weft's; the first `MAX_FOREIGN` of them.
@@ -88,6 +91,8 @@ class CleanResult:
     reason: str
     deleted: Mapping[str, Tally]
     kept: Mapping[str, Tally]
+    archived: int
+    archives: int
     held: tuple[Holder, ...]
     aborted: tuple[str, ...]
     foreign: tuple[Path, ...]
@@ -139,17 +144,19 @@ def run_clean(
         intent, state = _publish_keep(timeline, state, keep)
     pins = list(list_pins(timeline.store))  # strictly after (rule C2)
     held = _held(timeline, state, pins)
+    needed = _needed(timeline, state, [at for _, at in held])
     garbage = Garbage(
         timeline.store,
         timeline.clock,
         state,
-        _needed(timeline, state, [at for _, at in held]),
+        needed,
         served=[state.keep, *(at.table for _, at in held)],
         pins=pins,
         before=before,
     )
     sweep = _Sweep(timeline, dry_run=dry_run)
     sweep.run(garbage.found())
+    archived = archive_log(timeline, state, needed, [at for _, at in held], dry_run=dry_run)
     result = CleanResult(
         dry_run=dry_run,
         keep=state.keep,
@@ -157,6 +164,8 @@ def run_clean(
         reason=reason,
         deleted=sweep.deleted,
         kept=sweep.kept,
+        archived=archived.entries,
+        archives=archived.archives,
         held=tuple(holder for holder, _ in held),
         aborted=aborted,
         foreign=tuple(sweep.foreign),

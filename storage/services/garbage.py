@@ -191,7 +191,7 @@ class Garbage:
         for start in range(0, len(slots), READ_AT_ONCE):
             chunk = slots[start : start + READ_AT_ONCE]
             with answering(slot_path(TABLE_LANE, chunk[0])):
-                data = self._store.get_many([slot_path(TABLE_LANE, seq) for seq in chunk])
+                data = self._log().archives.read([(TABLE_LANE, seq) for seq in chunk])
             named.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
         for own in listed:
             yield own.judged(dead=own.place is not None and self._is_taken(own.place) and own.path not in named)

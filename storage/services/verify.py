@@ -30,7 +30,7 @@ from storage.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.object_store import answering
 from storage.services.clean import run_clean
 from storage.services.findings import FROM_COPY, Findings, Progress, VerifyReport
-from storage.services.verify_entries import REPORT, TableLane, TableLaneReader, check_barriers, checkpoints_of, slots_of
+from storage.services.verify_entries import REPORT, TableLane, TableLaneReader, check_barriers, checkpoints_of
 from storage.services.verify_files import SliceFiles, SliceVerifier
 from storage.services.verify_kept import FilesThere, Kept, gather_kept
 from storage.services.verify_lanes import (
@@ -42,6 +42,7 @@ from storage.services.verify_lanes import (
     wrong_checkpoint,
 )
 from storage.services.verify_logs import LogVerifier
+from storage.services.verify_slots import check_archives, is_taken, slots_of
 from storage.timeline import Timeline
 
 _FOR_EVER: Final = dt.timedelta(days=200 * 365)  # what a clean that gives up nothing retains
@@ -112,6 +113,8 @@ class _Verification:
             if self._deep:
                 self._check_contents(table, kept)
             self._tell_what_is_open(table.state)
+            for lane in table.state.archived:
+                check_archives(self._store, lane, self._findings)
         self._forgive_cleaning(table)
         self._tell_garbage()
         return Cut(table.head, {lane: facts.head for lane, facts in self._facts.items()})
@@ -128,7 +131,7 @@ class _Verification:
         for paths in made.values():
             findings.count("checkpoints", len(paths))
             for path in paths:
-                if reader.lane.whole and self._store.get(slot_path(TABLE_LANE, max(slots) + 1)) is None:
+                if reader.lane.whole and not is_taken(self._store, TABLE_LANE, max(slots) + 1):
                     findings.warning(
                         "", str(path), "it stands on an entry that is not there: nobody uses it", "delete it"
                     )

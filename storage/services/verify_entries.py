@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from storage.core import entries, sidecars
+from storage.core import sidecars
 from storage.core.checkpoint import decode_table
 from storage.core.entries import (
     Base,
@@ -29,87 +29,15 @@ from storage.core.entries import (
     TableEntry,
 )
 from storage.core.file_refs import Sidecar, SliceFile
-from storage.core.names import (
-    TABLE_LANE,
-    LaneName,
-    Path,
-    checkpoint_folder,
-    lane_folder,
-    parse_path,
-    parse_slot,
-    slot_path,
-)
+from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, parse_path, slot_path
 from storage.core.schema import TableSchema
 from storage.core.timeline import FileGroup, TableState, fold_table
-from storage.errors import CorruptData, TableError, UnsupportedFormat
+from storage.errors import TableError, UnsupportedFormat
 from storage.object_store import ObjectStore, answering
 from storage.services.findings import FROM_COPY, Findings
+from storage.services.verify_slots import read_slots
 
-AT_ONCE: Final = 64  # entries in memory: each may have megabytes
 REPORT: Final = "a process broke the protocol: report it, with the entries before and after"
-
-
-def slots_of(store: ObjectStore, lane: LaneName, findings: Findings) -> list[int]:
-    """The slots of a lane that are taken, ascending."""
-    slots = _listed(store, lane, findings=None)
-    if slots and slots[-1] != len(slots):
-        # A listing of a folder that is written to may miss what came while it was made.
-        slots = _listed(store, lane, findings=findings)
-    return slots
-
-
-def _listed(store: ObjectStore, lane: LaneName, findings: Findings | None) -> list[int]:
-    folder = lane_folder(lane)
-    slots = []
-    for name, _ in store.list(folder):
-        seq = parse_slot(name)
-        if seq:
-            slots.append(seq)
-        elif findings is not None:
-            findings.info(f"{folder}/{name}", "it is not an entry; nobody reads it", "remove it, if it is not yours")
-    return sorted(slots)
-
-
-def read_slots(
-    store: ObjectStore, lane: LaneName, slots: Sequence[int], findings: Findings
-) -> Iterator[tuple[int, Entry | None]]:
-    """(slot, entry) of every slot up to the last one that is taken; None for one that is missing or damaged.
-
-    A gap gives its first slot only. Lists are where the entry has them, be it in a sidecar.
-    """
-    expected = 1
-    for start in range(0, len(slots), AT_ONCE):
-        chunk = slots[start : start + AT_ONCE]
-        with answering(slot_path(lane, chunk[0])):
-            data = store.get_many([slot_path(lane, seq) for seq in chunk])
-        for seq, content in zip(chunk, data, strict=True):
-            if seq != expected:
-                missing = f"entry {expected} is" if seq == expected + 1 else f"entries {expected} to {seq - 1} are"
-                findings.error(
-                    "S2",
-                    str(slot_path(lane, expected)),
-                    f"{missing} missing, but later ones are there: nobody reads beyond, and their rows are not seen",
-                    FROM_COPY,
-                )
-                yield expected, None
-            yield seq, _decoded(content, lane, seq, findings)
-            expected = seq + 1
-            findings.count("entries")
-            findings.done()
-
-
-def _decoded(data: bytes | None, lane: LaneName, seq: int, findings: Findings) -> Entry | None:
-    where = str(slot_path(lane, seq))
-    if data is None:
-        findings.error("S2", where, "the entry was listed, and is gone", FROM_COPY)
-        return None
-    try:
-        return entries.decode_entry(data, lane, seq)
-    except CorruptData as error:
-        findings.error("S1", where, f"{error.message}; readers and writers stop here", FROM_COPY)
-    except UnsupportedFormat as error:
-        findings.warning("", where, f"{error.message}: it cannot be checked", "verify with the version that wrote it")
-    return None
 
 
 def checkpoints_of(store: ObjectStore, lane: LaneName) -> dict[int, list[Path]]:

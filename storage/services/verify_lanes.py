@@ -25,7 +25,8 @@ from storage.core.timeline import FileGroup, Lane, TableState
 from storage.errors import CorruptData
 from storage.object_store import ObjectStore, answering
 from storage.services.findings import Findings
-from storage.services.verify_entries import REPORT, Claims, TableLane, check_order, checkpoints_of, read_slots
+from storage.services.verify_entries import REPORT, Claims, TableLane, check_order, checkpoints_of
+from storage.services.verify_slots import read_slots
 
 MAX_LANE: Final = (1 << LANE_BITS) - 1
 

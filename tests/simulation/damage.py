@@ -1,7 +1,7 @@
 """The environment damages one file: removes it, cuts it short, or flips a byte.
 
-Only what a reader can know to be wrong: an entry that is removed looks like one that was never written, so entries are
-torn, not removed (`verify` tells a hole in a lane).
+Only what a reader can know to be wrong: an entry that is removed looks like one that was never written, so entries and
+archives are torn, not removed (`verify` tells a hole in a lane).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ..
     """
     path = chance.choice(sorted(path for path in disk.objects if not path.startswith("_weft/probe/")))
     data = history.originals[path] = disk.objects[path]
-    is_slot = "/timeline/" in path
-    match chance.choice(["cut", "flip"] if is_slot else ["remove", "cut", "flip"]):
+    is_log = "/timeline/" in path or "/archive/" in path
+    match chance.choice(["cut", "flip"] if is_log else ["remove", "cut", "flip"]):
         case "remove":
             del disk.objects[path]
         case "cut":

@@ -8,6 +8,7 @@ S1 SlotWriteOnce, S2 LaneContiguous, S3 EpochMonotone, S5 NoPhantom, S6 BatchExa
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import zlib
@@ -16,6 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from storage.core import archive
 from tests.simulation.changes import Change
 from tests.simulation.needs import Needs
 from tests.simulation.scheduler import Violation
@@ -23,6 +27,7 @@ from tests.simulation.table_lane import Entry, TableLane
 from tests.strategies import Config, Row
 
 _SLOT = re.compile(r"_weft/timeline/(?:table|lanes/(?P<lane>[^/]+))/(?P<seq>\d{20})\.json")
+_ARCHIVE = re.compile(r"_weft/archive/(?:table|lanes/(?P<lane>[^/]+))/(?P<chunk>\d{20})\.entries")
 _CHECKSUM = re.compile(rb',"sha256":"([0-9a-f]{64})"\}')
 _CHECKSUM_BYTES = len(b',"sha256":"') + 64 + len(b'"}')
 TABLE = ""
@@ -57,6 +62,7 @@ class History:
         originals: What the environment has damaged, as it was: nobody but the environment is to blame for it.
         named: Lists that stand beside entries of the table lane.
         needs: Which files must be there.
+        archives: The chunks that are archived, by lane and number.
     """
 
     def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch]) -> None:
@@ -65,6 +71,7 @@ class History:
         self.needs = Needs(self.table)
         self.originals: dict[str, bytes] = {}
         self.named: set[str] = set()
+        self.archives: set[tuple[str, int]] = set()
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
 
@@ -74,21 +81,55 @@ class History:
         Raises:
             Violation: It must not be.
         """
+        if (match := _ARCHIVE.fullmatch(path)) is not None:
+            self._check_archive(path, match["lane"] or TABLE, int(match["chunk"]), before, now)
+            return
         match = _SLOT.fullmatch(path)
         if match is None:
             if now is None:
                 self.needs.check_delete(path)
             return
+        lane, seq = match["lane"] or TABLE, int(match["seq"])
+        if self.is_archived(lane, seq):
+            return  # deleting it changes nothing, and who writes it now comes too late
         if before is not None or now is None:
             raise Violation(f"S1 SlotWriteOnce: {path} was {'removed' if now is None else 'overwritten'}")
         entry = _decoded(path, now)
-        lane, seq = match["lane"] or TABLE, int(match["seq"])
         self._check_place(entry, lane, seq)
         if lane == TABLE:
             self._check_table_entry(entry)
         else:
             self._check_lane_entry(entry)
         self.lanes.setdefault(lane, []).append(entry)
+
+    def is_verified(self, path: str) -> bool:
+        """Whether `verify` looks into an object: what nobody reads any more it does not."""
+        return _ARCHIVE.fullmatch(path) is not None or (not self.is_left(path) and self.needs.is_verified(path))
+
+    def is_left(self, path: str) -> bool:
+        """Whether an object is in a slot that is archived."""
+        match = _SLOT.fullmatch(path)
+        return match is not None and self.is_archived(match["lane"] or TABLE, int(match["seq"]))
+
+    def is_archived(self, lane: str, seq: int) -> bool:
+        """Whether a slot's entry stands in an archive."""
+        return (lane, (seq - 1) // archive.CHUNK + 1) in self.archives
+
+    def _check_archive(self, path: str, lane: str, chunk: int, before: bytes | None, now: bytes | None) -> None:
+        """S20: an archive is written once, after it was announced, and has every entry of its chunk as it was."""
+        if before is not None or now is None:
+            raise Violation(f"S20 FloorSafe: {path} was {'removed' if now is None else 'overwritten'}")
+        said, body = now.partition(b"\n")[2].split(b"\n", 1)
+        sizes = json.loads(said)["sizes"]
+        rest = pa.decompress(body, sum(sizes), codec="zstd", asbytes=True)
+        ends = list(itertools.accumulate(sizes))
+        found = [json.loads(rest[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+        first, last = (chunk - 1) * archive.CHUNK, chunk * archive.CHUNK
+        if len(found) != archive.CHUNK or found != self.lanes.get(lane, [])[first:last]:
+            raise Violation(f"S20 FloorSafe: {path} does not hold entries {first + 1} to {last} of {lane!r}")
+        if last > self.table.archived.get(lane, 0):
+            raise Violation(f"S20 FloorSafe: {path} is made before the table lane says that it may be")
+        self.archives.add((lane, chunk))
 
     def live_data(self, lane: str, until: int, table: int) -> Iterator[Entry]:
         """Commits of a lane up to a slot that count in a snapshot of that prefix of the table lane."""

@@ -186,7 +186,9 @@ class Judge:
 
         ``table``: how long the table lane was when the clean began.
         """
-        if self.history.needs.may_stay(path):
+        if self.history.is_left(path):
+            raise Violation(f"L3: {path} is archived, and a clean has left its slot")
+        if self.history.needs.may_stay(path) or "/timeline/" in path:
             return
         match = _FOR_A_SLOT.fullmatch(path)
         if match is not None:
@@ -203,7 +205,7 @@ class Judge:
         if not self.damaged:
             if not report.ok:
                 raise Violation(f"verify finds what is not wrong: {report}")
-        elif damaged and report.deep and self.history.needs.is_verified(damaged[0]) and not _tells(report, damaged):
+        elif damaged and report.deep and self.history.is_verified(damaged[0]) and not _tells(report, damaged):
             raise Violation(f"verify does not find {damaged}: {report}")
 
     def excuse(self, error: CorruptData) -> None:

@@ -215,6 +215,46 @@ MUTANTS: Mapping[str, Mutant] = {
     "S19 a schema change undoes another": Mutant(
         "storage.services.evolution:_publish", "wanted = change(state.schema)", "wanted = change(timeline.at(1).schema)"
     ),
+    "S20 a win is believed although the slot may have been archived": Mutant(
+        "storage.commit_log:CommitLog.publish",
+        "if not self.archives.ask([(entry.lane, entry.seq)]):",
+        "if True:",
+        theme="archive",
+    ),
+    "S20 a reader asks for archives before it reads slots": Mutant(
+        "storage.commit_log:CommitLog._read_tails",
+        "        self._read_slots(list(tails.values()))\n"
+        "        doubtful = [(tail.lane, seq) for tail in tails.values() for seq in tail.doubtful()]",
+        "        self.archives.ask([(tail.lane, seq) for tail in tails.values() for seq in tail.window()])\n"
+        "        self._read_slots(list(tails.values()))\n"
+        "        doubtful = []",
+        theme="archive",
+    ),
+    "S20 a search believes that a free slot is free": Mutant(
+        "storage.commit_log:CommitLog._probe", "self.archives.ask(free)", "pass", theme="archive"
+    ),
+    "S20 who reads back believes a slot": Mutant(
+        "storage.archives:Archives.read", "self.ask(data)", "pass", theme="archive"
+    ),
+    "S20 what may be archived is taken from what was known before": Mutant(
+        "storage.timeline:Timeline.archivable", "self.refresh()", "(self._state or self.refresh())", theme="archive"
+    ),
+    "S20 slots are deleted before their archive is there": Mutant(
+        "storage.services.archive:archive_log",
+        "made, there = _pack(timeline, chunk)",
+        "timeline.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])\n"
+        "        made, there = _pack(timeline, chunk)",
+        theme="archive",
+    ),
+    "S20 archives are made without saying so first": Mutant(
+        "storage.services.archive:_announce", "    timeline.publish(build)", "    del build", theme="archive"
+    ),
+    "L3 what came too late stays in its slot": Mutant(
+        "storage.services.archive:_chunks",
+        "if may_pack or last_slot(number) <= state.archived.get(lane, 0):",
+        "if may_pack and len(by_chunk[number]) == archive.CHUNK:",
+        theme="archive",
+    ),
     "S21 the first commit of each lane is overlooked": Mutant(
         "storage.changes:scan_changes",
         "(until.state, start, until.cut.lanes)",
@@ -279,7 +319,9 @@ MUTANTS: Mapping[str, Mutant] = {
         "    while timeline.refresh().plans:\n        timeline.clock.sleep(1)\n    plan_id = new_id()",
         theme="outages",
     ),
-    "L2 a reader waits at a free slot": Mutant("storage.commit_log:_Tail.until_free", "self._ended = True", "pass"),
+    "L2 a reader waits at a free slot": Mutant(
+        "storage.lane_reads:Tail.read", "self._stop(self._missing(seq) if self._until is not None else None)", "pass"
+    ),
     "L4 a second claim of a barrier is its boundary": Mutant(
         "storage.barrier:fence_lane",
         "after += len(fresh)",

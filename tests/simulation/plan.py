@@ -33,13 +33,16 @@ LIMITS: Mapping[str, list[int]] = {
     "storage.core.lane_state:RECENT_COMMITS": [1, 1_000, 1_000],
     "storage.checkpoint:TABLE_EVERY": [2, 5, 64],
     "storage.checkpoint:LANE_EVERY": [2, 5, 1_000],
-    "storage.commit_log:MAX_WINDOW": [1, 2, 64],
-    "storage.commit_log:MAX_ROUND_BYTES": [1, 16 * 1024 * 1024],
-    "storage.commit_log:PROBES": [3, 7],
+    "storage.lane_reads:MAX_WINDOW": [1, 2, 64],
+    "storage.lane_reads:MAX_ROUND_BYTES": [1, 16 * 1024 * 1024],
+    "storage.lane_reads:PROBES": [3, 7],
     "storage.writer:LOOK_UP_ENTRIES": [1, 1_000],
     "storage.base_file:SHARED_ROW_GROUP_ROWS": [1, 3, 16 * 1024],
     "storage.services.compaction:SMALL_BYTES": [0, 2 * 1024 * 1024, 2 * 1024 * 1024],
     "storage.services.compaction:SHARED_BYTES": [1, 8_000, 16 * 1024 * 1024, 16 * 1024 * 1024],
+    "storage.core.archive:CHUNK": [2, 3, 5, 256],
+    "storage.archives:FEW": [0, 8],
+    "storage.archives:KEPT_BYTES": [1, 64 * 1024 * 1024],
 }
 """Sizes at which the code under test does something else; each schedule chooses. The small ones make it do it here."""
 
@@ -51,6 +54,7 @@ class Theme:
     """What meets in a schedule: what operators do, and how many compactors and readers there are.
 
     ``moods``: of the faults; all of them if empty. ``followed``: in what part of the schedules changes are asked for.
+    ``limits``: instead of those that are drawn.
     """
 
     actions: list[str]
@@ -58,6 +62,7 @@ class Theme:
     readers: list[int] = field(default_factory=lambda: [1, 1, 2])
     moods: list[str] = field(default_factory=list)
     followed: float = 1 / 4
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 THEMES: Mapping[str, Theme] = {
@@ -69,6 +74,17 @@ THEMES: Mapping[str, Theme] = {
     "restore": Theme(["restore", "restore", "undo", "clean", "clean", "savepoint", "release"]),
     "barriers": Theme(["restore", "undo", "close"], compactors=[0], readers=[1], moods=["quiet", "freezes", "storm"]),
     "lanes": Theme(["close", "fence", "schema", "verify", "clean"]),
+    "archive": Theme(
+        ["clean", "clean", "clean", "fence"],
+        compactors=[3, 4],
+        readers=[2, 3],
+        moods=["freezes", "crashes", "storm"],
+        limits={
+            "storage.core.archive:CHUNK": 2,
+            "storage.checkpoint:LANE_EVERY": 2,
+            "storage.checkpoint:TABLE_EVERY": 2,
+        },
+    ),
 }
 """What meets seldom by chance meets again and again in some schedules."""
 ASKED_FOR: Mapping[str, Theme] = {
@@ -142,7 +158,7 @@ def draw_plan(seed: int, name: str | None = None) -> Plan:
         mood=chance.choice(theme.moods or list(MOODS)),
         stickiness=chance.choice([0.0, 0.3, 0.7, 0.9]),
         damage_step=chance.randrange(50, 400) if chance.random() < 1 / 12 else None,
-        limits={name: chance.choice(values) for name, values in LIMITS.items()},
+        limits={name: chance.choice(values) for name, values in LIMITS.items()} | theme.limits,
     )
 
 

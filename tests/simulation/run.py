@@ -133,7 +133,7 @@ class Simulation:
         table = len(self.history.lanes[TABLE])
         self.table(process).clean(nothing, abandon_after=nothing)
         for path in self.disk.objects:
-            if path.startswith(("log/", "base/", "shadow/", "_weft/index/", "_weft/probe/")):
+            if path.startswith(("log/", "base/", "shadow/", "_weft/index/", "_weft/probe/", "_weft/timeline/")):
                 self.judge.check_left(path, table)
 
     def check_kept(self, table: Table, text: str) -> None:

@@ -53,6 +53,7 @@ class TableLane:
         folded: Where the folds on top of them end.
         configs: By slot of the entry that has the schema.
         plans: The snapshots of those that are open.
+        archived: Up to where the slots of lanes may be archived.
         disturbed: Somebody has restored, or cleaned: what others had begun may be refused.
     """
 
@@ -68,6 +69,7 @@ class TableLane:
     revisions: list[int] = field(default_factory=list)
     intent: Entry | None = None
     keep: int = 1
+    archived: dict[str, int] = field(default_factory=dict)
     disturbed: bool = False
 
     def is_live(self, lane: str, seq: int, table: int) -> bool:
@@ -146,6 +148,8 @@ class TableLane:
                 self._done(entry, slices, claims)
             case "CLEAN_INTENT":
                 self.keep = max(self.keep, entry["keep"])
+                for lane, seq in entry.get("archived", {}).items():
+                    self.archived[lane] = max(self.archived.get(lane, 0), seq)
                 self.disturbed = True
 
     def _add_work(self, entry: Entry, slices: list[Mapping[str, Any]]) -> None:

@@ -1,0 +1,382 @@
+"""Old entries of the log are packed into archives and leave their slots; whoever asks gets the same answers (S20)."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from storage import Table, checkpoint
+from storage.commit_log import CommitLog
+from storage.core import archive
+from storage.core.archive import decode_archive, encode_archive
+from storage.core.entries import Claim, Entry, decode_entry, encode_entry
+from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, lane_folder, slot_path
+from storage.errors import Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired
+from storage.inspect import Inspection
+from storage.stores import open_store
+from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from tests.storage.cleaning import NOW, Killed, MortalStore
+from tests.storage.damage import Damage, verified, wrong
+from tests.storage.shop import SHOP, append, contents, new_uri, orders, statuses
+
+ORDERS = LaneName("orders")
+SMALL = 4
+COMMITS = 20
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "CHUNK", SMALL)
+    monkeypatch.setattr(checkpoint, "LANE_EVERY", 3)
+    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 3)
+
+
+def long_table(uri: str | None = None) -> Table:
+    """Twenty commits of one query, compacted after every fourth."""
+    table = Table.create(uri or new_uri(), SHOP)
+    with table.writer("orders") as writer:
+        for number in range(COMMITS):
+            writer.append(orders(*range(8), status=f"s{number}", ts=number), batch=("q", number))
+            if number % 4 == 3:
+                table.compact()
+    return table
+
+
+def slots(table: Table, lane: str = "orders") -> list[str]:
+    return [name for name, _ in open_store(table.uri).list(lane_folder(LaneName(lane)))]
+
+
+def archives(table: Table) -> list[str]:
+    return [name for name, _ in open_store(table.uri).list(Path("_weft/archive"))]
+
+
+def lane(table: Table, name: str = "orders") -> list[Entry]:
+    return CommitLog(open_store(table.uri), FakeClock()).read_after(LaneName(name), 0)
+
+
+@pytest.fixture
+def table() -> Table:
+    return long_table()
+
+
+@pytest.fixture
+def archived(table: Table) -> Table:
+    result = table.clean(NOW)
+    assert result.archived
+    return other_process(table.uri, FakeClock())
+
+
+def test_old_entries_leave_their_slots_and_are_all_there(table: Table) -> None:
+    before, table_before, rows = lane(table), lane(table, TABLE_LANE), contents(table)
+    objects = len(slots(table)) + len(slots(table, ""))
+    result = table.clean(NOW)
+    after = other_process(table.uri, FakeClock())
+    assert len(slots(after)) + len(slots(after, "")) == objects - result.archived + 3  # CLEAN_INTENT, twice, CLEAN_DONE
+    assert result.archives * SMALL == result.archived > COMMITS
+    assert {name.split("/")[0] for name in archives(after)} == {"lanes", "table"}
+    assert lane(after) == before
+    assert lane(after, TABLE_LANE)[: len(table_before)] == table_before
+    assert contents(after) == rows
+    assert wrong(after) == []
+
+
+def test_what_was_archived_is_archived_once(archived: Table) -> None:
+    before = archives(archived)
+    again = archived.clean(NOW)
+    assert (again.archived, again.archives, archives(archived)) == (0, 0, before)
+
+
+def test_a_dry_run_says_what_would_be_archived(table: Table) -> None:
+    before = slots(table)
+    would = table.clean(NOW, dry_run=True)
+    assert (slots(table), archives(table)) == (before, [])
+    done = table.clean(NOW)
+    assert (would.archived, would.archives) == (done.archived, done.archives)
+
+
+def test_entries_that_kept_snapshots_need_stay(table: Table) -> None:
+    table.savepoint("all")
+    append(table, orders(1, status="x", ts=99))
+    assert table.clean(dt.timedelta(days=1)).archived == 0
+
+
+def test_an_early_savepoint_keeps_its_entries_and_no_later_ones() -> None:
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(1, status="first"))
+    table.savepoint("early")
+    with table.writer("orders") as writer:
+        for number in range(COMMITS):
+            writer.append(orders(*range(8), status=f"s{number}", ts=number + 2))
+    table.compact()
+    assert table.clean(NOW).archived
+    assert slots(table)[:SMALL] == [f"{seq:020d}.json" for seq in range(1, SMALL + 1)]
+    assert not (archived_chunks := [name for name in archives(table) if name.endswith(f"{1:020d}.entries")]), (
+        archived_chunks
+    )
+    assert statuses(other_process(table.uri, FakeClock()), as_of="early") == {1: "first"}
+
+
+def test_opening_reading_and_writing_do_not_need_archives(archived: Table) -> None:
+    store = FaultyStore(open_store(archived.uri))
+    fresh = other_process(archived.uri, FakeClock(), store)
+    rows = contents(fresh)
+    with fresh.writer("orders") as writer:
+        writer.append(orders(1, status="next", ts=99), batch=("q", COMMITS))
+    asked = [path for call, path in store.calls if call == "get" and "_weft/archive" in path]
+    inner = open_store(archived.uri)
+    assert asked, "whether a lane ends where it seems to end is asked"
+    assert [path for path in asked if inner.get(Path(path)) is not None] == []
+    assert len(rows) == 8
+
+
+def test_the_timeline_still_tells_archived_entries(archived: Table) -> None:
+    told = Inspection(archived.uri).timeline(1_000)
+    assert len([entry for entry in told if entry.kind == "DATA"]) == COMMITS
+    assert Inspection(archived.uri).overview().commits == COMMITS + 1
+    (report,) = Inspection(archived.uri).lanes()
+    assert (report.epoch, report.batch) == (1, COMMITS - 1)
+
+
+def test_a_query_finds_its_archived_batches(archived: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.core.lane_state.RECENT_COMMITS", 1)
+    with archived.writer("orders") as writer:
+        assert writer.last_batch("q") == COMMITS - 1
+        old = writer.append(orders(1), batch=("q", 2))
+        assert (old.replayed, old.seq, old.rows) == (True, 4, 8)
+        with pytest.raises(GapError):
+            writer.append(orders(1), batch=("q", COMMITS + 1))
+
+
+def test_a_lane_without_checkpoints_is_replayed_from_its_archives(archived: Table) -> None:
+    store = open_store(archived.uri)
+    store.delete_many([Path(f"_weft/checkpoints/{name}") for name, _ in store.list(Path("_weft/checkpoints"))])
+    fresh = other_process(archived.uri, FakeClock())
+    assert len(contents(fresh)) == 8
+    with fresh.writer("orders") as writer:
+        assert writer.last_batch("q") == COMMITS - 1
+        assert writer.epoch == 2
+
+
+def test_a_second_table_is_not_created_where_the_first_entry_is_archived(archived: Table) -> None:
+    assert slots(archived, "")[0] != f"{1:020d}.json"
+    with pytest.raises(Conflict, match="there is a table"):
+        Table.create(archived.uri, SHOP)
+
+
+def test_old_times_are_still_refused_and_new_ones_found(archived: Table) -> None:
+    with pytest.raises(InvalidInput, match="did not exist yet"):
+        archived.snapshot(dt.datetime(1971, 1, 1, tzinfo=dt.UTC))
+    cut = archived.snapshot(dt.datetime(2900, 1, 1, tzinfo=dt.UTC)).cut
+    assert cut.lanes == archived.snapshot().cut.lanes
+    with pytest.raises(SnapshotExpired):
+        archived.snapshot("cut:1:3:orders=2")
+
+
+# --- who comes too late
+
+
+def test_a_process_with_old_knowledge_sees_what_was_archived_meanwhile() -> None:
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(1))
+    stale = other_process(table.uri, FakeClock())
+    assert stale.snapshot().cut.lanes == {"orders": 2}
+    with table.writer("orders") as writer:
+        for number in range(COMMITS):
+            writer.append(orders(*range(8), status=f"s{number}", ts=number + 2))
+            table.compact()
+    assert table.clean(NOW).archived
+    assert f"{3:020d}.json" not in slots(table)
+    assert stale.snapshot().cut == table.snapshot().cut
+    assert contents(stale) == contents(table)
+
+
+def test_a_frozen_writer_is_fenced_although_its_slot_is_free_again() -> None:
+    table = Table.create(new_uri(), SHOP)
+    zombie = other_process(table.uri, FakeClock())
+    with zombie.writer("orders") as frozen:
+        frozen.append(orders(1, status="old"))
+        with table.writer("orders") as writer:
+            for number in range(COMMITS):
+                writer.append(orders(*range(8), status=f"s{number}", ts=number + 2))
+                table.compact()
+        assert table.clean(NOW).archived
+        before = contents(table)
+        with pytest.raises(Fenced):
+            frozen.append(orders(1, status="never", ts=1_000))
+    assert f"{3:020d}.json" in slots(table), "its put has succeeded: the slot was free"
+    assert contents(other_process(table.uri, FakeClock())) == before
+    assert "1 slots hold what was put there after they were archived" in str(verified(table))
+    assert wrong(table) == []
+    assert table.clean(NOW).archived == 1
+    assert f"{3:020d}.json" not in slots(table)
+    assert lane(table)[2].commit_id == decode_lane_archive(table, 1)[2].commit_id
+
+
+def decode_lane_archive(table: Table, chunk: int) -> list[Entry]:
+    data = open_store(table.uri).get(archive_path(ORDERS, chunk))
+    assert data is not None
+    first = archive.first_slot(chunk)
+    return [
+        decode_entry(content, ORDERS, first + place)
+        for place, content in enumerate(decode_archive(data, ORDERS, chunk).contents())
+    ]
+
+
+def test_a_win_is_no_win_where_the_slot_was_archived(archived: Table) -> None:
+    store = open_store(archived.uri)
+    log = CommitLog(store, FakeClock())
+    late = lane(archived)[2].model_copy(update={"commit_id": "late"})
+    assert log.publish(late).commit_id == lane(archived)[2].commit_id
+    again = CommitLog(store, FakeClock())
+    assert again.publish(late).commit_id == lane(archived)[2].commit_id, "the object in the slot is not the entry"
+    assert again.entry(ORDERS, 3) == lane(archived)[2]
+
+
+def test_a_put_that_arrives_twice_is_won_once(archived: Table) -> None:
+    mine = lane(archived)[2]
+    log = CommitLog(open_store(archived.uri), FakeClock())
+    assert log.publish(mine).commit_id == mine.commit_id
+
+
+def test_silence_after_a_put_is_no_answer(archived: Table) -> None:
+    store = FaultyStore(open_store(archived.uri))
+    head = len(lane(archived))
+    last = lane(archived)[-1]
+    claim = Claim(
+        lane=ORDERS,
+        seq=head + 1,
+        epoch=last.epoch + 1,
+        commit_id="mine",
+        prev_id=last.commit_id,
+        table_rev=last.table_rev,
+        stamp=last.stamp + 1,
+        committed_at_ms=last.committed_at_ms,
+        owner="me",
+        barrier=0,
+    )
+    store.faults.append(Fault("get", "_weft/archive", times=2))
+    assert CommitLog(store, FakeClock()).publish(claim).commit_id == "mine"
+
+
+# --- crashes
+
+
+def test_a_cleaner_may_die_at_any_call(table: Table) -> None:
+    expected, rows = lane(table), contents(table)
+    for calls in range(1_000):
+        store = MortalStore(open_store(table.uri), dies_at=calls)
+        try:
+            other_process(table.uri, FakeClock(), store).clean(NOW)
+        except Killed:
+            after = other_process(table.uri, FakeClock())
+            assert lane(after) == expected
+            if calls % 10 == 0:
+                assert wrong(after, deep=False) == []
+        else:
+            break
+    assert len(slots(table)) < SMALL + 3
+    assert lane(table) == expected
+    assert contents(other_process(table.uri, FakeClock())) == rows
+
+
+def test_two_cleaners_at_once(table: Table) -> None:
+    expected = lane(table)
+    store = FaultyStore(open_store(table.uri))
+
+    def other() -> None:
+        other_process(table.uri, FakeClock()).clean(NOW)
+
+    store.faults.append(Fault("put_if_absent", "_weft/archive/lanes", action=other))
+    other_process(table.uri, FakeClock(), store).clean(NOW)
+    assert lane(table) == expected
+    assert wrong(table) == []
+
+
+def test_a_chunk_that_is_too_large_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.services.archive.MAX_CREATE_BYTES", 100)
+    before = slots(table)
+    assert table.clean(NOW).archived == 0
+    assert slots(table) == before
+
+
+# --- damage
+
+
+def test_a_damaged_archive_is_told_and_its_slots_stay(table: Table) -> None:
+    store = FaultyStore(open_store(table.uri))
+    store.faults.append(Fault("delete", "timeline/lanes", times=1_000))
+    with pytest.raises(Exception, match="network"):
+        other_process(table.uri, FakeClock(), store).clean(NOW)
+    before = slots(table)
+    path = Damage(table).flip(archive_path(ORDERS, 1))
+    with pytest.raises(CorruptData, match=path):
+        other_process(table.uri, FakeClock()).clean(NOW)
+    assert slots(table)[:SMALL] == before[:SMALL]
+    assert [(own.invariant, own.where) for own in wrong(table)] == [("S20", path)]
+
+
+@pytest.mark.parametrize("how", ["flip", "remove"])
+def test_verify_tells_of_a_damaged_or_missing_archive(archived: Table, how: str) -> None:
+    damage = Damage(archived)
+    path = archive_path(ORDERS, 2)
+    damage.flip(path) if how == "flip" else damage.remove(path)
+    found = wrong(archived)
+    assert [own.where for own in found][:1] == [path]
+    assert "from a copy of the store" in found[0].mend
+    assert {own.invariant for own in found} <= {"S20", "S2"}
+    with pytest.raises(CorruptData):
+        CommitLog(open_store(archived.uri), FakeClock()).read_after(ORDERS, 0, COMMITS)
+
+
+def test_a_damaged_archive_is_no_end_of_a_lane(archived: Table) -> None:
+    Damage(archived).flip(archive_path(ORDERS, 1))
+    with pytest.raises(CorruptData, match="archive"):
+        CommitLog(open_store(archived.uri), FakeClock()).head(ORDERS)
+
+
+def test_an_archive_says_whose_it_is() -> None:
+    contents = [b"a", b"bb", b"", b"c" * 1_000]
+    data = encode_archive(ORDERS, 2, contents)
+    assert decode_archive(data, ORDERS, 2).contents() == contents
+    assert decode_archive(data, ORDERS, 2).content(6) == b"bb"
+    for other, chunk in ((LaneName("payments"), 2), (ORDERS, 1)):
+        with pytest.raises(CorruptData, match="copied or moved"):
+            decode_archive(data, other, chunk)
+    for broken in (b"", data[:-1], data[:70], b"0" + data[1:]):
+        if broken != data:
+            with pytest.raises(CorruptData, match="damaged"):
+                decode_archive(broken, ORDERS, 2)
+
+
+def test_a_damaged_entry_keeps_its_chunk_from_being_archived(table: Table) -> None:
+    path = slot_path(ORDERS, 2)
+    Damage(table).flip(path)
+    fresh = other_process(table.uri, FakeClock())
+    assert fresh.clean(NOW).archived
+    assert path.rpartition("/")[2] in slots(table)
+    assert [own.invariant for own in wrong(table)] == ["S1"]
+
+
+def test_versions_from_before_archives_refuse_the_table(archived: Table) -> None:
+    """They do not know the member of CLEAN_INTENT that says so; where there are none it is left out."""
+    intents = [entry for entry in lane(archived, TABLE_LANE) if entry.kind == "CLEAN_INTENT"]
+    said = [b'"archived"' in encode_entry(entry) for entry in intents]
+    assert said == [False, True]
+
+
+def test_one_request_tells_of_many_lanes() -> None:
+    table = Table.create(new_uri(), SHOP)
+    lanes = [f"lane{number}" for number in range(20)]
+    for name in lanes:
+        with table.writer("orders", lane=name) as writer:
+            writer.append(pa.table({"id": [1], "status": ["x"], "ots": [1]}))
+    store = FaultyStore(open_store(table.uri))
+    fresh = other_process(table.uri, FakeClock(), store)
+    fresh.snapshot()
+    store.calls.clear()
+    assert len(fresh.snapshot().cut.lanes) == len(lanes)
+    asked = [path for call, path in store.calls if call == "get"]
+    # Of each lane its next slot; before and after that the table lane's, and whether that is archived.
+    assert len(asked) == len(lanes) + 4
