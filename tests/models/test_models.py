@@ -120,6 +120,17 @@ CHECKS: Final[dict[str, dict[str, str | int]]] = {
         "orphans_no_removal_looks_for_the_file": "NoDangling",
         "orphans_no_open_plans_keep_their_files": "NoDangling",
     },
+    "Archive": {
+        "archive_one": 35846,
+        "archive_two": 320930,
+        "archive_trap": "Reached",
+        "archive_no_wins_are_asked_for": "AckedDurable",
+        "archive_no_readers_ask_afterwards": "ReadRight",
+        "archive_no_archives_are_announced_first": "ReadRight",
+        "archive_no_only_whole_chunks_are_archived": "FloorSafe",
+        "archive_no_slots_are_deleted_after_the_archive_is_there": "FloorSafe",
+        "archive_no_archives_are_written_once": "FloorSafe",
+    },
 }
 CONFIGS: Final = [(module, config) for module, configs in CHECKS.items() for config in configs]
 

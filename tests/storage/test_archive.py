@@ -380,3 +380,11 @@ def test_one_request_tells_of_many_lanes() -> None:
     asked = [path for call, path in store.calls if call == "get"]
     # Of each lane its next slot; before and after that the table lane's, and whether that is archived.
     assert len(asked) == len(lanes) + 4
+
+
+def test_a_chunk_with_a_missing_entry_stays_as_it_is(table: Table) -> None:
+    path = Damage(table).remove(slot_path(ORDERS, 2))
+    fresh = other_process(table.uri, FakeClock())
+    fresh.clean(NOW)
+    assert {f"{seq:020d}.json" for seq in (1, 3, 4)} <= set(slots(table))
+    assert [(own.invariant, own.where) for own in wrong(table)] == [("S2", path)]

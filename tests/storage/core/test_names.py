@@ -17,6 +17,8 @@ LOG = names.log_path(ORDERS, 3, 7, 2, ID)
     [
         (names.slot_path(TABLE_LANE, 7), Place(Kind.ENTRY, slot=7)),
         (names.slot_path(ORDERS, 7), Place(Kind.ENTRY, ORDERS, slot=7)),
+        (names.archive_path(TABLE_LANE, 2), Place(Kind.ARCHIVE, slot=2)),
+        (names.archive_path(ORDERS, 2), Place(Kind.ARCHIVE, ORDERS, slot=2)),
         (LOG, Place(Kind.LOG, ORDERS, epoch=3, slot=7)),
         (names.log_index_path(LOG), Place(Kind.LOG_INDEX, ORDERS, epoch=3, slot=7)),
         (names.fold_path(9, ID), Place(Kind.FOLD, slot=9)),
