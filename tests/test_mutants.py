@@ -108,6 +108,15 @@ PROTOCOL_MUTANTS = {
         "(after.get(lane, 0), None) for lane, last in",
         ("tests/storage/test_snapshot.py", "-k", "cut_names_the_snapshot"),
     ),
+    "S20 an incomplete chunk is archived": Mutant(
+        "services/archive.py",
+        "            if content is None or entry is None or before not in (None, entry.prev_id):\n"
+        "                return None",
+        "            if content is None or entry is None:\n"
+        "                contents.append(b'{}')\n"
+        "                continue",
+        ("tests/storage/test_archive.py", "-k", "missing_entry_stays"),
+    ),
     "S10 a slice is published on top of another one's parent": Mutant(
         "services/compaction.py",
         "return made.parent == (newest.cut if newest is not None else {})",

@@ -260,6 +260,23 @@ def test_silence_after_a_put_is_no_answer(archived: Table) -> None:
     assert CommitLog(store, FakeClock()).publish(claim).commit_id == "mine"
 
 
+def test_a_search_sees_what_is_archived_while_it_searches(table: Table) -> None:
+    inner = open_store(new_uri())
+    first = lane(table)[:SMALL]
+    for entry in first:
+        inner.put(slot_path(ORDERS, entry.seq), encode_entry(entry))
+    store = FaultyStore(inner)
+
+    def archive_all() -> None:
+        inner.put(archive_path(ORDERS, 1), encode_archive(ORDERS, 1, [encode_entry(entry) for entry in first]))
+        inner.delete_many([slot_path(ORDERS, entry.seq) for entry in first])
+
+    # Of 1, 3 and 7 the last is free, and its chunk is not archived; then 4 is looked for between 3 and 7.
+    store.faults.append(Fault("get", slot_path(ORDERS, 7), when="after", action=archive_all))
+    assert CommitLog(store, FakeClock()).head(ORDERS) == SMALL
+    assert ("get", slot_path(ORDERS, 4)) in store.calls
+
+
 # --- crashes
 
 
