@@ -108,6 +108,12 @@ PROTOCOL_MUTANTS = {
         "(after.get(lane, 0), None) for lane, last in",
         ("tests/storage/test_snapshot.py", "-k", "cut_names_the_snapshot"),
     ),
+    "S20 what a search ends with is believed": Mutant(
+        "commit_log.py",
+        "if not self.archives.ask(ends):",
+        "if True:",
+        ("tests/storage/test_archive.py", "-k", "while_it_searches"),
+    ),
     "S20 an incomplete chunk is archived": Mutant(
         "services/archive.py",
         "            if content is None or entry is None or before not in (None, entry.prev_id):\n"

@@ -233,9 +233,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "S20 a search believes that a free slot is free": Mutant(
         "storage.commit_log:CommitLog._probe", "self.archives.ask(free)", "pass", theme="archive"
     ),
-    "S20 what a search ends with is believed": Mutant(
-        "storage.commit_log:CommitLog.last_where", "if not self.archives.ask(ends):", "if True:", theme="archive"
-    ),
     "S20 who reads back believes a slot": Mutant(
         "storage.archives:Archives.read", "self.ask(data)", "pass", theme="archive"
     ),
