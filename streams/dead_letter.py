@@ -19,7 +19,7 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
@@ -31,9 +31,26 @@ from storage.object_store import ObjectStore
 from storage.stores import open_store
 
 SOURCE: Final = "__weft_source"
-"""Hidden column of a frame (`streams.decode`): a struct of ``topic``, ``partition`` and ``offset`` of the message that
-a row came from, its ``value`` as it came, and the ``reason`` why it could not be decoded (null if it could)."""
+"""Hidden column of a frame (`streams.decode`): a struct of ``topic``, ``partition``, ``offset``, ``timestamp``
+(milliseconds since 1970) and ``headers`` of the message that a row came from, its ``key`` and ``value`` as they came,
+and the ``reason`` why it could not be decoded (null if it could)."""
+IGNORED: Final = "the message has no value (a tombstone), and is ignored"
+"""A ``reason`` that makes no dead letter: tasks drop and count such rows."""
 _FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")
+
+
+def default_folder(table_uri: str, lane: str) -> str:
+    """Where dead letters go if nobody says: beside the table, the one place that every task is known to reach.
+
+    Raises:
+        InvalidInput: There is nothing beside the table: it fills its bucket.
+    """
+    parts = urlsplit(table_uri)
+    if parts.netloc and not parts.path.strip("/"):
+        raise InvalidInput(
+            f"there is no place for dead letters beside {table_uri}", hint="give dead_letter, or on_error: stop"
+        )
+    return f"{table_uri.rstrip('/')}_dead_letters/{lane}"
 
 
 def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str, Any] | None) -> ObjectStore:
@@ -96,10 +113,11 @@ class DeadLetters:
 class DeadLetterFile:
     """One task's file. It is begun with the first letter, and becomes visible when the block ends without an error.
 
-    A line has: ``reason``; ``topic``, ``partition``, ``offset`` (null where the source has none); ``value``, and in
-    ``encoding`` what that is: ``utf-8`` (the message as it came), ``base64`` (of a message that is not UTF-8), ``row``
-    (JSON of the row, where the source was not kept), or null for a message without a value; ``query_id``, ``batch``,
-    ``task``, ``stream``, ``lane``.
+    A line has: ``reason``; ``topic``, ``partition``, ``offset``, ``timestamp_ms`` since 1970 (null where the source has
+    none); ``key`` with ``key_encoding`` and ``value`` with ``encoding``, which say what the text is: ``utf-8`` (as it
+    came), ``base64`` (of what is not UTF-8), ``row`` (JSON of the row, where the source was not kept), or null for what
+    is not there; ``headers``, a list of ``key``, ``value`` and ``encoding`` (null unless the source reads them);
+    ``query_id``, ``batch``, ``task``, ``stream``, ``lane``.
     """
 
     def __init__(self, letters: DeadLetters, task: int) -> None:
@@ -128,11 +146,16 @@ class DeadLetterFile:
             letters = self._letters
             path = Path(f"{letters.query_id}/{letters.batch}-{self._task}.jsonl")
             self._file = self._stack.enter_context(letters.store.open_output(path))
-        value, encoding = _text(source["value"]) if source is not None else (_dumps(row), "row")
-        position = source or {}
+        origin = source or {}
+        value, encoding = _text(origin["value"]) if source is not None else (_dumps(row), "row")
+        key, key_encoding = _text(origin.get("key"))
         line = {
             "reason": reason,
-            **{name: position.get(name) for name in ("topic", "partition", "offset")},
+            **{name: origin.get(name) for name in ("topic", "partition", "offset")},
+            "timestamp_ms": origin.get("timestamp"),
+            "key": key,
+            "key_encoding": key_encoding,
+            "headers": _headers(origin.get("headers")),
             "value": value,
             "encoding": encoding,
             "query_id": self._letters.query_id,
@@ -152,6 +175,13 @@ def _text(value: bytes | None) -> tuple[str | None, str | None]:
         return value.decode(), "utf-8"
     except UnicodeDecodeError:
         return base64.b64encode(value).decode("ascii"), "base64"
+
+
+def _headers(pairs: Sequence[Mapping[str, Any]] | None) -> list[dict[str, str | None]] | None:
+    if pairs is None:
+        return None
+    texts = [(pair["key"], *_text(pair["value"])) for pair in pairs]
+    return [{"key": key, "value": value, "encoding": encoding} for key, value, encoding in texts]
 
 
 def _dumps(value: Mapping[str, Any]) -> str:

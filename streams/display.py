@@ -57,6 +57,7 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "freshness_seconds": age(report.complete_at_ms) if measured else None,
         "commits": report.commits,
         "dead_letters": report.dead_letters,
+        "tombstones_ignored": report.tombstones,
         "restarts": status.restarts,
         "failures": status.failures,
         "pid": status.pid,
@@ -116,6 +117,8 @@ def format_line(status: JobStatus, now_ms: int) -> str:
         parts.append(f"fresh {_seconds(shown['freshness_seconds'], UNKNOWN)}")
         if shown["dead_letters"]:
             parts.append(f"dead letters {shown['dead_letters']:,}")
+        if shown["tombstones_ignored"]:
+            parts.append(f"tombstones ignored {shown['tombstones_ignored']:,}")
     if shown["restarts"]:
         parts.append(f"restarts {shown['restarts']}")
     if shown["message"]:

@@ -166,16 +166,25 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
             lane_name(text)
         except InvalidInput as error:
             raise InvalidInput(f"{where}: {error.message}", hint=error.hint) from None
-    for column, type_name in (given.message or {}).items():
-        try:
-            parse_type(type_name)
-        except InvalidInput as error:
-            raise InvalidInput(f".schema.{column}: {error.message}", hint=error.hint) from None
+    for section, fields in (("schema", given.message), ("key", given.key)):
+        for column, type_name in (fields or {}).items():
+            try:
+                parse_type(type_name)
+            except InvalidInput as error:
+                raise InvalidInput(f".{section}.{column}: {error.message}", hint=error.hint) from None
+    for setting, is_given in (("key", given.key is not None), ("tombstones", given.tombstones != "ignore")):
+        if is_given and not given.message:
+            raise InvalidInput(f".{setting}: is for messages that are decoded", hint="add schema, or leave it out")
+    if given.on_error == "stop" and given.dead_letter:
+        raise InvalidInput(".dead_letter: is given, but on_error is stop", hint="leave one of the two out")
     if isinstance(given.source, KafkaSection):
         if not given.message:
             raise InvalidInput(".schema: is missing", hint="add schema: {column: type} of the JSON message")
         reader_format, ddl = "weft_kafka", None
         options = _kafka_options(given.source, {**whole.kafka, **given.kafka})
+        expressions = [*(given.select or {}).values(), given.where or ""]
+        if any("_kafka.headers" in sql for sql in expressions):
+            options = {"includeHeaders": "true", **options}
     else:
         if given.kafka:
             raise InvalidInput(".kafka: the source is not of type kafka", hint="give source.options instead")
@@ -198,7 +207,10 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
         select=given.select,
         where=given.where,
         trigger_seconds=given.trigger,
+        key=given.key,
+        tombstones=given.tombstones,
         dead_letter=resolve_location(given.dead_letter, folder) if given.dead_letter else None,
+        on_error=given.on_error,
         takeover=given.takeover,
         resume=given.resume,
         lateness=given.lateness,

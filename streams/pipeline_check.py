@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +13,11 @@ from storage.core.schema import TableSchema
 from storage.core.watermarks import check_lateness
 from storage.errors import Conflict, InvalidInput
 from streams.pipeline_model import Pipeline, WriterSpec
+
+KAFKA: Final = "_kafka"
+"""Name under which `select` and `where` see where a message came from."""
+KEY: Final = "_key"
+"""Name under which they see the decoded Kafka key, where its fields are declared."""
 
 _RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may give these beside the stream's columns
 
@@ -31,6 +37,11 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
                 hint=f"streams: {', '.join(streams)}; the writer's name is the default",
             )
         _check_select(writer, known, schema)
+        if writer.tombstones == "delete":
+            try:
+                check_deletes(writer, known, schema)
+            except InvalidInput as error:
+                raise InvalidInput(f"writers.{writer.name}.{error.message}", hint=error.hint) from None
         if writer.lateness is not None:
             try:
                 check_lateness(writer.lateness, schema, known)
@@ -61,6 +72,59 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
                 f"{where}: only part of group {group.name!r}: {', '.join(absent)} is missing",
                 hint="select all columns of a group or none; NULL is an expression too",
             )
+
+
+def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+    """Check that tombstones can become deletes: their key is known, and what orders them is.
+
+    Raises:
+        InvalidInput: One is not, or deletes mean nothing to the stream.
+    """
+    if stream.on_delete == "ignore":
+        raise InvalidInput(
+            f"tombstones: stream {stream.name!r} ignores deletes (on_delete: ignore)", hint="leave tombstones out"
+        )
+    key_of(writer, schema)
+    columns = writer.message if writer.select is None else writer.select
+    groups = [schema.group_by_name[name] for name in stream.groups]
+    written = [group for group in groups if columns and set(group.columns) & set(columns)]
+    if not all(group.ordering for group in written):
+        return  # a delete that is in commit order needs no value
+    ordering = [name for group in written for name in group.ordering]
+    expressions = {} if writer.select is None else writer.select
+    if not any(KAFKA in expressions.get(name, "") or KEY in expressions.get(name, "") for name in ordering):
+        name = ordering[0]
+        raise InvalidInput(
+            f"tombstones: a delete needs a value for {' or '.join(ordering)}, and the message of a tombstone has none",
+            hint=f"take one from Kafka, in select: {name}: coalesce({expressions.get(name, name)}, {KAFKA}.timestamp); "
+            f"an integer: unix_millis({KAFKA}.timestamp), or {KAFKA}.offset",
+        )
+
+
+def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
+    """Fields of the Kafka key for `streams.decode.decode_json`; None where it is not decoded.
+
+    Without a ``key`` of their own, writers that turn tombstones into deletes take those fields of the message that the
+    table's key columns are. A column may also be computed by an expression over ``_kafka``.
+
+    Raises:
+        InvalidInput: A key column is computed from fields, so nobody knows what the Kafka key calls it.
+    """
+    if writer.key is not None or writer.tombstones != "delete":
+        return writer.key
+    message, fields = writer.message or {}, {}
+    for column in schema.key:
+        expression = column if writer.select is None else writer.select.get(column, column)
+        name = expression.strip().strip("`")
+        if name in message:
+            fields[name] = message[name]
+        elif KAFKA not in expression:
+            raise InvalidInput(
+                f"tombstones: nobody knows where the Kafka key has {column}: {expression!r} is no field of the message",
+                hint=f"declare the fields of the Kafka key, key: {{id: bigint}}, and use them in select: "
+                f"{column}: coalesce({expression}, {KEY}.id)",
+            )
+    return fields or None
 
 
 def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:

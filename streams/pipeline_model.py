@@ -39,6 +39,10 @@ Setting = Annotated[str, BeforeValidator(_text)]
 Settings = dict[str, Setting]
 
 
+Tombstones = Literal["ignore", "delete", "dead_letter"]
+OnError = Literal["dead_letter", "stop"]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,7 +84,10 @@ class WriterSection(_Model):
     select: dict[str, Setting] | None = Field(default=None, min_length=1)
     where: str | None = None
     trigger: Duration = 5.0
+    key: dict[str, str] | None = Field(default=None, min_length=1)
+    tombstones: Tombstones = "ignore"
     dead_letter: str | None = None
+    on_error: OnError = "dead_letter"
     stream: str | None = None
     lane: str | None = None
     takeover: bool = False
@@ -182,7 +189,10 @@ class WriterSpec:
         trigger_seconds: At least so long from one batch's start to the next.
         resume: What says where to go on: the checkpoint alone, or the table (`streams.resume`).
         lateness: How late its events come at most; None: it promises nothing (`storage.core.watermarks`).
-        dead_letter: Folder for messages that cannot be stored; None: such a message is fatal.
+        key: Fields of the Kafka key and their types; None: those that the table's key columns are.
+        tombstones: What becomes of messages without a value (`streams.tombstones`).
+        dead_letter: Folder for messages that cannot be stored; None: beside the table, see `streams.write_stream`.
+        on_error: ``stop``: such a message is fatal.
         spark: Spark settings of this writer, the pipeline's included.
     """
 
@@ -196,7 +206,10 @@ class WriterSpec:
     select: Mapping[str, str] | None
     where: str | None
     trigger_seconds: float
+    key: Mapping[str, str] | None
+    tombstones: Tombstones
     dead_letter: str | None
+    on_error: OnError
     takeover: bool
     resume: Literal["checkpoint", "table"]
     lateness: int | dt.timedelta | None

@@ -29,7 +29,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -54,9 +54,10 @@ from storage.table import Table
 from storage.write_task import WriteTicket
 from storage.writer import Commit, Writer
 from streams.checkpoint import read_checkpoint, read_offsets
-from streams.dead_letter import SOURCE, DeadLetters, open_dead_letters
+from streams.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
 from streams.decode import SOURCE_TYPE
 from streams.pipeline_file import parse_duration, parse_lateness
+from streams.pipeline_model import OnError
 from streams.resume import GAP_HINT, ResumePoint, check_follows
 from streams.sink_task import REPORT_TYPE, TaskReport, task_writer
 
@@ -78,6 +79,7 @@ class CommitReport:
         seconds: From the hand-over of the batch to its commit.
         committed_at_ms: Wall clock after the commit.
         source: Where the batch ends in its sources, as the table recorded it; empty if Spark did not tell.
+        tombstones: Messages without a value that were passed over (`streams.tombstones`).
     """
 
     commit: Commit
@@ -86,6 +88,7 @@ class CommitReport:
     seconds: float
     committed_at_ms: int
     source: Mapping[str, Any] = field(default_factory=dict)
+    tombstones: int = 0
 
 
 def write_stream(
@@ -98,6 +101,7 @@ def write_stream(
     trigger: str | None = "5 seconds",
     once: bool = False,
     dead_letter: str | None = None,
+    on_error: OnError = "dead_letter",
     takeover: bool = False,
     lateness: str | int | dt.timedelta | None = None,
     resume: ResumePoint | None = None,
@@ -117,8 +121,10 @@ def write_stream(
         trigger: Interval between batches, as in a pipeline (``500 ms``, ``2 seconds``) or as Spark takes it; None: the
             next batch begins as soon as one ends.
         once: Do what there is now, then end.
-        dead_letter: Folder (path or fsspec URL) for messages that cannot be stored. Without it the first one ends
-            the query.
+        dead_letter: Folder (path or fsspec URL) for messages that cannot be stored; by default
+            ``<uri>_dead_letters/<lane>``, beside the table.
+        on_error: What such a message does: ``dead_letter``, it is kept there and the rest goes on; ``stop``, the first
+            one ends the query, and nothing of its batch is committed.
         takeover: Let this query go on in a lane where another query (another checkpoint) has written.
         lateness: By how much at most an event's first ordering value is smaller than the largest before it: ``10
             minutes`` or a timedelta for dates and times, an integer for integers. It has to cover how far partitions of
@@ -153,7 +159,7 @@ def write_stream(
     spark = df.sparkSession
     if query_name is not None and any(query.name == query_name for query in spark.streams.active):
         raise InvalidInput(f"a query named {query_name!r} is running", hint="stop it first, or choose another name")
-    folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
+    folder = _folder_for_errors(on_error, dead_letter, table.uri, lane or stream, storage_options)
     target = _stream_writer(df, checkpoint, None if once else trigger, query_name, once=once)
     own = read_checkpoint(spark, checkpoint)
     check_follows(uri, storage_options, lane or stream, own)
@@ -170,6 +176,24 @@ def write_stream(
         end = stack.pop_all()
     _attend(spark, query, writer, end)
     return query
+
+
+def _folder_for_errors(
+    on_error: OnError,
+    dead_letter: str | None,
+    table_uri: str,
+    lane: str,
+    storage_options: Mapping[str, Any] | None,
+) -> ObjectStore | None:
+    """Where messages go that cannot be stored; None where the first one ends the query."""
+    if on_error not in get_args(OnError):
+        raise InvalidInput(f"on_error: {on_error!r} is not known", hint=", ".join(get_args(OnError)))
+    if on_error == "stop":
+        if dead_letter is not None:
+            raise InvalidInput("dead_letter is given, but on_error is 'stop'", hint="leave one of the two out")
+        return None
+    chosen = default_folder(table_uri, lane) if dead_letter is None else dead_letter
+    return open_dead_letters(chosen, table_uri, storage_options)
 
 
 class _Sink:
@@ -189,14 +213,16 @@ class _Sink:
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
-        commit, refused = self._write(df, batch_id)
+        commit, reports = self._write(df, batch_id)
         self._fresh = False
         if self._on_commit is not None:
             seconds = time.monotonic() - started
             now_ms, source = time.time_ns() // 1_000_000, self._writer.source
-            self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source))
+            refused = sum(report.letters for report in reports)
+            passed = sum(report.tombstones for report in reports)
+            self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed))
 
-    def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, int]:
+    def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, Sequence[TaskReport]]:
         spark = df.sparkSession
         query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
         if not query_id:
@@ -208,7 +234,7 @@ class _Sink:
         except GapError as error:
             raise GapError(error.message, hint=GAP_HINT) from None
         if isinstance(begun, Commit):
-            return begun, 0
+            return begun, ()
         letters = None
         if self._folder is not None:
             letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
@@ -220,7 +246,7 @@ class _Sink:
         # The offsets are for operators and for `streams.resume`; Spark itself does not need them from here.
         source = read_offsets(spark, self._checkpoint, batch_id)
         commit = self._writer.commit(begun, [report.written for report in reports], source=source)
-        return commit, sum(report.letters for report in reports)
+        return commit, reports
 
 
 def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:

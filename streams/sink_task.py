@@ -26,13 +26,14 @@ from pyspark import TaskContext
 from storage.core.events import Problem
 from storage.errors import InvalidInput
 from storage.write_task import CHUNK_BYTES, WriteTicket, Written, write_rows
-from streams.dead_letter import SOURCE, DeadLetterFile, DeadLetters
+from streams.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
 
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])
 REPORT_TYPE: Final = "report binary"
 
 _LETTERS_AT_ONCE: Final = 1_000  # refused rows that are Python objects at one time
 HINT: Final = "set dead_letter to a folder: such messages are then kept there with the reason, and the rest goes on"
+"""With ``on_error="stop"`` and in `write_batch`: there is no place for dead letters then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class TaskReport:
         task: Number of its partition.
         written: Its log files and counts; files may stand there also where ``refused`` is set.
         letters: Messages in its file of dead letters.
+        tombstones: Messages without a value that it passed over.
         refused: Why its input can not be stored; None if it was.
     """
 
@@ -50,6 +52,7 @@ class TaskReport:
     written: Written
     letters: int
     refused: InvalidInput | None
+    tombstones: int = 0
 
 
 TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -79,16 +82,18 @@ def write_task(
         batches: Columns of the stream, and optionally `SOURCE`.
     """
     parts: list[Written] = []
-    count = 0
+    count = tombstones = 0
     try:
         # Left by an exception, the block leaves no file of letters: the batch that they belong to fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
             for chunk in _chunks(batches):
-                parts.append(_write_chunk(ticket, chunk, task, file))  # noqa: PERF401 - those before an error count
+                kept = _without_ignored(chunk)
+                tombstones += len(chunk) - len(kept)
+                parts.append(_write_chunk(ticket, kept, task, file))
             count = file.count if file is not None else 0
     except InvalidInput as error:
         return TaskReport(task, Written.joined(parts), 0, error)
-    return TaskReport(task, Written.joined(parts), count, None)
+    return TaskReport(task, Written.joined(parts), count, None, tombstones)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -103,6 +108,14 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             pending, size = [], 0
     if pending:
         yield pa.Table.from_batches(pending)
+
+
+def _without_ignored(chunk: pa.Table) -> pa.Table:
+    """The rows of a chunk without the tombstones that are to be ignored."""
+    if SOURCE not in chunk.schema.names:
+        return chunk
+    ignored = pc.equal(pc.struct_field(chunk.column(SOURCE), "reason"), IGNORED).fill_null(False)
+    return chunk.filter(pc.invert(ignored)) if pc.any(ignored).as_py() else chunk
 
 
 def _write_chunk(ticket: WriteTicket, chunk: pa.Table, task: int, file: DeadLetterFile | None) -> Written:
@@ -156,7 +169,28 @@ def _refuse(
     # Batch by batch, so that a million refused messages are not a million Python objects at once.
     for start in range(0, len(chosen), _LETTERS_AT_ONCE):
         part = chosen.slice(start, _LETTERS_AT_ONCE)
-        values = rows.take(part).to_pylist()
+        values = _plain_rows(rows.take(part)) if sources is None else [{}] * len(part)
         origins = sources.take(part).to_pylist() if sources is not None else [None] * len(part)
         for reason, source, row in zip(reasons[start : start + len(part)], origins, values, strict=True):
             file.add(reason, source, row)
+
+
+def _plain_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python values; as text what Python has no value for, which may be what is wrong with them."""
+    try:
+        return rows.to_pylist()
+    except (ValueError, OverflowError):
+        columns = {name: [_plain(value) for value in rows.column(name)] for name in rows.column_names}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        if pa.types.is_string(value.type):
+            return value.as_buffer().to_pybytes()
+        if pa.types.is_temporal(value.type):  # before year 1 or after 9999
+            number = value.cast(pa.int32() if pa.types.is_date32(value.type) else pa.int64())
+            return f"{number.as_py()} of {value.type}"
+        return f"a {value.type} without a Python value"

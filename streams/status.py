@@ -74,6 +74,7 @@ class Report:
             found nothing, a round of a service. A run in which it has not grown has failed, however long it lasted.
         waiting_for: What does not answer: "the broker 127.0.0.1:9092". Empty if nothing is waited for.
         waiting_since_ms: When it was first found not to answer; null if nothing is waited for.
+        tombstones: Messages without a value that were passed over, since the job first started.
     """
 
     doing: str = "starting"
@@ -90,6 +91,7 @@ class Report:
     progress: int = 0
     waiting_for: str = ""
     waiting_since_ms: int | None = None
+    tombstones: int = 0
 
     def restarted(self) -> Report:
         """What is left of the report when its process has ended: totals. What it measured is not known any more."""

@@ -200,11 +200,17 @@ def _start(
     spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool
 ) -> StreamingQuery:
     """Start the query: where its checkpoint ends, or, with ``resume: table``, where the lane's live commits end."""
+    from storage.table import Table
     from streams.checkpoint import read_checkpoint, read_offsets
+    from streams.pipeline_check import check_deletes, key_of
     from streams.resume import LaneMoved, resume_point
     from streams.sink import write_stream
 
-    location = pipeline.table
+    location, key = pipeline.table, writer.key
+    if writer.tombstones == "delete":
+        schema = Table.open(location.uri, storage_options=location.storage_options).schema
+        check_deletes(writer, schema.stream(writer.stream), schema)  # the file need not say what the table is
+        key = key_of(writer, schema)
     for tries_left in reversed(range(MAX_STARTS)):
         point = None
         if writer.resume == "table":
@@ -221,7 +227,7 @@ def _start(
             progress.reached(read_offsets(spark, folder, last))
         try:
             return write_stream(
-                read_events(spark, writer, point),
+                read_events(spark, writer, point, key),
                 location.uri,
                 writer.stream,
                 checkpoint=folder,
@@ -229,6 +235,7 @@ def _start(
                 trigger=f"{round(writer.trigger_seconds * 1000)} milliseconds",
                 once=once,
                 dead_letter=writer.dead_letter,
+                on_error=writer.on_error,
                 takeover=writer.takeover,
                 lateness=writer.lateness,
                 resume=point,
@@ -242,13 +249,19 @@ def _start(
     raise AssertionError("the last try returns or raises")
 
 
-def read_events(spark: SparkSession, writer: WriterSpec, point: ResumePoint | None = None) -> DataFrame:
+def read_events(
+    spark: SparkSession,
+    writer: WriterSpec,
+    point: ResumePoint | None = None,
+    key: Mapping[str, str] | None = None,
+) -> DataFrame:
     """The stream's events: a streaming frame with the columns that the sink stores.
 
     Args:
         spark: The session.
         writer: What to read, and how.
         point: Where a Kafka source begins, if its query has no checkpoint yet that says so.
+        key: Fields of the Kafka key and their types, from `streams.pipeline_check.key_of`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
@@ -267,8 +280,15 @@ def read_events(spark: SparkSession, writer: WriterSpec, point: ResumePoint | No
         reader = reader.schema(writer.reader_schema)
     rows = reader.load()
     if writer.message is not None:
-        keep = writer.dead_letter is not None
-        return decode_json(rows, writer.message, select=writer.select, where=writer.where, keep_source=keep)
+        return decode_json(
+            rows,
+            writer.message,
+            select=writer.select,
+            where=writer.where,
+            keep_source=True,
+            tombstones=writer.tombstones,
+            key=key,
+        )
     if writer.where is not None:
         rows = rows.where(writer.where)
     if writer.select is not None:
@@ -326,6 +346,7 @@ class Progress:
             seq=commit.seq,
             committed_at_ms=report.committed_at_ms,
             dead_letters=last.dead_letters + report.rows_refused,
+            tombstones=last.tombstones + report.tombstones,
             rows_per_second=self._rate(),
         )
 

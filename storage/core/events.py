@@ -41,6 +41,7 @@ _CALENDAR: Final[Mapping[pa.DataType, tuple[dt.date, dt.date]]] = {
 }
 """What has a text form in SQL and in Python; statistics, partition folders and messages need one."""
 _UNKNOWN: Final = -1
+_NO_COLUMN: Final = -1
 _CODES: Final = {
     **dict.fromkeys(_UPSERT_WORDS, int(Op.UPSERT)),
     **dict.fromkeys(_DELETE_WORDS, int(Op.DELETE_GROUP)),
@@ -184,23 +185,30 @@ def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Gr
 def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
     """Per row the ids of the columns whose NULL is a value; also a column that the batch omits may be named.
 
+    `_NO_COLUMN` stands for a name that is not a column of the batch's groups, and for NULL.
+
     Raises:
-        InvalidInput: A row names something that is not a column of the batch's groups.
+        InvalidInput: The column is no list of strings.
     """
-    columns = [name for group in groups for name in group.columns]
+    columns = {name: schema.column_by_name[name].id for group in groups for name in group.columns}
     lists = cast_column(SUPPLIED_COLUMN, given, pa.list_(pa.string()))
     named = lists.flatten().dictionary_encode()
-    ids = []
-    for name in named.dictionary.to_pylist():
-        if name not in columns:
-            raise InvalidInput(
-                f"column {SUPPLIED_COLUMN!r} names {name!r}, which is not a column of a group in this batch",
-                hint=f"columns: {', '.join(columns)}",
-            )
-        ids.append(schema.column_by_name[name].id)
-    flat = pa.array(ids, pa.int32()).take(named.indices)
+    ids = [columns.get(name, _NO_COLUMN) for name in named.dictionary.to_pylist()]
+    flat = pa.array([*ids, _NO_COLUMN], pa.int32()).take(named.indices.fill_null(len(ids)))
     offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(list_lengths(lists))]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, flat, type=schema.event_schema([names.SUPPLIED]).field(0).type)
+
+
+def _unknown_supplied(table: pa.Table, columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Iterator[Problem]:
+    """Rows that name something else than a column of the batch's groups."""
+    unknown = supplied_mask(columns.get(names.SUPPLIED), _NO_COLUMN, len(table))
+    if unknown.any():
+        known = [name for group in groups for name in group.columns]
+        given = table.column(SUPPLIED_COLUMN).filter(pa.array(unknown)).slice(0, MAX_EXAMPLES)
+        examples = tuple(repr(name) for names_given in given.to_pylist() for name in names_given if name not in known)
+        reason = "names what is not a column of a group in this batch"
+        hint = f"columns: {', '.join(known)}"
+        yield Problem(SUPPLIED_COLUMN, reason, hint, unknown, examples[:MAX_EXAMPLES])
 
 
 def supplied_mask(ids: pa.Array | None, column_id: int, rows: int) -> Mask:
@@ -227,6 +235,7 @@ def _judge(
                     hint = "NaN has no place in an order: send NULL, or a number"
                     problems.append(_problem(columns, schema, name, "NaN in an ordering column", hint, nan))
     problems.extend(_unstorable(columns, schema, groups))
+    problems.extend(_unknown_supplied(table, columns, groups))
     codes, problem = _operations(table)
     if problem is not None:
         problems.append(problem)

@@ -102,7 +102,8 @@ UNDECODABLE = [
 
 def test_what_is_undecodable(spark: SparkSession) -> None:
     values = [value for value, _ in UNDECODABLE]
-    rows = decode(spark, [b' {"id": 1}\n', *values], WIDE, select={"id": "id"}, keep_source=True)
+    given = {"select": {"id": "id"}, "keep_source": True, "tombstones": "dead_letter"}
+    rows = decode(spark, [b' {"id": 1}\n', *values], WIDE, **given)
     assert (rows[0].id, rows[0][SOURCE].reason) == (1, None)
     sources = [row[SOURCE] for row in rows[1:]]
     assert [(None if source.value is None else bytes(source.value), source.reason) for source in sources] == UNDECODABLE
@@ -117,7 +118,7 @@ def test_without_a_source_the_first_undecodable_message_fails_the_query(
     spark: SparkSession, value: bytes | None, reason: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
-        decode(spark, [b"{}", value])
+        decode(spark, [b"{}", value], tombstones="dead_letter")
     assert f"{reason}, topic orders, partition 3, offset 101" in str(caught.value)
 
 
@@ -153,7 +154,8 @@ def test_a_message_without_metadata_is_decoded_too(spark: SparkSession) -> None:
     rows = decode_json(df, SCHEMA, select=None, where=None, keep_source=True).collect()
     assert rows[0].id == 1
     assert rows[1][SOURCE].asDict() == {
-        "topic": None, "partition": None, "offset": None, "value": bytearray(b"{"), "reason": NOT_AN_OBJECT,
+        "topic": None, "partition": None, "offset": None, "timestamp": None, "key": None, "headers": None,
+        "value": bytearray(b"{"), "reason": NOT_AN_OBJECT,
     }  # fmt: skip
     with pytest.raises(PySparkException, match="topic unknown"):
         decode_json(df, SCHEMA, select=None, where=None).collect()
@@ -190,6 +192,11 @@ def test_odd_field_names_are_quoted(spark: SparkSession) -> None:
         (SCHEMA, {"select": {SOURCE: "id"}}, [SOURCE, "reserved"]),
         (SCHEMA, {"where": "idd > 1"}, ["where", "'idd > 1'"]),
         (SCHEMA, {"where": "name"}, ["where", "'name'"]),
+        (SCHEMA, {"where": "name", "keep_source": True}, ["where", "'name'"]),
+        (SCHEMA, {"tombstones": "drop"}, ["tombstones", "'drop'", "ignore, delete, dead_letter"]),
+        (SCHEMA, {"key": {"id": "bigit"}}, ["key field 'id'", "'bigit'"]),
+        ({"_key": "int"}, {"key": {"id": "bigint"}}, ["'_key'", "reserved"]),
+        (SCHEMA, {"key": {"id": "int"}, "tombstones": "delete"}, ["'id'", "bigint in the message and int in the key"]),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(

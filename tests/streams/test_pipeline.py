@@ -15,7 +15,7 @@ from storage import Table
 from storage.config import build_schema, configuration, load_config
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams.pipeline import is_pipeline, load_location, load_pipeline
-from streams.pipeline_check import check_same_table, check_writers
+from streams.pipeline_check import check_same_table, check_writers, key_of
 from streams.pipeline_file import parse_duration, parse_lateness
 
 CONFIG: dict[str, Any] = {
@@ -126,6 +126,80 @@ def test_any_source_of_spark_can_feed_a_writer(load: Any) -> None:
 def test_without_a_selection_columns_are_taken_as_they_are(load: Any) -> None:
     message = {"order_id": "bigint", "status": "string", "amount": "double", "ts": "timestamp"}
     assert load({"writers/orders/select": ..., "writers/orders/schema": message}).writer("orders").select is None
+
+
+def test_bad_messages_and_tombstones_have_defaults(load: Any) -> None:
+    writer = load({"writers/orders/dead_letter": ...}).writer("orders")
+    assert (writer.on_error, writer.dead_letter, writer.tombstones, writer.key) == ("dead_letter", None, "ignore", None)
+    stopping = load({"writers/orders/dead_letter": ..., "writers/orders/on_error": "stop"}).writer("orders")
+    assert stopping.on_error == "stop"
+
+
+AT = "coalesce(ts, _kafka.timestamp)"
+
+
+def test_the_key_of_a_delete_is_what_the_tables_key_is_selected_from(load: Any) -> None:
+    pipeline = load({"writers/orders/tombstones": "delete", "writers/orders/select/ts": AT})
+    assert key_of(pipeline.writer("orders"), build_schema(pipeline.config)) == {"id": "bigint"}
+    declared = {
+        "writers/orders/tombstones": "delete",
+        "writers/orders/key": {"no": "int"},
+        "writers/orders/select/order_id": "coalesce(id, _key.no)",
+        "writers/orders/select/ts": "coalesce(ts, to_timestamp(decode(_kafka.headers[0].value, 'UTF-8')))",
+    }
+    pipeline = load(declared)
+    writer = pipeline.writer("orders")
+    assert key_of(writer, build_schema(pipeline.config)) == {"no": "int"}
+    assert writer.reader_options["includeHeaders"] == "true", "an expression wants them"
+    computed = {
+        "writers/orders/tombstones": "delete",
+        "writers/orders/select/order_id": "coalesce(id, CAST(decode(_kafka.key, 'UTF-8') AS bigint))",
+        "writers/orders/select/ts": AT,
+    }
+    pipeline = load(computed)
+    assert key_of(pipeline.writer("orders"), build_schema(pipeline.config)) is None
+    assert key_of(load().writer("orders"), build_schema(pipeline.config)) is None, "tombstones are ignored"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"tombstones": "delete"}, "orders.tombstones: a delete needs a value for ts", AT),
+        (
+            {"tombstones": "delete", "select/ts": AT, "select/order_id": "abs(id)"},
+            "orders.tombstones: nobody knows where the Kafka key has order_id",
+            "order_id: coalesce(abs(id), _key.id)",
+        ),
+        ({"tombstones": "drop"}, "tombstones", "ignore"),
+        ({"key": {"id": "bigit"}}, "orders.key.id", "bigint"),
+        ({"key": {}}, "key", ""),
+        ({"on_error": "skip"}, "on_error", "stop"),
+        ({"on_error": "stop"}, "orders.dead_letter: is given, but on_error is stop", "leave one"),
+    ],
+)
+def test_settings_for_bad_messages_and_tombstones_are_checked(
+    load: Any, changes: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        load({f"writers/orders/{name}": value for name, value in changes.items()})
+    assert message in caught.value.message
+    assert hint in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_tombstones_are_no_deletes_where_deletes_mean_nothing(load: Any) -> None:
+    config = copy.deepcopy(CONFIG)
+    config["streams"]["orders"]["on_delete"] = "ignore"
+    with pytest.raises(InvalidInput, match="ignores deletes"):
+        load({"table/config": config, "writers/orders/tombstones": "delete", "writers/orders/select/ts": AT})
+
+
+def test_rows_that_are_not_decoded_have_no_tombstones(load: Any) -> None:
+    source = {"type": "spark", "format": "parquet", "schema": "id BIGINT"}
+    plain = {"writers/orders/source": source, "writers/orders/schema": ..., "kafka": ...}
+    with pytest.raises(InvalidInput, match="tombstones: is for messages"):
+        load({**plain, "writers/orders/tombstones": "delete"})
+    with pytest.raises(InvalidInput, match="key: is for messages"):
+        load({**plain, "writers/orders/key": {"id": "bigint"}})
 
 
 def test_the_demos_pipeline_is_valid(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.timeout(180)
 
 MESSAGE = {"id": "bigint", "status": "string", "seq": "bigint", "_op": "string"}
 
+TOLD = {"tombstones": "dead_letter"}
+
 _numbers = itertools.count()
 
 
@@ -63,7 +65,7 @@ def decoded(spark: SparkSession, broker: EmbeddedBroker, name: str, **given: Any
         .option("startingOffsets", "earliest")
         .load()
     )
-    return decode_json(source, MESSAGE, **{"select": None, "where": None, "keep_source": True, **given})
+    return decode_json(source, MESSAGE, **{"select": None, "where": None, "keep_source": True, **TOLD, **given})
 
 
 def message(**fields: Any) -> bytes:
@@ -178,13 +180,13 @@ def test_dead_letters_of_a_batch_that_is_run_again_are_replaced(
         (message(id=None, status="x", seq=1), "column 'id': NULL in a key column"),
     ],
 )
-def test_without_dead_letters_the_first_bad_message_fails_the_query(
+def test_if_it_is_to_stop_the_first_bad_message_fails_the_query(
     spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path, value: bytes | None, reason: str
 ) -> None:
     with topic(broker, [[message(**event(1)), value], [message(**event(2))]]) as name:
         df = decoded(spark, broker, name)
         with pytest.raises(StreamingQueryException) as caught:
-            run(df, table, tmp_path)
+            run(df, table, tmp_path, on_error="stop")
         text = str(caught.value)
         assert f"a message cannot be stored (topic {name}, partition 0, offset 1): " in text
         assert reason in text

@@ -366,7 +366,7 @@ def test_the_writer_is_closed_however_the_query_ends(
     run(feed.read(), table, tmp_path)  # it ends by itself
     feed.put(event(None))
     with pytest.raises(StreamingQueryException):  # it fails
-        run(feed.read(), table, tmp_path)
+        run(feed.read(), table, tmp_path, on_error="stop")
     stopped = write_stream(
         feed.read().where("id > 1"), table.uri, "orders",
         lane="stopped", checkpoint=str(tmp_path / "stopped"), trigger=None,

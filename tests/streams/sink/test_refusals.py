@@ -28,6 +28,8 @@ pytestmark = pytest.mark.timeout(180)
         ({}, {"lateness": "soon"}, InvalidInput, ["lateness: 'soon' is not a duration"]),
         ({}, {"lateness": "10 minutes"}, InvalidInput, ["lateness: 0:10:00 is a duration", "seq bigint"]),
         ({}, {"dead_letter": ""}, InvalidInput, ["dead_letter"]),
+        ({}, {"on_error": "ignore"}, InvalidInput, ["on_error", "'ignore'", "stop"]),
+        ({}, {"on_error": "stop", "dead_letter": "x"}, InvalidInput, ["dead_letter", "stop"]),
         ({}, {"dead_letter": "nosuch://x/y"}, InvalidInput, ["nosuch"]),
         ({}, {"dead_letter": "/proc/weft"}, StoreUnavailable, ["/proc/weft"]),
         ({"id": None}, {}, InvalidInput, ["key column 'id' is missing"]),

@@ -1,0 +1,64 @@
+"""Messages without a value: what a writer makes of them, and how the Kafka key names the row that one deletes.
+
+In a compacted topic a null value is the deletion of its key. Debezium sends one after every delete event, so that the
+topic forgets the key; there it says nothing new. Hence the three ways, and the first as the default:
+
+    ignore        the message is passed over, and counted
+    delete        the message is decoded from its key, and deletes that row
+    dead_letter   the message is one that cannot be decoded
+
+With ``delete`` the fields of the message are those that the key has, all others are NULL, and ``_op`` is ``delete``.
+`select` and `where` are applied as to any other message, with two differences: `where` drops a tombstone only if it is
+false, not if it is unknown for want of fields (a delete is never lost by accident); and a column that orders a group
+needs a value that the message does have, for example ``coalesce(ts, _kafka.timestamp)``.
+
+A key is a JSON object, a single value (a JSON value, or any text for a string), or either of them in the envelope
+``{"schema": ..., "payload": ...}`` of Kafka Connect.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import StringType, StructField, StructType
+
+__all__ = ["NO_KEY", "decode_key"]
+
+NO_KEY: Final = "the message has no value (a tombstone), and its key does not tell which row to delete"
+
+_ROOT: Final = "__weft_root"
+_CORRUPT: Final = "__weft_corrupt"
+_ENVELOPE: Final = ("schema", "payload")
+_OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+
+
+def decode_key(raw: Column, fields: StructType) -> Column:
+    """The Kafka key as a struct of ``fields``; NULL where it is not one.
+
+    Args:
+        raw: The key as it came, binary or text.
+        fields: At least one. A value that is no JSON object is that of the only field.
+    """
+    given = raw.cast("string")
+    text = F.when(F.is_valid_utf8(given), F.trim(given))
+    if not set(_ENVELOPE) & set(fields.names):
+        envelope = _parse(text, StructType([StructField(name, StringType()) for name in _ENVELOPE]))
+        inner = F.when(text.startswith("{") & envelope["schema"].isNotNull(), envelope["payload"])
+        text = F.coalesce(inner, text)
+    decoded = F.when(text.startswith("{"), _parse(text, fields))
+    if len(fields) > 1:
+        return decoded
+    [only] = fields
+    value = _parse(text, only.dataType)
+    if isinstance(only.dataType, StringType):
+        value = F.when(text.startswith('"'), value).otherwise(text)
+    return decoded.otherwise(F.when(value.isNotNull(), F.struct(value.alias(only.name))))
+
+
+def _parse(text: Column, kind: Any) -> Column:
+    """A JSON value; NULL where the text is not exactly one, or not of that type."""
+    root = StructType([StructField(_ROOT, kind), StructField(_CORRUPT, StringType())])
+    parsed = F.from_json(F.concat(F.lit(f'{{"{_ROOT}":'), text, F.lit("}")), root, _OPTIONS)
+    return F.when(parsed[_CORRUPT].isNull(), parsed[_ROOT])
