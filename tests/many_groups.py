@@ -72,7 +72,7 @@ def steps(uri: str, groups: int, lanes: int) -> Iterator[Step]:
     # Every other partition first: file groups have different cuts from here on.
     yield "compact", lambda: Table.open(uri).compact(lambda own: int(own.group.partition.partition("=")[2]) % 2 == 0)
     yield "", lambda: append(0, 2)
-    yield "snapshot", lambda: snapshots.append(Table.open(uri).snapshot())
+    yield "snapshot", lambda: snapshots.insert(0, Table.open(uri).snapshot())
     yield "plan", lambda: snapshots[0].scan(["p", "v"])
     yield "read", lambda: read(Table.open(uri))
     yield "get", lambda: Table.open(uri).get([(0, 1)])
