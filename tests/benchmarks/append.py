@@ -1,13 +1,15 @@
-"""How soon new values of one column group are visible: weft's append against a MERGE of Delta Lake, from one run.
+"""How soon new values of one column group are visible: weft in process and through Spark, and a MERGE of Delta Lake.
 
-    pip install deltalake
+    pip install deltalake    (without it weft alone is measured)
     python -m tests.benchmarks.append [--keys 2000000] [--rows 40000] [--rounds 5] [--folder DIR]
 
 A wide table (63 columns by default) is there as a weft table, compacted, and as a Delta table with the same rows. Each
-round sends the same ``rows`` new events of one group to both, of keys all over the table. *weft*: the append until its
-commit is durable, then another reader that opens the table anew, plans a snapshot and looks one of the keys up, which
-must show the new value. *Delta*: ``MERGE ... WHEN MATCHED UPDATE ... WHEN NOT MATCHED INSERT`` with ``deltalake``
-until it is committed; nothing is read. Medians; the first round is not counted.
+round sends the same ``rows`` new events of one group to all, of keys all over the table. *In process*: `Writer.append`
+until its commit is durable, then another reader that opens the table anew, plans a snapshot and looks one of the keys
+up, which must show the new value; Delta's ``MERGE ... WHEN MATCHED UPDATE ... WHEN NOT MATCHED INSERT`` with
+``deltalake`` until it is committed, and nothing is read. *Through Spark*: the rows are in a Parquet file, which
+`streams.write_batch` commits (a job that opens the table, claims a lane, runs tasks, commits and closes the lane);
+beside it Spark appends the same rows to a folder of plain Parquet. Medians; the first round is not counted.
 """
 
 from __future__ import annotations
@@ -15,26 +17,30 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from storage import Table
 from storage.writer import Writer
+from streams import write_batch
+from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, build, events
 
 try:
     from deltalake import DeltaTable, write_deltalake
 except ImportError:
-    sys.exit("this benchmark compares with Delta Lake: pip install deltalake")
+    DeltaTable = None
 
 GROUP = GROUPS[0]
 TARGET = 30.0
 PARTS = ("append", "open", "plan", "look-up")
+THROUGH_SPARK, PLAIN, DELTA = "through Spark", "plain", "Delta"
 
 
 def show(uri: Path, writer: Writer, rows: pa.Table) -> dict[str, float]:
@@ -67,27 +73,50 @@ def merge(delta: DeltaTable, rows: pa.Table) -> float:
     return time.perf_counter() - started
 
 
-def compare(folder: Path, shape: Shape, count: int, rounds: int) -> tuple[dict[str, float], float]:
-    """Median seconds of weft's parts, and of the MERGE."""
+def append_with_spark(spark: SparkSession, uri: Path, rows: Path) -> float:
+    started = time.perf_counter()
+    write_batch(spark.read.parquet(str(rows)), str(uri), GROUP)
+    return time.perf_counter() - started
+
+
+def append_plain(spark: SparkSession, folder: Path, rows: Path) -> float:
+    started = time.perf_counter()
+    spark.read.parquet(str(rows)).write.mode("append").option("compression", "zstd").parquet(str(folder))
+    return time.perf_counter() - started
+
+
+def compare(folder: Path, shape: Shape, count: int, rounds: int) -> dict[str, float]:
+    """Median seconds of weft's parts in process, and of everything else."""
     built = build(folder / "data", shape)
-    for name in ("weft", "delta"):
+    for name in ("weft", "spark", "delta", "appended"):
         shutil.rmtree(folder / name, ignore_errors=True)
     shutil.copytree(folder / "data" / "table", folder / "weft")
     table = Table.open(folder / "weft")
     table.compact()
-    write_deltalake(str(folder / "delta"), built.snapshot().to_arrow())
-    delta = DeltaTable(str(folder / "delta"))
+    shutil.copytree(folder / "weft", folder / "spark")
+    delta = None
+    if DeltaTable is not None:
+        write_deltalake(str(folder / "delta"), built.snapshot().to_arrow())
+        delta = DeltaTable(str(folder / "delta"))
     chance = np.random.default_rng(shape.seed)
-    parts, merges = [], []
-    with table.writer(GROUP) as writer:
-        for number in range(rounds + 1):
-            keys = chance.choice(shape.keys, count, replace=False)
-            rows = events(shape, GROUP, keys, shape.commits + 2 + number, chance)
-            own, other = show(folder / "weft", writer, rows), merge(delta, rows)
-            if number:
-                parts.append(own)
-                merges.append(other)
-    return {name: statistics.median(part[name] for part in parts) for name in PARTS}, statistics.median(merges)
+    taken: list[dict[str, float]] = []
+    spark = session()
+    try:
+        with table.writer(GROUP) as writer:
+            for number in range(rounds + 1):
+                keys = chance.choice(shape.keys, count, replace=False)
+                rows = events(shape, GROUP, keys, shape.commits + 2 + number, chance)
+                pq.write_table(rows, folder / "rows.parquet")
+                own = show(folder / "weft", writer, rows)
+                own[THROUGH_SPARK] = append_with_spark(spark, folder / "spark", folder / "rows.parquet")
+                own[PLAIN] = append_plain(spark, folder / "appended", folder / "rows.parquet")
+                if delta is not None:
+                    own[DELTA] = merge(delta, rows)
+                if number:
+                    taken.append(own)
+    finally:
+        spark.stop()
+    return {name: statistics.median(own[name] for own in taken) for name in taken[0]}
 
 
 def main() -> None:
@@ -100,18 +129,23 @@ def main() -> None:
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="weft-benchmark-"))
     shape = Shape(keys=asked.keys)
     try:
-        parts, merged = compare(folder, shape, min(asked.rows, asked.keys), asked.rounds)
+        seconds = compare(folder, shape, min(asked.rows, asked.keys), asked.rounds)
     finally:
         if asked.folder is None:
             shutil.rmtree(folder)
     print(f"{asked.keys:,} keys x {shape.columns} columns, {asked.rows:,} new rows of one group")
     for name in PARTS:
-        print(f"weft, {name:10s} {parts[name] * 1000:8.1f} ms")
-    own = sum(parts.values())
-    print(f"weft, in all     {own * 1000:8.1f} ms")
+        print(f"weft in process, {name:12s} {seconds[name] * 1000:8.1f} ms")
+    own, spark = sum(seconds[name] for name in PARTS), seconds[THROUGH_SPARK]
+    print(f"weft in process, in all       {own * 1000:8.1f} ms")
+    print(f"weft through Spark            {spark * 1000:8.1f} ms   {spark / own:.1f} x in process")
     print(
-        f"Delta, MERGE     {merged * 1000:8.1f} ms   weft is {merged / own:.1f} x sooner (target: at least {TARGET:g})"
+        f"Spark appends plain Parquet   {seconds[PLAIN] * 1000:8.1f} ms   weft is {spark / seconds[PLAIN]:.2f} x that"
     )
+    if DELTA in seconds:
+        found = seconds[DELTA]
+        ratio = f"weft in process is {found / own:.1f} x sooner (target: at least {TARGET:g})"
+        print(f"Delta in process, MERGE       {found * 1000:8.1f} ms   {ratio}, through Spark {found / spark:.1f} x")
 
 
 if __name__ == "__main__":

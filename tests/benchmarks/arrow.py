@@ -3,11 +3,11 @@
     python -m tests.benchmarks.arrow [--keys 2000000] [--folder DIR] [--rounds 7] [--profile]
 
 7 of 63 columns as one Arrow table, all on the same cores. *plain* is ``pyarrow`` reading one Parquet file that holds
-the merged rows already; *weft* is `Snapshot.to_arrow` while 10 % of the keys of every group are in the log, and again
-when compacted; opening the table and planning are part of it. *DuckDB* is what somebody with one machine would do
-instead with the per-stream files: of each stream the newest row of every key, then two full joins; three ways of
-writing it, of which the fastest counts: all are run once, and that one then takes turns with the others. All answers
-are compared before.
+the merged rows already: as Spark writes it, which the ratios are to, and as pyarrow does, both with zstd; *weft* is
+`Snapshot.to_arrow` while 10 % of the keys of every group are in the log, and again when compacted; opening the table
+and planning are part of it. *DuckDB* is what somebody with one machine would do instead with the per-stream files: of
+each stream the newest row of every key, then two full joins; three ways of writing it, of which the fastest counts: all
+are run once, and that one then takes turns with the others. All answers are compared before.
 
 Medians, the first round is not counted; they take turns within each round, so a change of the machine's speed hits all
 of them. Memory is the peak of resident memory that one run adds to a process of its own with everything imported, as
@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import Table
+from tests.benchmarks.plain import PYARROW, SPARK, write_in_process_of_its_own, write_with_pyarrow
 from tests.benchmarks.wide_table import GROUPS, Shape, build
 
 COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
@@ -52,7 +53,8 @@ NEWEST = {
 
 
 def plain(folder: Path) -> pa.Table:
-    return pq.read_table(folder / "merged.parquet", columns=list(COLUMNS))
+    (file,) = folder.glob("*.parquet")
+    return pq.read_table(file, columns=list(COLUMNS))
 
 
 def weft(uri: Path) -> pa.Table:
@@ -75,22 +77,22 @@ def dedupe_and_join(streams: Path, way: str) -> pa.Table:
         return connection.sql(f"SELECT {', '.join(COLUMNS)} FROM {joined}").to_arrow_table()
 
 
-def write_merged(table: Table, path: Path) -> None:
+def write_merged(table: Table, folder: Path) -> None:
     """What the table shows, all columns, as somebody would keep it: one sorted Parquet file, zstd like base files."""
-    rows = table.snapshot().to_arrow().sort_by("k")
-    pq.write_table(rows, path, compression="zstd", row_group_size=128 * 1024)
+    write_with_pyarrow([table.snapshot().to_arrow().sort_by("k")], folder / "pyarrow")
+    write_in_process_of_its_own(folder / "pyarrow", folder / "spark")
 
 
 def check(runs: dict[str, Callable[[], pa.Table]]) -> dict[str, float]:
     """Run each once and compare the answers; the seconds that each took."""
-    expected = runs["plain"]().sort_by("k")
+    expected = runs[SPARK]().sort_by("k")
     seconds = {}
     for name, run in runs.items():
         started = time.perf_counter()
         answer = run()
         seconds[name] = time.perf_counter() - started
         if not answer.sort_by("k").cast(expected.schema).equals(expected):
-            raise SystemExit(f"{name} has another answer than plain")
+            raise SystemExit(f"{name} has another answer than plain Parquet")
     return seconds
 
 
@@ -147,14 +149,14 @@ def profile(uri: Path) -> None:
 
 
 def prepare(folder: Path, shape: Shape) -> None:
-    """``data`` (dirty table and streams), ``compacted``, ``merged.parquet``; kept between runs if they are whole."""
+    """``data`` (dirty table and streams), ``compacted``, ``merged``; kept between runs if they are whole."""
     table = build(folder / "data", shape)
-    if not (folder / "merged.parquet").exists():
+    if not (folder / "merged").exists():
         shutil.rmtree(folder / "compacted", ignore_errors=True)
         shutil.copytree(folder / "data" / "table", folder / "compacted")
         Table.open(folder / "compacted").compact()
         write_merged(table, folder / "merging")
-        (folder / "merging").rename(folder / "merged.parquet")
+        (folder / "merging").rename(folder / "merged")
 
 
 def run(folder: Path, shape: Shape, rounds: int, *, profiled: bool) -> None:
@@ -164,7 +166,8 @@ def run(folder: Path, shape: Shape, rounds: int, *, profiled: bool) -> None:
         f"DuckDB, {way}": partial(dedupe_and_join, folder / "data" / "streams", way) for way in NEWEST
     }
     runs: dict[str, Callable[[], pa.Table]] = {
-        "plain": partial(plain, folder),
+        SPARK: partial(plain, folder / "merged" / "spark"),
+        PYARROW: partial(plain, folder / "merged" / "pyarrow"),
         "weft": partial(weft, dirty),
         "weft, compacted": partial(weft, compacted),
     }
@@ -182,13 +185,16 @@ def run(folder: Path, shape: Shape, rounds: int, *, profiled: bool) -> None:
 
 def report(shape: Shape, seconds: dict[str, float], memory: dict[str, float], fastest: str) -> None:
     print(f"{shape.keys:,} keys x {shape.columns} columns, {len(COLUMNS)} read, {os.cpu_count()} cores")
-    print(f"{'':24s} {'seconds':>8s} {'x plain':>8s} {'peak MiB':>9s} {'x plain':>8s}")
+    print(f"{'':28s} {'seconds':>8s} {'x Spark':>8s} {'x pyarrow':>9s} {'peak MiB':>9s} {'x Spark':>8s}")
     for name, peak in memory.items():
-        taken = f"{seconds[name]:8.3f} {seconds[name] / seconds['plain']:8.2f}" if name in seconds else " " * 17
-        print(f"{name:24s} {taken} {peak:9.0f} {peak / memory['plain']:8.2f}")
-    own = seconds["weft"]
-    print(f"weft : plain      {own / seconds['plain']:5.2f} x the time (target: at most {PLAIN_TARGET:g})")
-    print(f"weft : plain      {memory['weft'] / memory['plain']:5.2f} x the memory (target: at most {MEMORY_TARGET:g})")
+        taken = " " * 27
+        if name in seconds:
+            own = seconds[name]
+            taken = f"{own:8.3f} {own / seconds[SPARK]:8.2f} {own / seconds[PYARROW]:9.2f}"
+        print(f"{name:28s} {taken} {peak:9.0f} {peak / memory[SPARK]:8.2f}")
+    own, base = seconds["weft"], SPARK
+    print(f"weft : {base}  {own / seconds[base]:5.2f} x the time (target: at most {PLAIN_TARGET:g})")
+    print(f"weft : {base}  {memory['weft'] / memory[base]:5.2f} x the memory (target: at most {MEMORY_TARGET:g})")
     print(
         f"weft : DuckDB     {seconds[fastest] / own:5.2f} x faster than {fastest} (target: at least {DUCKDB_TARGET:g})"
     )

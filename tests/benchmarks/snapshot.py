@@ -3,10 +3,10 @@
     python tests/benchmarks/snapshot.py [--keys 2000000] [--folder DIR] [--rounds 7]
 
 One aggregate over 7 of 63 columns through ``spark.sql``. *plain* is Spark's scan of the merged table as one Parquet
-folder, as pyarrow writes it (zstd), and *same encodings* as weft writes base files; *view* is the weft view while 10 %
-of the keys of every group are in the log, and again when compacted; *join* is what it replaces: per stream the latest
-row of every key, then two full outer joins. Warm, medians; all take turns within each round, so a change of the
-machine's speed hits all of them.
+folder: as Spark writes it, which counts, as pyarrow writes it (both zstd), and as pyarrow writes it with the encodings
+of base files; *view* is the weft view while 10 % of the keys of every group are in the log, and again when compacted;
+*join* is what it replaces: per stream the latest row of every key, then two full outer joins. Warm, medians; all take
+turns within each round, so a change of the machine's speed hits all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,8 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from storage import Table
 from storage.base_file import ROW_GROUP_ROWS
+from storage.core.file_refs import FileRef
 from storage.encoding import choose_encodings
 from streams.view import create_view
+from tests.benchmarks.plain import size_mb, write_with_pyarrow, write_with_spark
+from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, build
 
 COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
@@ -47,21 +50,6 @@ STAGES = {
     "apply": ("stitch.py", "run"),
     "all": ("scan.py", "read"),
 }
-
-
-def session() -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "6g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
 
 
 def join_query(columns: tuple[str, ...] = COLUMNS) -> str:
@@ -152,15 +140,11 @@ def run(folder: Path, shape: Shape, count: int) -> None:
     shutil.copytree(folder / "data" / "table", folder / "compacted", copy_function=os.link)  # files never change
     compacted = Table.open(folder / "compacted")
     result = compacted.compact()
-    plain, encoded = folder / "plain", folder / "encoded"
-    for own in (plain, encoded):
-        shutil.rmtree(own, ignore_errors=True)
-        own.mkdir()
-    for number, part in enumerate(compacted.snapshot().scan(parallelism=1).tasks[0].slices):
-        base = part.slice.base if part.slice else None
-        assert base is not None
-        source = pq.read_table(folder / "compacted" / base.path, columns=built.schema.arrow.names)
-        pq.write_table(source, plain / f"{number}.parquet", compression="zstd", row_group_size=128 * 1024)
+    plain, encoded, written = folder / "plain", folder / "encoded", folder / "spark"
+    write_with_pyarrow(bases(compacted, built.schema.arrow.names), plain)
+    shutil.rmtree(encoded, ignore_errors=True)
+    encoded.mkdir()
+    for number, source in enumerate(bases(compacted, built.schema.arrow.names)):
         chosen = choose_encodings(source.slice(0, ROW_GROUP_ROWS))
         pq.write_table(
             source,
@@ -172,6 +156,8 @@ def run(folder: Path, shape: Shape, count: int) -> None:
         )
     spark = session()
     try:
+        write_with_spark(spark, plain, written)
+        spark.read.parquet(str(written)).createOrReplaceTempView("spark_written")
         spark.read.parquet(str(plain)).createOrReplaceTempView("plain")
         spark.read.parquet(str(encoded)).createOrReplaceTempView("encoded")
         for group in GROUPS:
@@ -179,13 +165,32 @@ def run(folder: Path, shape: Shape, count: int) -> None:
         create_view(spark, folder / "data" / "table", "dirty")
         create_view(spark, folder / "compacted", "clean")
         spark.sql(f"CREATE OR REPLACE TEMP VIEW joined AS SELECT * FROM {join_query()}")
-        fast = rounds(spark, ["plain", "encoded", "dirty", "clean"], count)
+        fast = rounds(spark, ["spark_written", "plain", "encoded", "dirty", "clean"], count)
         slow = rounds(spark, ["dirty", "joined"], max(count // 3, 1))
-        planned = {name: planning(spark, name, count) for name in ("plain", "dirty", "clean")}
+        planned = {name: planning(spark, name, count) for name in ("spark_written", "dirty", "clean")}
     finally:
         spark.stop()
     stage = stages(built)
-    report(shape, fast, slow, planned, stage, result.seconds)
+    sizes = {name: size_mb(own) for name, own in (("spark_written", written), ("plain", plain), ("encoded", encoded))}
+    sizes |= {"dirty": stored_mb(built), "clean": sum(own.size for own in base_files(compacted)) / 1e6}
+    report(shape, fast, slow, planned, stage, sizes, result.seconds)
+
+
+def base_files(table: Table) -> list[FileRef]:
+    """Of a compacted table, in order of file group."""
+    found = [own.slice.base for own in table.snapshot().slices if own.slice is not None and own.slice.base is not None]
+    return list({file.path: file for file in found}.values())
+
+
+def bases(table: Table, columns: list[str]) -> Iterator[pa.Table]:
+    """What a compacted table shows, a base file at a time."""
+    for file in base_files(table):
+        yield pq.read_table(Path(table.uri.removeprefix("file://")) / file.path, columns=columns, partitioning=None)
+
+
+def stored_mb(table: Table) -> float:
+    """What a snapshot reads: base files, shadows and logs."""
+    return sum(own.base_bytes + own.log_bytes for own in table.snapshot().slices) / 1e6
 
 
 def report(
@@ -194,17 +199,20 @@ def report(
     slow: dict[str, float],
     planned: dict[str, float],
     stage: dict[str, float],
+    sizes: dict[str, float],
     compaction: float,
 ) -> None:
-    plain, encoded = fast["plain"], fast["encoded"]
+    base, plain = fast["spark_written"], fast["plain"]
     print(f"\n{shape.keys:,} keys x {shape.columns} columns, {shape.buckets} file groups, 7 columns read")
-    print(f"plain Parquet        {plain:7.3f} s")
-    print(f"  same encodings     {encoded:7.3f} s   {encoded / plain:5.2f} x plain")
+    print(f"plain Parquet, as Spark writes it   {base:7.3f} s   {sizes['spark_written']:6.0f} MB")
+    for name, text in (("plain", "as pyarrow writes it"), ("encoded", "  in weft's encodings")):
+        print(f"               {text:20s} {fast[name]:7.3f} s   {sizes[name]:6.0f} MB   {fast[name] / base:5.2f} x")
     for name, text, targets in (("dirty", "dirty", "2.5, from 20 M keys 1.8"), ("clean", "compacted", "1.1")):
-        line = (
-            f"weft view, {text:9s} {fast[name]:7.3f} s   {fast[name] / plain:5.2f} x plain (target: at most {targets})"
+        print(
+            f"weft view, {text:9s}                {fast[name]:7.3f} s   {sizes[name]:6.0f} MB   "
+            f"{fast[name] / base:5.2f} x (target: at most {targets}), {fast[name] / plain:.2f} x as pyarrow writes it, "
+            f"{fast[name] / fast['encoded']:.2f} x the same encodings"
         )
-        print(f"{line}, {fast[name] / encoded:.2f} x the same encodings")
     ratio = slow["joined"] / slow["dirty"]
     print(f"dedupe and join      {slow['joined']:7.3f} s   {ratio:5.2f} x the dirty view (target: at least 10)")
     print(f"  the view beside it {slow['dirty']:7.3f} s")
@@ -212,7 +220,7 @@ def report(
     for name in ("log read", "collapse", "base read", "apply"):
         print(f"  {name:18s} {stage[name]:7.3f} s")
     rest = max(fast["dirty"] - planned["dirty"] - stage["all"] / 2, 0.0)
-    others = f"plain {planned['plain']:.3f} s, compacted {planned['clean']:.3f} s"
+    others = f"plain {planned['spark_written']:.3f} s, compacted {planned['clean']:.3f} s"
     print(f"  planning           {planned['dirty']:7.3f} s  ({others})")
     print(f"  hand-over, the rest {rest:6.3f} s")
     print(f"compaction of all file groups: {compaction:.2f} s (pyarrow {pa.__version__})")

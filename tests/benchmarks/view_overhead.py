@@ -3,9 +3,10 @@
     python -m tests.benchmarks.view_overhead [--keys 2000000] [--rounds 7] [--folder DIR]
 
 *Planning*: the fixed cost of a query before its first task starts, on a table of a few rows: Spark's own over a folder
-of Parquet files, the view over a compacted table, over one with logs, and over a mix; and the whole query. *Mix*: one
-aggregate over 7 of 63 columns while the logs of some of the file groups wait: read in two parts, and all of it by
-tasks. Medians of rounds in which all take turns; the ratios are what counts, the seconds belong to the machine.
+of Parquet files (as Spark writes them, which the ratios are to, and as pyarrow does), the view over a compacted table,
+over one with logs, and over a mix; and the whole query. *Mix*: one aggregate over 7 of 63 columns while the logs of
+some of the file groups wait: read in two parts, and all of it by tasks. Medians of rounds in which all take turns; the
+ratios are what counts, the seconds belong to the machine.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from storage import Table
 from streams import relation_scan, table_planner
 from streams.relation_worker import task_reader
 from streams.view import create_view
-from tests.benchmarks.snapshot import QUERY, session
+from tests.benchmarks.plain import PYARROW, SPARK, write_with_pyarrow, write_with_spark
+from tests.benchmarks.snapshot import QUERY, bases
+from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import Shape, build
 
 TINY = 2_000
@@ -111,19 +113,6 @@ def compacted_copy(table: Table, folder: Path, file_groups: int) -> Table:
     return Table.open(folder)
 
 
-def plain_files(table: Table, folder: Path) -> Path:
-    """What a compacted table shows, as a folder of Parquet files, one a file group."""
-    folder.mkdir(exist_ok=True)
-    columns = table.snapshot().schema.names
-    for part in table.snapshot().slices:
-        base = part.slice.base if part.slice else None
-        assert base is not None
-        rows = pq.read_table(Path(table.uri.removeprefix("file://")) / base.path, columns=columns, partitioning=None)
-        target = folder / f"{part.group.bucket}.parquet"
-        pq.write_table(rows, target, compression="zstd", row_group_size=128 * 1024)
-    return folder
-
-
 def views(spark: SparkSession, folder: Path, shape: Shape, name: str) -> dict[str, str]:
     """Views by how many of the file groups are compacted, and over the same rows as plain Parquet."""
     dirty = build(folder / name, shape)
@@ -132,9 +121,12 @@ def views(spark: SparkSession, folder: Path, shape: Shape, name: str) -> dict[st
         view = f"{name}_{compacted}"
         copy = compacted_copy(dirty, folder / view, compacted)
         if compacted == shape.buckets:
-            plain = plain_files(copy, folder / f"{name}_plain")
-            spark.read.parquet(str(plain)).createOrReplaceTempView(f"{name}_plain")
-            result["plain Parquet"] = f"{name}_plain"
+            plain, written = folder / f"{name}_plain", folder / f"{name}_spark"
+            write_with_pyarrow(bases(copy, copy.snapshot().schema.names), plain)
+            write_with_spark(spark, plain, written)
+            for title, source in ((SPARK, written), (PYARROW, plain)):
+                spark.read.parquet(str(source)).createOrReplaceTempView(source.name)
+                result[title] = source.name
         create_view(spark, copy.uri, view)
         result[f"{compacted} of {shape.buckets} compacted"] = view
     return result
@@ -147,10 +139,10 @@ def run(spark: SparkSession, folder: Path, keys: int, rounds: int) -> None:
         report(f"{TINY} rows, {title}", measure(ways, 3 * rounds))
     large = views(spark, folder, Shape(keys=keys), "large")
     ways = {name: collect(spark, view) for name, view in large.items()}
-    for name, view in list(large.items())[2:]:
+    for name, view in list(large.items())[3:]:
         ways[f"{name}, by tasks alone"] = in_one_part(collect(spark, view))
     report(f"{keys} rows x {Shape.columns} columns, 7 read", measure(ways, rounds))
-    dirty = list(large.values())[2]
+    dirty = list(large.values())[3]
     batches = {f"batches of {rows}": with_batches_of(rows, collect(spark, dirty)) for rows in BATCH_ROWS}
     report("through tasks, by size of the batches", measure(batches, rounds))
 

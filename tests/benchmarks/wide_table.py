@@ -32,13 +32,12 @@ class Shape:
     seed: int = 7
     key_type: str = "bigint"
 
-    @property
-    def values_per_group(self) -> int:
-        return (self.columns - 1) // len(GROUPS) - 1
-
     def value_columns(self, group: str) -> list[tuple[str, str]]:
+        """Name and type of a group's columns but its ordering column; the first groups may have one more."""
         kinds = ("bigint", "double", "bigint", "string")
-        return [(f"{group}{i}", kinds[i % 4]) for i in range(self.values_per_group)]
+        each, more = divmod(self.columns - 1, len(GROUPS))
+        count = each + (GROUPS.index(group) < more) - 1
+        return [(f"{group}{i}", kinds[i % 4]) for i in range(count)]
 
     def config(self) -> dict[str, Any]:
         columns: dict[str, str] = {"k": self.key_type}
