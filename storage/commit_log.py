@@ -126,8 +126,9 @@ class CommitLog:
             for tail in tails.values():
                 tail.settle(self.archives.knows)
         for tail in tails.values():
-            tail.found[:] = self._in_place(tail.found)
-            self._cached(tail.lane).update((entry.seq, entry) for entry in tail.found)
+            if tail.found:
+                tail.found[:] = self._in_place(tail.found)
+                self._cached(tail.lane).update((entry.seq, entry) for entry in tail.found)
         return {lane: tail.found for lane, tail in tails.items()}
 
     def _read_slots(self, tails: Sequence[Tail]) -> None:

@@ -374,6 +374,13 @@ def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
     )
 
 
+def _archived(entry: CleanIntent) -> str:
+    if not entry.archived:
+        return ""
+    reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
+    return f"; old entries may be archived up to {reached}"
+
+
 def _described(entry: Entry, *, void: bool) -> TimelineEntry:
     rows: int | None = None
     sizes: list[int] = []
@@ -412,7 +419,7 @@ def _described(entry: Entry, *, void: bool) -> TimelineEntry:
         case Done():
             detail = f"what entry {entry.intent} began holds from here on"
         case CleanIntent():
-            detail = f"snapshots before entry {entry.keep} are given up"
+            detail = f"snapshots before entry {entry.keep} are given up{_archived(entry)}"
         case CleanDone():
             detail = f"{entry.files} files deleted, {entry.bytes} bytes"
         case Claim():

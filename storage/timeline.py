@@ -340,7 +340,13 @@ class Timeline:
 
     def _last_while(self, heads: cut.Seqs, holds: Callable[[Entry], bool]) -> dict[LaneName, int]:
         """Per lane the last of the entries up to a head for which something holds that holds for none after it."""
-        return self.log.last_where({lane: (0, head) for lane, head in heads.items()}, holds)
+        # What is asked for lies mostly after old entries, of which 256 are read at once: so that is looked at first.
+        archived = self._state.archived if self._state is not None else {}
+        old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
+        reached = self.log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
+        bounds = {lane: (0, head) for lane, head in heads.items()}
+        bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in reached.items()}
+        return self.log.last_where(bounds, holds)
 
 
 def _committed(tail: list[LaneEntry], rev: int) -> int:

@@ -132,6 +132,7 @@ class Garbage:
         """
         self._store, self._clock, self._state, self._needed = store, clock, state, needed
         self._served, self._pins, self._before = served, pins, before
+        self._merged = state.log_start()
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
 
@@ -169,7 +170,7 @@ class Garbage:
 
     def _end(self, lane: Lane) -> LaneEnd:
         log = self._log()
-        head = lane.closed if lane.closed is not None else log.head(lane.name)
+        head = lane.closed if lane.closed is not None else log.head(lane.name, self._merged.get(lane.name, 0))
         last = log.entry(lane.name, head) if head else None
         return LaneEnd(head, last.epoch if last is not None else 0)
 

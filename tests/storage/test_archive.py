@@ -131,9 +131,20 @@ def test_opening_reading_and_writing_do_not_need_archives(archived: Table) -> No
     assert len(rows) == 8
 
 
+def test_a_recent_time_is_found_without_reading_archives(archived: Table) -> None:
+    store = FaultyStore(open_store(archived.uri))
+    fresh = other_process(archived.uri, FakeClock(), store)
+    cut = fresh.snapshot(dt.datetime(2900, 1, 1, tzinfo=dt.UTC)).cut
+    inner = open_store(archived.uri)
+    asked = [path for call, path in store.calls if call == "get" and "_weft/archive" in path]
+    assert [path for path in asked if inner.get(Path(path)) is not None] == []
+    assert cut.lanes == fresh.snapshot().cut.lanes
+
+
 def test_the_timeline_still_tells_archived_entries(archived: Table) -> None:
     told = Inspection(archived.uri).timeline(1_000)
     assert len([entry for entry in told if entry.kind == "DATA"]) == COMMITS
+    assert any("may be archived up to the table lane 8, orders 20" in entry.detail for entry in told)
     assert Inspection(archived.uri).overview().commits == COMMITS + 1
     (report,) = Inspection(archived.uri).lanes()
     assert (report.epoch, report.batch) == (1, COMMITS - 1)
