@@ -30,6 +30,7 @@ from storage.errors import TableError
 from streams.kafka.cluster import Cluster
 from streams.kafka.options import KafkaOptions, Partition
 from streams.kafka.plan import Log, Offsets, parse_offsets
+from streams.status import is_outage
 
 __all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"]
 
@@ -102,6 +103,7 @@ class LagMeter:
         self._looks: list[tuple[int, Mapping[Partition, Log]]] = []  # the newest that was reached, and all after it
         self._complete_at_ms: int | None = None
         self._taken = 0.0
+        self._outage: TableError | None = None
         self._state = threading.Lock()
         self._ended = threading.Event()
         self._measuring = threading.Lock()
@@ -131,14 +133,21 @@ class LagMeter:
                 return None
             return Lag(messages_waiting(self._looks[-1][1], self._position), self._complete_at_ms)
 
+    @property
+    def outage(self) -> TableError | None:
+        """Why the brokers did not answer the last question; None if they did."""
+        return self._outage
+
     def measure(self) -> Lag | None:
         """Measure now."""
         with self._measuring:
             position, asked_at_ms, asked = self._position, time.time_ns() // 1_000_000, time.monotonic()
             try:
                 logs = self._cluster.load_logs(wait_for_topics=False)
-            except TableError:
+                self._outage = None
+            except TableError as error:
                 logs = {}
+                self._outage = error if is_outage(error) else None
             found = {partition.topic for partition in logs} >= set(self._options.topics)
             known = found and not is_past_end(logs, position or {})
             with self._state:

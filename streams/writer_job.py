@@ -18,11 +18,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.outage import JobOutages, store_name
+from streams.outage import JobOutages
 from streams.status import Reporter, StopSignal, describe, ending_of, is_outage
+from streams.writer_outage import await_source, await_store, tell_brokers, unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"{error}\n")
         reporter.update(doing="failed", rows_per_second=0.0, lag=None, complete_at_ms=None, message=describe(failure))
         if is_outage(failure) and pipeline is not None:
-            outages.began(_unreachable(failure, pipeline, given.writer), describe(failure))
+            outages.began(unreachable(failure, pipeline, given.writer), describe(failure))
         return ending_of(failure)
     if stop:
         reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
@@ -91,9 +93,9 @@ def _run(
 ) -> None:
     from streams.session import build_session
 
-    _await_source(writer, stop, outages, once=once)
+    await_source(writer, stop, outages, once=once)
     if not stop:
-        _await_store(pipeline, outages, once=once)
+        await_store(pipeline, outages, once=once)
     if stop:
         return
     spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
@@ -101,7 +103,7 @@ def _run(
         if stop:
             return
         with _meter(writer) as meter:
-            progress = Progress(reporter, writer.trigger_seconds, meter)
+            progress = Progress(reporter, writer.trigger_seconds, meter, waits=partial(tell_brokers, outages, writer))
             query = _start(spark, pipeline, writer, progress, once=once)
             while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
                 progress.observe(query)
@@ -126,74 +128,6 @@ def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | N
         return contextlib.nullcontext()
     options = parse_options(writer.reader_options, default_starting="latest")
     return LagMeter(options, every_seconds=writer.trigger_seconds)
-
-
-def _await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
-    """Let Kafka answer before a JVM is started: who has a wrong address reads so at once, and an outage costs little.
-
-    Raises:
-        SourceUnavailable: It does not, and nobody waits for it: with ``once``.
-        SourceRefused: It refuses.
-        InvalidInput: An option of the source is wrong.
-    """
-    from streams import kafka
-    from streams.kafka.cluster import Cluster
-    from streams.kafka.options import parse_options
-
-    if writer.reader_format != kafka.FORMAT:
-        return
-
-    what = _broker(writer)
-
-    def waiting(reason: str) -> bool:
-        outages.began(what, reason)
-        return not stop
-
-    cluster = Cluster(parse_options(writer.reader_options, default_starting="latest"))
-    try:
-        if once:
-            cluster.await_answer(waiting)
-            outages.ended(what)
-        else:
-            outages.wait_out(lambda: cluster.await_answer(waiting), what)
-    finally:
-        cluster.close()
-
-
-def _await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
-    """Let the table's store answer before a JVM is started.
-
-    Raises:
-        StoreUnavailable: It does not, and nobody waits for it: with ``once``.
-        StoreRefused: It refuses.
-        NotFound: There is no table.
-    """
-    from storage import Table
-    from storage.stores import check_reachable
-
-    location = pipeline.table
-
-    def ask() -> None:
-        check_reachable(location.uri, location.storage_options)
-        Table.open(location.uri, storage_options=location.storage_options)
-
-    if once:
-        ask()
-    else:
-        outages.wait_out(ask, store_name(location.uri))
-
-
-def _broker(writer: WriterSpec) -> str:
-    return f"the broker {writer.reader_options.get('kafka.bootstrap.servers', '')}".rstrip()
-
-
-def _unreachable(failure: Exception, pipeline: Pipeline, name: str) -> str:
-    """Whom an outage's error is about."""
-    from streams.kafka.errors import SourceUnavailable
-
-    if isinstance(failure, SourceUnavailable):
-        return _broker(pipeline.writer(name))
-    return store_name(pipeline.table.uri)
 
 
 def _start(
@@ -316,15 +250,23 @@ def _last_batch(query: StreamingQuery) -> int | None:
 class Progress:
     """Turns commits and Spark's progress into reports. Commits come from Spark's thread, the rest from the main one."""
 
-    def __init__(self, reporter: Reporter, trigger_seconds: float, meter: LagMeter | None = None) -> None:
+    def __init__(
+        self,
+        reporter: Reporter,
+        trigger_seconds: float,
+        meter: LagMeter | None = None,
+        waits: Callable[[Exception | None], None] = lambda _: None,
+    ) -> None:
         """Nothing is reported yet.
 
         Args:
             reporter: Where reports go.
             trigger_seconds: From one look at the source to the next.
             meter: Measures lag and freshness; without it they are what Spark tells of its last batch.
+            waits: Told why the source's brokers do not answer, or None as long as they do.
         """
         self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
+        self._waits = waits
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
@@ -365,7 +307,9 @@ class Progress:
         active, failed = query.isActive, query.exception() is not None
         busy = bool(status["isTriggerActive"])
         idle = active and not busy and not status["isDataAvailable"]
-        if last is not None and idle and not failed:
+        outage = None if self._meter is None or failed else self._meter.outage
+        self._waits(outage)
+        if last is not None and idle and not failed and outage is None:
             self._reporter.update(progress=self._reporter.report.progress + 1)
         if failed:
             behind, complete = None, None
@@ -374,7 +318,7 @@ class Progress:
         else:
             behind, complete = self._told(last, idle=idle)
         self._reporter.update(
-            doing="running" if busy else "idle" if last is not None else "starting",
+            doing="waiting" if outage else "running" if busy else "idle" if last is not None else "starting",
             lag=behind,
             complete_at_ms=complete,
             rows_per_second=self._rate(),

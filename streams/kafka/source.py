@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from storage.errors import InvalidInput
 from streams.kafka.cluster import Cluster, Connection
-from streams.kafka.errors import report_losses, report_recreated
+from streams.kafka.errors import SourceRefused, SourceUnavailable, logger, report_losses, report_recreated
 from streams.kafka.fetch import read_range
 from streams.kafka.identity import find_recreated
 from streams.kafka.options import KafkaOptions, parse_options
@@ -196,14 +196,25 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
         """End of the batch that begins at ``start``.
 
+        A query that is under way waits out an outage of the brokers: nothing new is seen, and the next trigger asks
+        again. One that begins, or that is to end with what there is now, fails instead.
+
         Raises:
             NotFound: A subscribed topic does not exist when the query starts.
-            SourceUnavailable: No answer from the brokers.
+            SourceUnavailable: No answer from the brokers, to a query that begins or is to end.
+            SourceRefused: The brokers refuse.
             DataLoss: Offsets after ``start`` are gone, or of another topic than is there now.
         """
         assert isinstance(limit, ReadAllAvailable | ReadMaxRows), f"Spark admits by a limit it was not given: {limit}"
         begin = parse_position(start)
-        topics = self._cluster.load_topics(wait_for_topics=not self._waited)
+        try:
+            topics = self._cluster.load_topics(wait_for_topics=not self._waited)
+        except SourceUnavailable as error:
+            if isinstance(error, SourceRefused) or not begin.offsets or self._target is not None:
+                raise
+            logger.warning("the brokers do not answer, they are asked again with the next trigger: %s", error.message)
+            self._latest = None
+            return start
         self._waited = True
         if not self._required:
             # Only now, not in every trigger: a topic that goes away later is a loss, and that is told as one.

@@ -332,6 +332,31 @@ def test_an_outage_of_the_broker_is_waited_out_and_shown(tmp_path: Path, no_brok
     assert all(_gone(pid) for pid in run.pids)
 
 
+def test_a_query_under_way_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
+    with EmbeddedBroker() as own:
+        own.create_topics({"away": 1})
+        produce(own, "away", [{"id": 1, "a": "before", "at": 1}])
+        path = kafka_pipeline(tmp_path, own, "away")
+        whole = yaml.safe_load(path.read_text())
+        whole["writers"]["sa"]["source"]["options"] = {"requestTimeoutMs": 500}
+        path.write_text(yaml.safe_dump(whole))
+        run = Running(path)
+        runs.append(run)
+        run.until("sa", rows=1)
+        own.set_reachable(reachable=False)
+        waits = run.until("sa", state="waiting", waiting_for=f"the broker {own.bootstrap_servers}")
+        assert (waits["lag"], waits["freshness_seconds"]) == (None, None)
+        while waits["waiting_seconds"] < 10:  # many times what one question waits
+            waits = run.until("sa", state="waiting")
+        own.set_reachable(reachable=True)
+        produce(own, "away", [{"id": 2, "a": "after", "at": 2}])
+        last = run.until("sa", rows=2, waiting_for=None)
+        assert (last["restarts"], last["failures"]) == (0, 0), "one process, one query"
+        run.process.send_signal(signal.SIGTERM)
+        run.process.communicate(timeout=PATIENCE_SECONDS)
+        assert run.process.returncode == 0
+
+
 def test_a_second_run_of_a_pipeline_is_refused_and_a_dead_one_is_no_obstacle(
     tmp_path: Path, no_broker: int, runs: list[Running]
 ) -> None:

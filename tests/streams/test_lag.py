@@ -9,6 +9,7 @@ import pytest
 
 from streams import lag
 from streams.demo.broker import EmbeddedBroker
+from streams.kafka.errors import SourceUnavailable
 from streams.kafka.options import Partition
 from streams.kafka.plan import Log
 from streams.lag import Lag, LagMeter, is_past_end, kafka_offsets, messages_waiting
@@ -106,10 +107,13 @@ def test_brokers_that_are_away_make_it_unknown(own: EmbeddedBroker, monkeypatch:
         _until(lambda: meter.lag is not None)
         assert meter.lag is not None
         assert meter.lag.waiting == 0
+        assert meter.outage is None
         own.set_reachable(reachable=False)
         _until(lambda: meter.lag is None)
+        assert isinstance(meter.outage, SourceUnavailable)
         own.set_reachable(reachable=True)
         _until(lambda: meter.lag is not None)
+        assert meter.outage is None
 
 
 def _until(condition: object) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import streams.kafka
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import cluster, source
+from streams.kafka.errors import SourceUnavailable
 from streams.kafka.options import Partition
 from streams.kafka.plan import OffsetRange
 from tests.streams.kafka.real_broker import RealBroker
@@ -43,6 +44,34 @@ def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, s
     after = source.KafkaStreamReader(chosen)
     assert after.partitions(after.initialOffset(), end) == before.partitions(start, end)
     after.stop()
+
+
+def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> None:
+    with EmbeddedBroker() as own:
+        own.create_topics({"away": 1})
+        produce(own, "away", [1, 2])
+        chosen = parsed(own, "away", startingOffsets="earliest", requestTimeoutMs="500")
+        running = source.KafkaStreamReader(chosen)
+        first = running.latestOffset(running.initialOffset(), ReadAllAvailable())
+        end = running.latestOffset(first, ReadAllAvailable())
+        assert running.reportLatestOffset() == {"away": {"0": 2}}
+        restarted, fresh, ending = (source.KafkaStreamReader(chosen) for _ in range(3))
+        ending.prepareForTriggerAvailableNow()
+        own.set_reachable(reachable=False)
+        for reader in (running, restarted):
+            for _ in range(2):
+                assert reader.latestOffset(end, ReadAllAvailable()) == end
+            assert reader.reportLatestOffset() is None, "nobody knows where the logs end"
+        with pytest.raises(SourceUnavailable):
+            fresh.latestOffset(fresh.initialOffset(), ReadAllAvailable())
+        with pytest.raises(SourceUnavailable):
+            ending.latestOffset(end, ReadAllAvailable())
+        own.set_reachable(reachable=True)
+        produce(own, "away", [3])
+        for reader in (running, restarted):
+            assert running.partitions(end, reader.latestOffset(end, ReadAllAvailable()))
+        for reader in (running, restarted, fresh, ending):
+            reader.stop()
 
 
 def test_readers_travel_to_the_executors(broker: Broker, topic: str) -> None:
