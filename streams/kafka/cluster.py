@@ -112,6 +112,7 @@ class Cluster:
 
         Raises:
             SourceUnavailable: They do not.
+            SourceRefused: They refuse; this is not waited for.
         """
         connection = self._connect()
         deadline = time.monotonic() + self._options.request_timeout_seconds
@@ -120,7 +121,7 @@ class Cluster:
                 connection.consumer.list_topics(self._options.topics[0], timeout=min(ASK_SECONDS, _remaining(deadline)))
             except KafkaException as error:
                 failure = connection.unavailable("waiting for an answer", error)
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or isinstance(failure, SourceRefused):
                     raise failure from error
                 if not waiting(failure.message):
                     return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path as LocalPath
 
 import pytest
 
 from storage.core.names import Path
-from storage.errors import StoreUnavailable
-from storage.object_store import ObjectStore, check_capability
+from storage.errors import StoreRefused, StoreUnavailable
+from storage.object_store import ObjectStore, answering, check_capability
 from storage.stores import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.shop import new_uri
@@ -17,6 +18,23 @@ from tests.storage.shop import new_uri
 @pytest.fixture(params=["local", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: LocalPath) -> ObjectStore:
     return open_store(str(tmp_path / "root") if request.param == "local" else new_uri())
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (PermissionError(errno.EACCES, "denied"), True),
+        (NotADirectoryError(errno.ENOTDIR, "a file"), True),
+        (OSError(errno.ENOSPC, "full"), False),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), False),
+        (TimeoutError("no answer"), False),
+    ],
+)
+def test_a_store_that_refuses_is_told_from_one_that_does_not_answer(error: OSError, *, refused: bool) -> None:
+    """Whoever waits for a store waits for the second kind alone."""
+    with pytest.raises(StoreUnavailable) as told, answering(Path("a/b")):
+        raise error
+    assert isinstance(told.value, StoreRefused) is refused
 
 
 class OverwritingStore(FaultyStore):

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from storage.errors import NotFound
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import cluster, source
-from streams.kafka.errors import SourceUnavailable
+from streams.kafka.errors import SourceRefused, SourceUnavailable
 from streams.kafka.options import Partition, parse_options
 from streams.kafka.plan import Log
 from tests.streams.kafka.topics import NOBODY, Broker, cluster_logs, parsed, produce, read, topic_numbers
@@ -28,6 +28,18 @@ def test_an_unreachable_broker_is_an_error_in_time() -> None:
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
         read(0, 10, parse_options(given, default_starting="earliest"))
     assert time.monotonic() - began < 5
+
+
+def test_brokers_that_refuse_a_login_are_not_waited_for() -> None:
+    """The embedded broker knows no logins, and says so."""
+    login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
+    user = {"kafka.sasl.username": "u", "kafka.sasl.password": "p"}
+    with EmbeddedBroker() as own:
+        own.create_topics({"t": 1})
+        asking = cluster.Cluster(parsed(own, "t", requestTimeoutMs="60000", **login, **user))
+        with pytest.raises(SourceRefused, match="SASL authentication"):
+            asking.await_answer(pytest.fail)
+        asking.close()
 
 
 def test_brokers_are_waited_for_with_a_word_now_and_then(
