@@ -135,23 +135,23 @@ class LagMeter:
 
     @property
     def outage(self) -> TableError | None:
-        """Why the brokers did not answer the last question; None if they did."""
+        """Why the brokers did not answer the last question; None if they did. As long as there is one, lag is None."""
         return self._outage
 
     def measure(self) -> Lag | None:
         """Measure now."""
         with self._measuring:
             position, asked_at_ms, asked = self._position, time.time_ns() // 1_000_000, time.monotonic()
+            outage = None
             try:
                 logs = self._cluster.load_logs(wait_for_topics=False)
-                self._outage = None
             except TableError as error:
                 logs = {}
-                self._outage = error if is_outage(error) else None
+                outage = error if is_outage(error) else None
             found = {partition.topic for partition in logs} >= set(self._options.topics)
             known = found and not is_past_end(logs, position or {})
             with self._state:
-                self._taken = asked
+                self._taken, self._outage = asked, outage
                 if known:
                     self._looks.append((asked_at_ms, logs))
                     self._compare()

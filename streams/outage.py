@@ -66,6 +66,7 @@ class JobOutages:
         """Nothing is told yet."""
         self._reporter, self._stop = reporter, stop
         self._logged: float | None = None
+        self._reason = ""
 
     def wait_out(self, ask: Callable[[], T], what: str) -> T | None:
         """Ask until there is an answer; None if the job was told to stop before that.
@@ -87,6 +88,7 @@ class JobOutages:
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
         known = last.waiting_since_ms if last.waiting_for == what else None
         since_ms = time.time_ns() // 1_000_000 if known is None else known
+        self._reason = reason
         self._reporter.update(doing="waiting", waiting_for=what, waiting_since_ms=since_ms, message=reason)
         now = time.monotonic()
         if self._logged is None or now - self._logged >= LOG_SECONDS:
@@ -100,9 +102,12 @@ class JobOutages:
             return
         _log(f"{what} answers again after {spell_since(last.waiting_since_ms)}")
         self._logged = None
-        waits = last.doing == "waiting"
-        said = {"doing": "starting", "message": ""} if waits else {}
-        self._reporter.update(waiting_for="", waiting_since_ms=None, **said)
+        self._reporter.update(
+            waiting_for="",
+            waiting_since_ms=None,
+            doing="starting" if last.doing == "waiting" else last.doing,
+            message="" if last.message == self._reason else last.message,
+        )
 
 
 def store_name(uri: str) -> str:

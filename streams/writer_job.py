@@ -308,7 +308,6 @@ class Progress:
         busy = bool(status["isTriggerActive"])
         idle = active and not busy and not status["isDataAvailable"]
         outage = None if self._meter is None or failed else self._meter.outage
-        self._waits(outage)
         if last is not None and idle and not failed and outage is None:
             self._reporter.update(progress=self._reporter.report.progress + 1)
         if failed:
@@ -323,6 +322,7 @@ class Progress:
             complete_at_ms=complete,
             rows_per_second=self._rate(),
         )
+        self._waits(outage)  # after that: what is told of an outage comes with no older lag
 
     def _measured(self, *, active: bool) -> tuple[int | None, int | None]:
         """Lag, and as of when the table is complete, by the meter."""
