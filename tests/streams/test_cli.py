@@ -332,6 +332,25 @@ def test_an_outage_of_the_broker_is_waited_out_and_shown(tmp_path: Path, no_brok
     assert all(_gone(pid) for pid in run.pids)
 
 
+def test_an_outage_of_the_store_is_waited_out_and_shown(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
+    options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{no_broker}"}
+    table = {"uri": "s3://bucket/wide", "config": CONFIG, "storage_options": options}
+    path = lonely_pipeline(tmp_path, no_broker, table=table)
+    run = Running(path)
+    runs.append(run)
+    shown = run.until("sa", waiting_for="the store of s3://bucket/wide", pid=None)
+    assert shown["message"].startswith("waiting for the store of s3://bucket/wide, ")
+    assert "Could not connect" in shown["message"]
+    assert run.until("sa", pid=None)["waiting_seconds"] > shown["waiting_seconds"]
+    once = weft("run", path, "--once", "--writer", "sa")
+    assert "is being run already" in once.stderr, "who waits has the pipeline"
+    run.process.kill()
+    run.process.communicate()
+    once = weft("run", path, "--once")
+    assert once.exit_code == 1
+    assert "Could not connect" in once.stderr, "a run that is to end does not wait"
+
+
 def test_a_query_under_way_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
     with EmbeddedBroker() as own:
         own.create_topics({"away": 1})

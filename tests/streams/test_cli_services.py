@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -321,6 +323,18 @@ def test_every_command_that_takes_a_location_takes_options_of_its_store(command:
     result = weft(*head, "s3://bucket/t", *rest, "--storage-option", "profile=no-such-profile-of-weft")
     assert result.exit_code != 0
     assert "no-such-profile-of-weft" in result.stderr
+
+
+def test_no_command_that_takes_a_location_is_left_out() -> None:
+    def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        for name, found in group.commands.items():
+            if hasattr(found, "commands"):
+                yield from walk(found, (*path, name))
+            elif any(parameter.name == "target" for parameter in found.params):
+                yield (*path, name)
+
+    tried = {tuple(command[:2]) if command[0] == "alter" else (command[0],) for command in EVERY_COMMAND}
+    assert set(walk(typer.main.get_command(app))) == tried
 
 
 def test_options_of_the_store_are_text_or_json() -> None:
