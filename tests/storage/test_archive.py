@@ -13,10 +13,10 @@ from storage.core import archive
 from storage.core.archive import decode_archive, encode_archive
 from storage.core.entries import Claim, Entry, decode_entry, encode_entry
 from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, lane_folder, slot_path
-from storage.errors import Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired
+from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired
 from storage.inspect import Inspection
 from storage.stores import open_store
-from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
+from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import NOW, Killed, MortalStore
 from tests.storage.damage import Damage, verified, wrong
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, statuses
@@ -269,6 +269,18 @@ def test_silence_after_a_put_is_no_answer(archived: Table) -> None:
     )
     store.faults.append(Fault("get", "_weft/archive", times=2))
     assert CommitLog(store, FakeClock()).publish(claim).commit_id == "mine"
+
+
+@pytest.mark.parametrize("error", [OSError("down"), PermissionError("403")])
+def test_a_win_that_cannot_be_asked_for_is_unknown(table: Table, error: OSError) -> None:
+    inner = open_store(new_uri())
+    store = FaultyStore(inner)
+    store.faults.append(Fault("get", "_weft/archive", times=FOREVER, error=error))
+    first = lane(table)[0]
+    with pytest.raises(CommitUnknown, match="not known whether"):
+        CommitLog(store, FakeClock()).publish(first)
+    assert inner.get(slot_path(ORDERS, 1)) is not None
+    assert CommitLog(inner, FakeClock()).publish(first).commit_id == first.commit_id
 
 
 def test_a_search_sees_what_is_archived_while_it_searches(table: Table) -> None:

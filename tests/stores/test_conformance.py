@@ -37,6 +37,15 @@ def test_the_first_create_wins_and_the_second_changes_nothing(store: ObjectStore
     assert store.get(NAME) == b"first"
 
 
+def test_what_was_deleted_is_gone_at_once_and_its_name_is_free_again(store: ObjectStore) -> None:
+    assert store.put_if_absent(NAME, b"entry")
+    store.delete_many([NAME])
+    assert (store.get(NAME), store.get_many([NAME, Path("other")])) == (None, [None, None])
+    assert store.put_if_absent(NAME, b"ghost"), "so a frozen writer's put may succeed, and has to ask for an archive"
+    assert not store.put_if_absent(NAME, b"another")
+    assert store.get(NAME) == b"ghost"
+
+
 def test_processes_that_race_for_a_name_have_one_winner_whose_bytes_all_read(place: Place) -> None:
     if place.uri.startswith("memory:"):
         pytest.skip("memory is not shared between processes; threads race below")

@@ -46,6 +46,21 @@ def test_compact_says_what_it_did(table: Table) -> None:
     assert facts["skipped"] == {}
 
 
+def test_clean_says_how_many_entries_it_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.core.archive.CHUNK", 4)
+    monkeypatch.setattr("storage.checkpoint.LANE_EVERY", 3)
+    table = Table.create(tmp_path / "long", SHOP)
+    with table.writer("orders") as writer:
+        for number in range(10):
+            writer.append(orders(1, 2, ts=number))
+    table.compact()
+    would = weft("clean", table.uri, "--retain", "0", "--dry-run").stdout
+    assert "would move 8 entries of the log into 2 archives" in would
+    assert "moved 8 entries of the log into 2 archives" in weft("clean", table.uri, "--retain", "0").stdout
+    assert "may be archived up to orders 8" in weft("show", table.uri, "timeline").stdout
+    assert "archive" not in weft("clean", table.uri, "--retain", "0").stdout
+
+
 def test_savepoints_are_made_listed_and_released(table: Table) -> None:
     assert "savepoint good keeps cut:1:" in weft("savepoint", table.uri, "good", "--note", "checked by me").stdout
     append(table, orders(3))
