@@ -15,6 +15,7 @@ __all__ = [
     "InvalidInput",
     "NotComplete",
     "NotFound",
+    "NotSettled",
     "OffsetExpired",
     "OffsetInvalidated",
     "SnapshotExpired",
@@ -165,6 +166,12 @@ class NotComplete(TableError):
     """The snapshot may lack events up to the value that was asked for, as far as its streams declare: wait."""
 
     code = "NOT_COMPLETE"
+
+
+class NotSettled(TableError):
+    """What the table was at a time may still change: a commit that says it is older may yet become visible."""
+
+    code = "NOT_SETTLED"
 
 
 class UnsupportedFormat(TableError):

@@ -26,6 +26,7 @@ from storage.core.entries import (
     Fold,
     Intent,
     LaneAdd,
+    Mark,
     Noop,
     Plan,
     Release,
@@ -418,16 +419,17 @@ def _described(entry: Entry, *, void: bool) -> TimelineEntry:
             detail = f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
         case Done():
             detail = f"what entry {entry.intent} began holds from here on"
+        case Mark():
+            detail = f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
         case CleanIntent():
             detail = f"snapshots before entry {entry.keep} are given up{_archived(entry)}"
         case CleanDone():
             detail = f"{entry.files} files deleted, {entry.bytes} bytes"
         case Claim():
-            served = f" for entry {entry.barrier} of the table lane" if entry.barrier else ""
-            detail = f"claim {entry.epoch} by {entry.owner}{served}"
+            detail = f"claim {entry.epoch} by {entry.owner}"
+            detail += f" for entry {entry.barrier} of the table lane" if entry.barrier else ""
         case Data():
-            sizes = [file.file.size for file in entry.files]
-            rows = entry.rows
+            sizes, rows = [file.file.size for file in entry.files], entry.rows
             detail = f"stream {entry.stream}" + (f", batch {entry.batch}" if entry.query_id else "")
             detail += f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
             detail += ", taken back: void" if void else ""

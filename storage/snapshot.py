@@ -32,8 +32,8 @@ from storage.watermarks import read_watermarks
 class Snapshot:
     """A state of the table; get one from `storage.table.Table.snapshot`."""
 
-    def __init__(self, timeline: Timeline, state: TableState, cut: Cut) -> None:
-        self._timeline, self._state, self._cut = timeline, state, cut
+    def __init__(self, timeline: Timeline, state: TableState, cut: Cut, *, settled: bool = True) -> None:
+        self._timeline, self._state, self._cut, self._settled = timeline, state, cut, settled
         # Not cached properties: before Python 3.12 those hold a lock of the whole class while they read the store.
         self._files: list[LiveFile] | None = None
         self._slices: list[FileSlice] | None = None
@@ -42,6 +42,14 @@ class Snapshot:
     def cut(self) -> Cut:
         """Names the snapshot; `str` of it is accepted as ``as_of``."""
         return self._cut
+
+    @property
+    def settled(self) -> bool:
+        """Whether whoever asks for the same ``as_of`` again gets this snapshot; of some times that is not so yet.
+
+        The snapshot itself never changes; its cut names it for ever.
+        """
+        return self._settled
 
     @property
     def schema(self) -> pa.Schema:

@@ -12,6 +12,7 @@ Everything a table is stands in its folder; an instance of this class holds only
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +27,15 @@ from storage.changes import expiring, scan_changes
 from storage.clock import Clock, Stamps, SystemClock
 from storage.commit_log import new_id
 from storage.config import TableConfig, build_schema, load_config
-from storage.core.cut import PREFIX, parse_cut
 from storage.core.entries import WRITER_FEATURES, Create
 from storage.core.names import TABLE_LANE, lane_name
 from storage.core.schema import TableSchema
 from storage.core.slices import FileSlice
 from storage.core.timeline import TableState
 from storage.core.watermarks import Lateness, Value, Watermarks
-from storage.errors import Conflict, InvalidInput
+from storage.errors import Conflict, InvalidInput, TableError
+from storage.marks import Marker, publish_mark
+from storage.moments import snapshot_at
 from storage.object_store import check_capability
 from storage.pruning import KeyRows
 from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
@@ -43,7 +45,6 @@ from storage.services.fold import FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.savepoints import (
     SavepointInfo,
-    find_savepoint,
     list_savepoints,
     make_savepoint,
     release_savepoint,
@@ -71,6 +72,7 @@ class Table(EvolvingTable):
 
     def __init__(self, timeline: Timeline, options: Mapping[str, Any], clock: Clock) -> None:
         self._timeline, self._options, self._clock = timeline, dict(options), clock
+        self._marker = Marker(timeline)
 
     @classmethod
     def create(
@@ -182,6 +184,7 @@ class Table(EvolvingTable):
         *,
         complete_through: Value | str | None = None,
         require: Sequence[str] | None = None,
+        settled: bool = False,
     ) -> Snapshot:
         """A state of the table: now, at a time (aware datetime), a savepoint, or a cut (text of `Snapshot.cut`).
 
@@ -189,31 +192,20 @@ class Table(EvolvingTable):
             as_of: Which.
             complete_through: Refuse it if events up to this value may still come: see `Snapshot.check_complete`.
             require: The groups that ``complete_through`` is about; None for all.
+            settled: Refuse a time whose answer may still change; see `mark`. Else `Snapshot.settled` tells.
 
         Raises:
             InvalidInput: ``as_of`` is none of these, or before the table existed.
             NotFound: The table has no such savepoint or cut.
             SnapshotExpired: It is older than what is retained.
+            NotSettled: It is a time, no mark was recorded since, and ``settled`` was asked for.
             NotComplete: A stream is not there yet; it is named.
         """
         if require and complete_through is None:
             raise InvalidInput(
                 "require without complete_through", hint="rows that have all of some groups: to_arrow(require=...)"
             )
-        if as_of is None:
-            state, cut = self._timeline.newest_cut()
-        elif isinstance(as_of, dt.datetime):
-            state, cut = self._timeline.cut_at(as_of)
-        elif not isinstance(as_of, str):
-            raise InvalidInput(
-                f"as_of {as_of!r} is no moment, cut or savepoint",
-                hint="give a datetime with a time zone, str(snapshot.cut), or a savepoint's name",
-            )
-        elif as_of.startswith(PREFIX):
-            state, cut = self._timeline.exact_cut(parse_cut(as_of))
-        else:
-            state, cut = self._timeline.exact_cut(find_savepoint(self.state(), as_of))
-        found = Snapshot(self._timeline, state, cut)
+        found = snapshot_at(self._timeline, as_of, settled=settled)
         if complete_through is not None:
             found.check_complete(complete_through, require)
         return found
@@ -279,7 +271,9 @@ class Table(EvolvingTable):
             CorruptData: A file is missing or damaged; the table answers as before.
         """
         self._check_service()
-        return run_compaction(self._timeline, self.snapshot(), only, execute)
+        result = run_compaction(self._timeline, self.snapshot(), only, execute)
+        self._mark_if_due()
+        return result
 
     def fold(self) -> FoldResult:
         """Merge the logs that wait into a few files of registers. Nobody waits for it, and no answer changes (law L3).
@@ -290,7 +284,9 @@ class Table(EvolvingTable):
             CorruptData: A file is missing or damaged; the table answers as before.
         """
         self._check_service()
-        return run_fold(self._timeline, self.snapshot())
+        result = run_fold(self._timeline, self.snapshot())
+        self._mark_if_due()
+        return result
 
     def savepoint(self, name: str, as_of: dt.datetime | str | None = None, note: str = "") -> SavepointInfo:
         """Keep a snapshot under a name: cleaning leaves its files, `snapshot` and `restore` take the name.
@@ -300,7 +296,7 @@ class Table(EvolvingTable):
             Conflict: There is a savepoint of that name.
         """
         self._check_service()
-        return make_savepoint(self._timeline, name, self.snapshot(as_of).cut, note)
+        return make_savepoint(self._timeline, name, self._settle(as_of).cut, note)
 
     def release_savepoint(self, name: str) -> None:
         """Let a savepoint go.
@@ -324,18 +320,44 @@ class Table(EvolvingTable):
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`.
         """
         self._check_service()
-        snapshot = self.snapshot(to)
+        snapshot = self._settle(to)
         return restore(self._timeline, snapshot.state, snapshot.cut, f"restore to {to}")
 
-    def undo(self, stream: str, since: dt.datetime) -> RestoreResult:
-        """Make void what one stream has committed since a time. Other streams are not touched, nor their writers.
+    def undo(self, stream: str, since: dt.datetime | str) -> RestoreResult:
+        """Make void what one stream has committed since a time, or since a cut or savepoint, which is exact.
+
+        Other streams are not touched, nor their writers. A commit that became visible after a mark at or after the
+        time is taken back whatever its writer's clock says; what is left because of a clock alone is told as
+        `RestoreResult.in_doubt`.
 
         Raises:
-            NotFound: The table has no such stream, or it was never written.
+            InvalidInput: ``since`` has no time zone, or lies before the table.
+            NotFound: The table has no such stream, cut or savepoint, or the stream was never written.
             SnapshotExpired: Slices that hold it are all that is retained.
         """
         self._check_service()
         return undo(self._timeline, stream, since)
+
+    def mark(self) -> dt.datetime:
+        """Record what is committed now; the newest time that is settled by it: what ``as_of`` gives never changes.
+
+        Writers and services record a mark a minute; so only for times since then one more is needed.
+
+        Raises:
+            StoreUnavailable, CommitUnknown: The store refuses, or does not say whether it was recorded.
+        """
+        self._check_service()
+        made = publish_mark(self._timeline)
+        assert made is not None, "a mark is made or refused"
+        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
+
+    def _settle(self, as_of: dt.datetime | str | None) -> Snapshot:
+        """The snapshot on which something is to rest: a time is settled first, if it is not in the future."""
+        found = self.snapshot(as_of)
+        if not found.settled:
+            publish_mark(self._timeline)
+            found = self.snapshot(as_of)
+        return found
 
     def close_lane(self, lane: str) -> int:
         """End a lane for ever: its writer is fenced, and readers need not look at it any more. Its last entry.
@@ -385,7 +407,10 @@ class Table(EvolvingTable):
         """
         if not dry_run:
             self._check_service()
-        return run_clean(self._timeline, retain, versions, abandon_after, dry_run=dry_run)
+        result = run_clean(self._timeline, retain, versions, abandon_after, dry_run=dry_run)
+        if not dry_run:
+            self._mark_if_due()
+        return result
 
     def verify(self, *, deep: bool = True, progress: Progress | None = None) -> VerifyReport:
         """Check all that can be seen from storage, and report all that is wrong; nothing is changed.
@@ -398,6 +423,11 @@ class Table(EvolvingTable):
             StoreUnavailable: The store does not answer.
         """
         return run_verify(self._timeline, deep=deep, progress=progress)
+
+    def _mark_if_due(self) -> None:
+        """Services that come now and then settle what was written before; an idle table gets no entry for it."""
+        with contextlib.suppress(TableError):  # the service has done its work
+            self._marker.mark_if_due(self.state(), unless_idle=True)
 
     def _check_service(self) -> None:
         """Every change of a table completes a barrier that somebody began and did not end (L4)."""

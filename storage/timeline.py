@@ -7,7 +7,6 @@ Knowledge only grows: every refresh reads forward from what is known. Safe for u
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
@@ -21,8 +20,8 @@ from storage.core.entries import Data, Entry, LaneEntry, TableEntry
 from storage.core.file_refs import LogFile
 from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.slices import LiveFile
-from storage.core.timeline import Lane, TableState, fold_table
-from storage.errors import Conflict, CorruptData, InvalidInput, NotFound, SnapshotExpired, TableError, UnsupportedFormat
+from storage.core.timeline import TableState, fold_table
+from storage.errors import Conflict, CorruptData, NotFound, SnapshotExpired, TableError, UnsupportedFormat
 from storage.object_store import ObjectStore, answering
 from storage.pins import unexpired
 
@@ -168,30 +167,6 @@ class Timeline:
             f"slices of {self.store.uri} hold commits that no lane has", hint="entries were removed: restore them"
         )
 
-    def cut_at(self, moment: dt.datetime) -> tuple[TableState, Cut]:
-        """The snapshot that a reader would have got at a time, as the commits' own clocks tell it.
-
-        Raises:
-            InvalidInput: The time has no zone, or lies before the table.
-            SnapshotExpired: What it needs was given up by cleaning.
-        """
-        _check_zone(moment)
-        limit = int(moment.timestamp() * 1000)
-        newest = self.refresh()
-        table = self._last_before({TABLE_LANE: newest.head}, limit)[TABLE_LANE]
-        if table == 0:
-            created = self.log.entry(TABLE_LANE, 1)
-            assert created is not None, "a table has a first entry"
-            raise InvalidInput(
-                f"as_of {moment}: the table did not exist yet",
-                hint=f"it was created at {_moment(created.committed_at_ms)}",
-            )
-        heads = self.heads(newest)
-        lanes = self._last_before({lane: heads[lane] for lane in self.at(table).lanes}, limit)
-        past, at = self.longest_cut(table, lanes)
-        self.check_kept(at)
-        return past, at
-
     def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:
         """The snapshot of the longest prefix up to ``table`` that is one with ``lanes`` (R3), as far as it knows them.
 
@@ -218,7 +193,7 @@ class Timeline:
 
     def _known_to(self, state: TableState, until: cut.Seqs) -> dict[LaneName, int]:
         """The last entries up to ``until`` whose schema and restores ``state`` knows (R2); revisions ascend (S19)."""
-        return self._last_while(until, lambda entry: entry.table_rev <= state.rev)
+        return self.last_while(until, lambda entry: entry.table_rev <= state.rev)
 
     def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
         """Last entry of every lane, sought from where slices, folds or ``known`` show that there are some."""
@@ -289,16 +264,6 @@ class Timeline:
             table = first - 1
         return None
 
-    def last_before(self, lane: Lane, moment: dt.datetime) -> int:
-        """Last entry of a lane that was committed before a time.
-
-        Raises:
-            InvalidInput: The time has no zone.
-        """
-        _check_zone(moment)
-        head = lane.closed if lane.closed is not None else self.log.head(lane.name)
-        return self._last_before({lane.name: head}, int(moment.timestamp() * 1000) - 1)[lane.name]
-
     def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
         """Files of folds, and of all live commits that slices and folds do not hold for all file groups.
 
@@ -334,11 +299,7 @@ class Timeline:
             for (fold, file), index in zip(live, indexes, strict=True)
         ]
 
-    def _last_before(self, heads: cut.Seqs, limit_ms: int) -> dict[LaneName, int]:
-        """Per lane the last entry committed at ``limit_ms`` or before; commit times ascend within a lane."""
-        return self._last_while(heads, lambda entry: entry.committed_at_ms <= limit_ms)
-
-    def _last_while(self, heads: cut.Seqs, holds: Callable[[Entry], bool]) -> dict[LaneName, int]:
+    def last_while(self, heads: cut.Seqs, holds: Callable[[Entry], bool]) -> dict[LaneName, int]:
         """Per lane the last of the entries up to a head for which something holds that holds for none after it."""
         # What is asked for lies mostly after old entries, of which 256 are read at once: so that is looked at first.
         archived = self._state.archived if self._state is not None else {}
@@ -369,15 +330,6 @@ def check_promised(state: TableState, at: Cut) -> None:
             "of the table lane",
             hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
         )
-
-
-def _check_zone(moment: dt.datetime) -> None:
-    if moment.tzinfo is None:
-        raise InvalidInput(f"the time {moment} has no time zone", hint="give an aware datetime, for example in UTC")
-
-
-def _moment(milliseconds: int) -> str:
-    return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
 def check_writable(state: TableState, known: frozenset[str]) -> None:

@@ -29,6 +29,7 @@ from storage.core.timeline import Lane, TableState
 from storage.core.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.heartbeat import Pulse
+from storage.marks import Marker
 from storage.object_store import check_capability
 from storage.other_lanes import OtherLanes
 from storage.timeline import Timeline, check_writable
@@ -86,6 +87,7 @@ class Writer:
         self._table: TableState | None = None
         self._state = LaneState()
         self._epoch = 0
+        self._marker = Marker(timeline)
         self._others = OtherLanes(timeline, self._lane, self._stream)
         self._failure: TableError | None = None
         self._pulse: Pulse | None = None
@@ -250,6 +252,7 @@ class Writer:
         self._state.add(entry)
         self._timeline.log.forget_before(self._lane, entry.seq)
         self._timeline.checkpoints.save_lane(self._lane, self._state)
+        self._marker.mark_if_due(table, self._others.heads)
         self.heartbeat()
         late = sum(seen.late for seen in whole.seen.values())
         return Commit(self._lane, entry.seq, rows, whole.rows_ignored, replayed=False, late=late)

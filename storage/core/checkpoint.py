@@ -82,6 +82,10 @@ class _Table(_Model):
     intent: Intent | None
     void: Voids
     archived: Seqs = {}  # one from before there were archives is of a table that has none
+    seen: Seqs
+    first_mark: int
+    mark: int
+    marked_at_ms: int
 
 
 class _LaneState(_Model):
@@ -152,6 +156,10 @@ def encode_table(state: TableState) -> bytes:
             intent=state.intent,
             void={lane: list(spans) for lane, spans in state.void.items()},
             archived=dict(state.archived),
+            seen=dict(state.seen),
+            first_mark=state.first_mark,
+            mark=state.mark,
+            marked_at_ms=state.marked_at_ms,
         )
     )
 
@@ -196,6 +204,10 @@ def decode_table(data: bytes) -> TableState | None:
         intent=own.intent,
         void={lane: tuple(spans) for lane, spans in own.void.items()},
         archived=own.archived,
+        seen=own.seen,
+        first_mark=own.first_mark,
+        mark=own.mark,
+        marked_at_ms=own.marked_at_ms,
     )
 
 

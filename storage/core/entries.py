@@ -215,6 +215,18 @@ class Done(Header):
     heads: Seqs
 
 
+class Mark(Header):
+    """``lanes``: per lane the last entry that its publisher saw, after the entry before this one and after
+    ``began_at_ms``, by its clock; ``committed_at_ms`` is after that.
+
+    So it says what was committed by then, with no regard to what commits say of their own time (S24 TimeStable).
+    """
+
+    kind: Literal["MARK"] = "MARK"
+    began_at_ms: int
+    lanes: Seqs
+
+
 class CleanIntent(Header):
     """Snapshots of shorter prefixes of the table lane than ``keep`` are given up, unless they are kept by name.
 
@@ -282,6 +294,7 @@ TableEntry = (
     | Release
     | Intent
     | Done
+    | Mark
     | CleanIntent
     | CleanDone
 )

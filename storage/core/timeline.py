@@ -25,6 +25,7 @@ from storage.core.entries import (
     Fold,
     Intent,
     LaneAdd,
+    Mark,
     Plan,
     Release,
     Savepoint,
@@ -116,6 +117,10 @@ class TableState:
         intent: The barrier that has begun and is not complete.
         void: Per lane the spans (after, up to) that a restore has made void (S18 VoidNeverVisible).
         archived: Per lane, the table lane too, the last slot that may be archived; none of a lane that is not named.
+        seen: Per lane the last entry that is known to have been there when the last entry of the prefix was published.
+        first_mark: Slot of the oldest MARK; 0 if there is none.
+        mark: Slot of the newest one; 0 if there is none.
+        marked_at_ms: When that began; when the table was created if there is none.
     """
 
     head: int
@@ -139,6 +144,10 @@ class TableState:
     intent: Intent | None
     void: Mapping[LaneName, tuple[Span, ...]]
     archived: cut.Seqs
+    seen: cut.Seqs
+    first_mark: int
+    mark: int
+    marked_at_ms: int
 
     def folded_to(self, group: FileGroup) -> cut.Seqs:
         """Up to where slice and folds hold everything of a file group."""
@@ -192,6 +201,7 @@ def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> Table
                 head_id=entry.commit_id,
                 committed_at_ms=entry.committed_at_ms,
                 stamp=max(state.stamp, entry.stamp),
+                seen=_seen(state, entry),
             )
     return state
 
@@ -222,6 +232,10 @@ def _created(entry: Create, before: TableState | None) -> TableState:
         intent=None,
         void={},
         archived={},
+        seen={},
+        first_mark=0,
+        mark=0,
+        marked_at_ms=entry.committed_at_ms,
     )
 
 
@@ -265,6 +279,9 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
             return replace(state, intent=entry, plans={} if entry.restore else state.plans)
         case Done():
             return _done(state, entry)
+        case Mark():
+            first = state.first_mark or entry.seq
+            return replace(state, first_mark=first, mark=entry.seq, marked_at_ms=entry.began_at_ms)
         case CleanIntent():
             archived = cut.highest(state.archived, entry.archived)
             return replace(state, keep=max(state.keep, entry.keep), archived=archived)
@@ -303,6 +320,18 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
     )
     state = _ended(state, _cuts(entry.slices))
     return _closed(state, entry.plan_id) if entry.last else state
+
+
+def _seen(state: TableState, entry: TableEntry) -> cut.Seqs:
+    """An entry that names other lanes' entries shows that these are there. What a restore reads is not new."""
+    match entry:
+        case Mark() | Savepoint():
+            return cut.highest(state.seen, entry.lanes)
+        case Plan():
+            return cut.highest(state.seen, entry.cut)
+        case Done():
+            return cut.highest(state.seen, entry.heads)
+    return state.seen
 
 
 def _cuts(files: Iterable[SliceFile]) -> Collection[cut.Seqs]:

@@ -24,6 +24,7 @@ from storage.core.names import Path
 from storage.core.retention import Needed, changes_files
 from storage.core.timeline import TableState, fold_table
 from storage.errors import InvalidInput, SnapshotExpired
+from storage.moments import cut_at
 from storage.pins import ListedPin, list_pins
 from storage.services.archive import archive_log
 from storage.services.garbage import Found, Garbage, Unfinished
@@ -229,7 +230,7 @@ def _newest_at(timeline: Timeline, state: TableState, retain: dt.timedelta) -> i
     if limit <= 0:
         return state.keep
     try:
-        _, at = timeline.cut_at(dt.datetime.fromtimestamp(limit / 1000, dt.UTC))
+        at = cut_at(timeline, dt.datetime.fromtimestamp(limit / 1000, dt.UTC)).at
     except (InvalidInput, SnapshotExpired):  # before the table existed, or given up already
         return state.keep
     return max(at.table, state.keep)

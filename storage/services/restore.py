@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from storage.barrier import complete_barrier, fence_lane
@@ -20,6 +20,8 @@ from storage.core.entries import Done, Intent, Restoration
 from storage.core.names import LaneName
 from storage.core.timeline import Lane, TableState
 from storage.errors import Conflict, NotFound, SnapshotExpired
+from storage.marks import publish_mark
+from storage.moments import find_moment, milliseconds, named_cut
 from storage.timeline import Timeline, check_promised
 
 MAX_TRIES: Final = 20  # each lost try completed somebody else's barrier
@@ -33,11 +35,19 @@ class RestoreResult:
         entry: Slot of the DONE from which on it holds.
         kept: Per lane that was cut the last entry that still counts.
         void: Per lane that was cut how many entries mean nothing now (claims among them).
+        kept_ms: When the last entry that counts was committed, by its writer's clock; not of lanes without one.
+        void_ms: When the first and the last of the others were, the claim that fenced the writer left out; not of
+            lanes that had nothing else.
+        in_doubt: Per lane the first and last entry that counts only because its writer's clock says that it was
+            committed before the time asked for: it became visible between two marks. Empty of cuts and savepoints.
     """
 
     entry: int
     kept: dict[LaneName, int]
     void: dict[LaneName, int]
+    kept_ms: dict[LaneName, int]
+    void_ms: dict[LaneName, tuple[int, int]]
+    in_doubt: dict[LaneName, tuple[int, int]]
 
 
 def restore(timeline: Timeline, target: TableState, at: Cut, label: str) -> RestoreResult:
@@ -62,29 +72,49 @@ def restore(timeline: Timeline, target: TableState, at: Cut, label: str) -> Rest
     return _run(timeline, build)
 
 
-def undo(timeline: Timeline, stream: str, since: dt.datetime) -> RestoreResult:
-    """Make void what one stream has committed since a time; no other lane is touched, no other writer notices.
+def undo(timeline: Timeline, stream: str, since: dt.datetime | str) -> RestoreResult:
+    """Make void what one stream has committed since a time, a cut or a savepoint; nobody else notices.
 
     Raises:
+        InvalidInput: ``since`` is a time without a zone, or none of these.
         SnapshotExpired: Slices hold what is to be undone, and older ones were given up by cleaning.
-        NotFound: The table has no such stream, or it has no lanes.
+        NotFound: The table has no such stream, it has no lanes, or there is no such cut or savepoint.
     """
+    timeline.refresh().schema.stream(stream)
+    limit = None if isinstance(since, str) else milliseconds(since) - 1
+    exact = timeline.exact_cut(named_cut(timeline, since))[1].lanes if isinstance(since, str) else {}
+    seen: cut.Seqs = exact
+    when = since if isinstance(since, str) else since.isoformat()
 
     def build(state: TableState) -> Intent:
+        nonlocal seen
         lanes = [lane for lane in state.lanes.values() if lane.stream == stream]
         if not lanes:
             raise NotFound(f"no lane of stream {stream!r} has been written", hint="see: weft show URI streams")
-        keep = {lane.name: timeline.last_before(lane, since) for lane in lanes}
+        found = None if limit is None else find_moment(timeline, limit)
+        there = exact if found is None else found.at.lanes  # nothing, of a time before the table
+        keep = {lane.name: there.get(lane.name, 0) for lane in lanes}
+        seen = keep if found is None else found.seen
         target = timeline.newest_within(state, keep)
         if target is None:
             raise SnapshotExpired(
                 f"commits of {stream!r} since {since} are in the slices; cleaning has given up the ones before",
                 hint="send corrections as new events, or restore a savepoint",
             )
-        return _intent(timeline, state, lanes, target, keep, state.void, f"undo of {stream} since {since.isoformat()}")
+        return _intent(timeline, state, lanes, target, keep, state.void, f"undo of {stream} since {when}")
 
-    timeline.refresh().schema.stream(stream)
-    return _run(timeline, build)
+    if limit is not None:
+        _settle(timeline, limit)
+    result = _run(timeline, build)
+    doubt = {lane: (seen.get(lane, 0) + 1, kept) for lane, kept in result.kept.items() if seen.get(lane, 0) < kept}
+    return replace(result, in_doubt=doubt)
+
+
+def _settle(timeline: Timeline, limit: int) -> None:
+    """Record a mark if what is asked for rests on a time that is not settled: who asks again gets the same."""
+    found = find_moment(timeline, limit)
+    if found is not None and not found.settled:
+        publish_mark(timeline)
 
 
 def fence(timeline: Timeline, name: LaneName) -> int:
@@ -163,7 +193,29 @@ def _run(timeline: Timeline, build: Callable[[TableState], Intent]) -> RestoreRe
     later = read_table_lane(timeline.log, intent.seq)
     done = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
     kept = dict(intent.restore.keep)
-    return RestoreResult(done.seq, kept, {lane: head - kept[lane] for lane, head in done.heads.items()})
+    ends = dict(done.heads)
+    # A closed lane gets no claim: its span, the last one, says how far it is cut.
+    for lane, spans in intent.restore.void.items():
+        if lane not in kept and spans and spans[-1][1] == timeline.refresh().lanes[lane].closed:
+            kept[lane], ends[lane] = spans[-1]
+    return RestoreResult(
+        entry=done.seq,
+        kept=kept,
+        void={lane: end - kept[lane] for lane, end in ends.items()},
+        kept_ms={lane: _committed_ms(timeline, lane, seq) for lane, seq in kept.items() if seq},
+        void_ms={
+            lane: (_committed_ms(timeline, lane, kept[lane] + 1), _committed_ms(timeline, lane, last))
+            for lane, end in ends.items()
+            if (last := end - (lane in done.heads)) > kept[lane]
+        },
+        in_doubt={},
+    )
+
+
+def _committed_ms(timeline: Timeline, lane: LaneName, seq: int) -> int:
+    entry = timeline.log.entry(lane, seq)
+    assert entry is not None, "a lane has all its entries"
+    return entry.committed_at_ms
 
 
 def _begin(timeline: Timeline, build: Callable[[TableState], Intent]) -> Intent:

@@ -25,7 +25,7 @@ def uri() -> str:
 
 @pytest.fixture
 def table(uri: str) -> Table:
-    return Table.create(uri, SHOP)
+    return Table.create(uri, SHOP, clock=FakeClock())
 
 
 def table_lane(uri: str) -> list[str]:

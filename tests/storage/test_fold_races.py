@@ -45,7 +45,7 @@ def uri() -> str:
 
 @pytest.fixture
 def counts(uri: str) -> Table:
-    return Table.create(uri, COUNTS)
+    return Table.create(uri, COUNTS, clock=FakeClock())
 
 
 @pytest.mark.parametrize("later_commit", [False, True])

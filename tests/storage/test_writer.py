@@ -26,7 +26,7 @@ def uri() -> str:
 
 @pytest.fixture
 def table(uri: str) -> Table:
-    return Table.create(uri, SHOP)
+    return Table.create(uri, SHOP, clock=FakeClock())
 
 
 @pytest.fixture
