@@ -235,6 +235,8 @@ class Reader(Worker):
             simulation.check_kept(table, chance.choice(simulation.kept))
         elif kind == "time":
             moment = judge.draw_moment(chance)
+            if judge.settled and chance.random() < 1 / 3:
+                moment = chance.choice(list(judge.settled))
             try:
                 cut = self._compare(process, table, dt.datetime.fromtimestamp(moment / 1000, dt.UTC))
             except InvalidInput:
@@ -251,6 +253,8 @@ class Reader(Worker):
     def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None) -> Cut:
         chance, judge = self.simulation.chance, self.simulation.judge
         snapshot = table.snapshot(as_of)
+        if isinstance(as_of, dt.datetime):
+            judge.check_time(round(as_of.timestamp() * 1000), snapshot.cut, settled=snapshot.settled)
         groups = list(judge.history.table.config(snapshot.cut.table)["groups"])
         require = [] if chance.random() < 3 / 4 else chance.sample(groups, chance.randint(1, len(groups)))
         self._pause(process)

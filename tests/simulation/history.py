@@ -74,6 +74,7 @@ class History:
         self.archives: set[tuple[str, int]] = set()
         self._objects = ChainMap(self.originals, objects)
         self._batches = batches
+        self._heads: dict[str, int] = {}
 
     def watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
         """A change of the disk.
@@ -229,8 +230,18 @@ class History:
                 if any(seq > len(self.lanes.get(lane, ())) for lane, seq in made["cut"].items()):
                     raise Violation(f"S8 SnapshotAtomic: entry {entry['seq']} holds what no lane has: {made['cut']}")
         claims = {lane: [e for e in own if e["kind"] == "CLAIM"] for lane, own in self.lanes.items()}
+        if entry["kind"] == "MARK":
+            self._check_mark(entry)
         self.table.add(entry, slices, claims)
+        self._heads = {lane: len(self.lanes.get(lane, ())) for lane in self.table.lane_ids}
         self.needs.add_table_entry(entry, slices)
+
+    def _check_mark(self, entry: Entry) -> None:
+        """A mark has seen all that was there when the entry before it came, and nothing that is not there."""
+        for lane, there in self._heads.items():
+            own = entry["lanes"].get(lane, 0)
+            if not min(there, self.table.closed.get(lane, there)) <= own <= len(self.lanes.get(lane, ())):
+                raise Violation(f"S24 TimeStable: MARK {entry['seq']} reaches to {own} of {lane!r}, which had {there}")
 
     def _slices(self, entry: Entry) -> list[Mapping[str, Any]]:
         """Slices that an entry publishes or takes back; of a FOLD its parts."""

@@ -23,6 +23,7 @@ from storage.writer import Commit
 from tests.oracle import Oracle
 from tests.simulation.history import TABLE, Batch, History
 from tests.simulation.scheduler import Violation
+from tests.simulation.times import meaning
 from tests.storage.evolving import Row
 from tests.storage.world import canonical
 from tests.strategies import Config
@@ -42,6 +43,7 @@ class Judge:
         acked: Per lane the last entry that was acknowledged.
         damaged: What the environment has damaged: path, and how errors may name it.
         reads: Answers that were compared.
+        settled: By time what it was once said to be for ever.
     """
 
     config: Config
@@ -51,6 +53,7 @@ class Judge:
     acked: dict[str, int] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
     reads: int = 0
+    settled: dict[int, str] = field(default_factory=dict)
 
     def heads(self) -> dict[str, int]:
         """Where the table lane and every writer's lane end now; one that was closed ends there for ever."""
@@ -83,6 +86,17 @@ class Judge:
         """A time at which something was committed, or one close by."""
         moments = [entry["committed_at_ms"] for own in self.history.lanes.values() for entry in own]
         return chance.choice(moments) + chance.choice([-1, 0, 0, 1])
+
+    def check_time(self, time_ms: int, cut: Cut, *, settled: bool) -> None:
+        """S24: a time that is called settled means what it always meant, and it is settled by a MARK."""
+        if not settled:
+            return
+        wanted = meaning(self.history.lanes, self.history.lanes[TABLE], time_ms)
+        got = {lane: cut.lanes.get(lane, 0) for lane in wanted.lanes}
+        if not wanted.settled or (cut.table, got) != (wanted.table, wanted.lanes):
+            raise Violation(f"S24 TimeStable: {time_ms} is {wanted}, not {cut}")
+        if self.settled.setdefault(time_ms, str(cut)) != str(cut):
+            raise Violation(f"S24 TimeStable: {time_ms} was {self.settled[time_ms]}, and is {cut}")
 
     def acknowledge(self, batch: Batch, commit: Commit, older_than: int, visible: int) -> None:
         """A writer was told that its batch is committed.
@@ -149,14 +163,18 @@ class Judge:
     def check_undone(self, done: int, stream: str, since: dt.datetime, before: Mapping[str, int]) -> None:
         """S18: right after an undo the stream's commits since then are void, and nothing else is.
 
-        Except what came while the undo began, after ``before``: a clock that is behind may have dated it back.
+        Since then: what the table was just before that time does not have them. Nothing is said of what came while the
+        undo began, after ``before``, nor of lanes that are closed.
         """
         undone = next(r for r in self.history.table.restorations if r.done == done)
-        limit = int(since.timestamp() * 1000)
+        limit = round(since.timestamp() * 1000)
+        kept = meaning(self.history.lanes, self.history.lanes[TABLE][: undone.intent - 1], limit - 1).lanes
         for lane, own in self.history.table.streams.items():
+            if lane in self.history.table.closed:
+                continue
             for entry in self.history.lanes.get(lane, [])[: before.get(lane, 0)]:
                 was = self.history.table.is_live(lane, entry["seq"], undone.intent - 1)
-                gone = lane in undone.void and own == stream and entry["committed_at_ms"] >= limit
+                gone = lane in undone.void and own == stream and entry["seq"] > kept.get(lane, 0)
                 if self.history.table.is_live(lane, entry["seq"], done) != (was and not gone):
                     raise Violation(
                         f"S18 VoidNeverVisible: undo of {stream} since {limit}: entry {entry['seq']} of {lane}"

@@ -297,6 +297,30 @@ MUTANTS: Mapping[str, Mutant] = {
     "W2 a writer does not learn what was committed before": Mutant(
         "storage.other_lanes:OtherLanes.read", "self._timeline.stamps.observe(entry.stamp)", "pass"
     ),
+    "S24 a time is called settled that is not": Mutant(
+        "storage.moments:find_moment", "mark is not None)", "True)", theme="times"
+    ),
+    "S24 what comes after a mark counts by its own clock": Mutant(
+        "storage.moments:find_moment",
+        "timeline.heads(newest, newest.seen) if mark is None else mark.lanes",
+        "timeline.heads(newest, newest.seen)",
+        theme="times",
+    ),
+    "S24 what a mark has seen counts by its own clock": Mutant(
+        "storage.moments:find_moment", "state.seen.get(name, 0) if end is None", "0 if end is None", theme="times"
+    ),
+    "S24 a mark is not read anew after a lost race": Mutant(
+        "storage.marks:_mark", "timeline.heads(state, cut.highest(state.seen, known))", "known", theme="times"
+    ),
+    "S24 any mark after a time settles it": Mutant(
+        "storage.moments:_first_mark_after", "and entry.began_at_ms > limit_ms", "", theme="times"
+    ),
+    "S24 an undo asks the clocks alone": Mutant(
+        "storage.services.restore:undo",
+        "there = exact if found is None else found.at.lanes",
+        "there = timeline.last_while(timeline.heads(state), lambda entry: entry.committed_at_ms <= limit)",
+        theme="times",
+    ),
     "W7 a writer does not look at other lanes before it commits": Mutant(
         "storage.writer:Writer.commit", "self._others.look(table)", "pass"
     ),

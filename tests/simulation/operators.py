@@ -114,6 +114,13 @@ class Operator(Worker):
         )
         assert result.foreign_files == 0 or self.simulation.judge.damaged, f"{result.foreign} are not foreign"
 
+    def _mark(self, table: Table) -> None:
+        """Whoever marks may ask at once for what was before."""
+        until = table.mark()
+        asked = _time(min(self.simulation.judge.draw_moment(self.simulation.chance), round(until.timestamp() * 1000)))
+        snapshot = table.snapshot(asked, settled=True)
+        self.simulation.judge.check_time(round(asked.timestamp() * 1000), snapshot.cut, settled=True)
+
     def _verify(self, table: Table) -> None:
         """Whatever others are doing meanwhile, nothing is wrong."""
         damaged = self.simulation.judge.damaged
@@ -138,6 +145,7 @@ ACTIONS: Final[Mapping[str, Callable[[Operator, Table], None]]] = {
     "schema": Operator._schema,
     "clean": Operator._clean,
     "verify": Operator._verify,
+    "mark": Operator._mark,
 }
 
 REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
@@ -150,5 +158,6 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "schema": (),
     "clean": (),
     "verify": (),
+    "mark": (SnapshotExpired, InvalidInput),
 }
 """NotFound: it is not there yet, or not any more. InvalidInput: a time before the table was made."""

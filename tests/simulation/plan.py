@@ -88,6 +88,13 @@ THEMES: Mapping[str, Theme] = {
 }
 """What meets seldom by chance meets again and again in some schedules."""
 ASKED_FOR: Mapping[str, Theme] = {
+    "times": Theme(
+        ["mark", "mark", "mark", "undo", "restore", "clean", "savepoint", "close"],
+        compactors=[0, 1],
+        readers=[3],
+        moods=["quiet", "time", "storm"],
+        followed=0,
+    ),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
 }
 """Themes of no schedule that is drawn: what all of them hold, only more of it."""

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from unittest import mock
 
@@ -211,6 +211,10 @@ class Simulation:
         self.judge.check_answer(snapshot.cut, snapshot.to_arrow())
         for text in dict.fromkeys(self.kept):
             self.check_kept(table, text)
+        for time_ms in list(self.judge.settled):
+            with suppress(SnapshotExpired):
+                asked = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)
+                self.judge.check_time(time_ms, table.snapshot(asked, settled=True).cut, settled=True)
 
 
 @contextmanager
