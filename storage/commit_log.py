@@ -1,7 +1,8 @@
 """The commit log: slots of immutable entries, read contiguously and published exactly once.
 
-The rules of PROTOCOL.md that live here: a slot is written once (S1), a lane is read as its contiguous prefix (S2), and
-`publish` ends in won, lost or unknown, whatever the store answers (L2). Entries are cached, for they never change.
+The rules of PROTOCOL.md that live here: a slot is written once (S1), a lane is read as its contiguous prefix (S2),
+`publish` ends in won, lost or unknown, whatever the store answers (L2), and what slots say is believed after archives
+were asked (A2). Entries are cached, for they never change.
 
 Where an answer takes a round trip, what matters is how many there are: lanes are read together, in windows that grow
 with what was found, and searched together, with several probes at a time.
@@ -125,11 +126,14 @@ class CommitLog:
                 self.archives.ask(doubtful)
             for tail in tails.values():
                 tail.settle(self.archives.knows)
-        for tail in tails.values():
-            if tail.found:
-                tail.found[:] = self._in_place(tail.found)
-                self._cached(tail.lane).update((entry.seq, entry) for entry in tail.found)
-        return {lane: tail.found for lane, tail in tails.items()}
+        return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
+
+    def _kept(self, lane: LaneName, found: list[Entry]) -> list[Entry]:
+        """Entries with their lists, of which those are remembered now that were not yet."""
+        cached = self._cached(lane)
+        fresh = {entry.seq: entry for entry in self._in_place([own for own in found if own.seq not in cached])}
+        cached.update(fresh)
+        return [fresh.get(entry.seq, entry) for entry in found] if fresh else found
 
     def _read_slots(self, tails: Sequence[Tail]) -> None:
         """Let tails go on to where slots and known archives end; what that is worth `Tail.doubtful` says."""

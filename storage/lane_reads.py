@@ -43,16 +43,12 @@ class Tail:
 
     def take(self, cached: Mapping[int, Entry]) -> None:
         """Go on as far as entries are known."""
-        while not self._ended and (entry := cached.get(self._seq + 1)) is not None:
-            self._try(entry, sure=True)
-
-    def _try(self, entry: Entry, *, sure: bool) -> None:
         try:
-            self.add(entry)
+            while not self._ended and (entry := cached.get(self._seq + 1)) is not None:
+                self.add(entry)
+                self._sure = len(self.found)
         except CorruptData as error:
             self._stop(error)
-        else:
-            self._sure = len(self.found) if sure else self._sure
 
     def add(self, entry: Entry) -> None:
         """Go on by one entry.
@@ -88,11 +84,12 @@ class Tail:
                 break
             sizes.append(len(data))
             try:
-                entry = entries.decode_entry(data, self.lane, seq)
+                self.add(entries.decode_entry(data, self.lane, seq))
             except TableError as error:
                 self._stop(error)
                 break
-            self._try(entry, sure=archived)
+            if archived:
+                self._sure = len(self.found)
         mean = sum(sizes) // max(len(sizes), 1)
         self._window = min(self._window * WINDOW_GROWTH, MAX_WINDOW, MAX_ROUND_BYTES // max(mean, 1) + 1)
 
