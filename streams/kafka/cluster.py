@@ -101,7 +101,7 @@ class Cluster:
         """Nothing is opened yet."""
         self._options = options
         self._connection: Connection | None = None
-        self._topic_ids = TopicIds(options)
+        self._topic_ids = TopicIds(options.kafka)
         self._seen: dict[str, str] = {}  # topic ids of the last answer
 
     def await_answer(self, waiting: Callable[[str], bool]) -> None:

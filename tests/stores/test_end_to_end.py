@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pyarrow as pa
@@ -57,4 +58,55 @@ def test_a_table_answers_like_the_oracle_on_every_store(place: Place) -> None:
     with again.writer("orders") as writer:
         assert writer.append(to_arrow(batch("orders", COMMITS - 1)), batch=("q", COMMITS - 1)).replayed
     assert place.open().list(Path("_weft/probe")) == []
+    assert place.open().leftovers() == []
+
+
+def test_services_work_on_every_store(place: Place) -> None:
+    """Fold, compaction, cleaning, savepoint, restore, undo, a new column and verify, each seen by a second process."""
+    table = Table.create(place.uri, SHOP, storage_options=place.options)
+    other = Table.open(place.uri, storage_options=place.options)
+    oracle = Oracle(SHOP)
+
+    def commit(*numbers: int) -> None:
+        for number in numbers:
+            for stream in ("orders", "payments"):
+                rows = batch(stream, number)
+                with table.writer(stream) as writer:
+                    writer.append(to_arrow(rows))
+                oracle.append(stream, rows, 2 * number + (stream == "payments"))
+
+    def check() -> None:
+        assert answer(table) == answer(other) == oracle.read()
+        assert other.verify().ok
+
+    commit(0, 1)
+    assert table.fold().done
+    check()
+    assert other.compact().done
+    check()
+    good = table.savepoint("good")
+    saved = oracle.read()
+    commit(2, 3)
+    assert other.fold().done
+    assert table.compact().done
+    check()
+    planned = table.clean(dt.timedelta(0), dry_run=True)
+    cleaned = other.clean(dt.timedelta(0))
+    assert cleaned.deleted == planned.deleted
+    assert cleaned.files > 0
+    check()
+    assert answer(table, "good") == answer(other, str(good.cut)) == saved
+    table.restore("good")
+    assert answer(table) == answer(other) == saved
+    assert other.verify().ok
+    since = dt.datetime.now(dt.UTC)
+    with other.writer("orders") as writer:
+        writer.append(to_arrow(batch("orders", 5)))
+    assert answer(table) != saved
+    other.undo("orders", since)
+    assert answer(table) == saved
+    other.add_column("order", "note", "string")
+    assert {row["note"] for row in table.snapshot().to_arrow().to_pylist()} == {None}
+    again = Table.open(place.uri, storage_options=place.options)
+    assert again.verify().ok
     assert place.open().leftovers() == []

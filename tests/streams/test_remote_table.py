@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from typer.testing import CliRunner
 
 import streams
 from storage import Table
+from storage.errors import GapError
+from streams.cli import app
 from streams.file_reach import FileReach
 from streams.relation import ParquetFile
 from tests.storage.shop import SHOP, append, orders, payments
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
+from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.streams.sink.rig import Feed, run
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -26,9 +31,16 @@ SECRET = "not-a-secret"
 END_S = 60
 
 
-@pytest.fixture(scope="module")
-def backend() -> Iterator[Backend]:
-    with moto_server() as running:
+@pytest.fixture(scope="module", params=["moto", pytest.param("s3", marks=pytest.mark.integration)])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """S3 as moto plays it, and a real server."""
+    if request.param == "moto":
+        server = moto_server()
+    elif (program := find_program()) is not None:
+        server = real_server(program)
+    else:
+        pytest.skip(NO_SERVER)
+    with server as running:
         yield running
 
 
@@ -52,6 +64,13 @@ def ids(frame: DataFrame) -> list[Any]:
     return sorted((row.id, row.paid) for row in frame.collect())
 
 
+def weft(*arguments: object) -> str:
+    """Run a command; what it says."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def text_of(frame: DataFrame) -> str:
     """All that Spark tells of a query."""
     return str(frame._jdf.queryExecution().toString())
@@ -70,6 +89,59 @@ def test_a_compacted_table_is_read_by_tasks_where_spark_itself_finds_no_file(
     assert ids(streams.snapshot(spark, place.uri, storage_options=place.options, read_optimized=True)) == waiting
     append(table, payments(2, paid=2.0), "payments")
     assert ids(spark.table("remote")) == [(1, 1.0), (2, 2.0)]
+
+
+def test_the_whole_life_of_a_table_in_an_object_store(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    """Streams and batches write, commands maintain, Spark reads; the store's options come along everywhere."""
+    options = ("--storage-option", json.dumps(place.options))
+    table = Table.create(place.uri, SHOP, storage_options=place.options)
+    feed = Feed(spark, tmp_path / "feed")
+    reached: dict[int, tuple[str, float | None]] = {}
+
+    def stream(*keys: int, status: str) -> None:
+        feed.put(*({"id": key, "status": status, "seq": len(reached)} for key in keys))
+        frame = feed.read().selectExpr("id", "status", "seq AS ots")
+        run(frame, table, tmp_path, storage_options=place.options)
+        reached.update({key: (status, reached.get(key, ("", None))[1]) for key in keys})
+
+    def pay(number: int, *keys: int, paid: float) -> None:
+        frame = spark.createDataFrame([(key, paid, number) for key in keys], "id bigint, paid double, pts bigint")
+        for again in (False, True):
+            given = {"batch": ("backfill", number), "storage_options": place.options}
+            assert streams.write_batch(frame, place.uri, "payments", **given).replayed is again
+        reached.update({key: (reached[key][0], paid) for key in keys})
+
+    streams.create_view(spark, place.uri, "remote", storage_options=place.options)
+
+    def check() -> None:
+        found = {row.id: (row.status, row.paid) for row in spark.table("remote").collect()}
+        assert found == reached
+        weft("verify", place.uri, *options)
+
+    stream(1, 2, 3, status="new")
+    pay(0, 1, 2, paid=1.5)
+    check()
+    assert "base files written" in weft("compact", place.uri, *options)
+    check()
+    stream(2, 3, 4, status="sent")
+    pay(1, 3, paid=2.5)
+    weft("compact", place.uri, "--fold", *options)
+    check()
+    weft("savepoint", place.uri, "good", *options)
+    good = dict(reached)
+    stream(1, 5, status="wrong")
+    assert streams.compact(spark, place.uri, storage_options=place.options).done
+    check()
+    cleaned = json.loads(weft("clean", place.uri, "--retain", "0 seconds", "--json", *options))
+    assert sum(tally["files"] for tally in cleaned["deleted"].values()) > 0
+    check()
+    weft("restore", place.uri, "good", "--yes", *options)
+    reached = good
+    check()
+    with pytest.raises(GapError, match="restored"):
+        stream(6, status="lost")
+    told = weft("show", place.uri, *options) + weft("show", place.uri, "timeline", *options)
+    assert SECRET not in told
 
 
 def test_only_the_very_file_counts_as_found(spark: SparkSession, tmp_path: Path) -> None:
