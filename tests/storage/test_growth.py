@@ -70,7 +70,7 @@ def grown_too_much(small: Counted, large: Counted) -> list[str]:
 
 
 def test_with_the_number_of_file_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Of both sizes the lists stand in the entries: larger ones are read back from sidecars, which is a step, not growth.
+    # Small enough for lists to stand in the entries: larger ones are read back from sidecars, a step and not growth.
     small, large = (counted(monkeypatch, tmp_path, groups, 3) for groups in (24, 24 * GROWTH))
     wrong = grown_too_much(small, large)
     assert not wrong, "\n".join(wrong)
