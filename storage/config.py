@@ -24,6 +24,7 @@ from storage.core.modes import MODES
 from storage.core.modes.functions import FUNCTIONS
 from storage.core.modes.partial import MAX_COLUMNS
 from storage.core.schema import TableSchema
+from storage.core.state_columns import ARRIVAL, PRESENT
 from storage.core.types import format_type, parse_type
 from storage.errors import InvalidInput
 
@@ -183,6 +184,7 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
 
 
 def _check_names(config: TableConfig) -> None:
+    states = {f"{prefix}{group}".lower(): group for group in config.groups for prefix in (PRESENT, ARRIVAL)}
     for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
         folded = Counter(name.lower() for name in given)
         for name in given:
@@ -192,6 +194,11 @@ def _check_names(config: TableConfig) -> None:
                 raise InvalidInput(
                     f"{kind}.{name}: the name is reserved",
                     hint=f"names other than {', '.join(RESERVED)} that do not start with {names.HIDDEN_PREFIX}",
+                )
+            if kind == "columns" and name.lower() in states:
+                raise InvalidInput(
+                    f"columns.{name}: readers ask by this name for the state of group {states[name.lower()]!r}",
+                    hint=f"rename the column: {PRESENT} and {ARRIVAL} with the name of a group are taken",
                 )
             if folded[name.lower()] > 1:
                 raise InvalidInput(

@@ -199,13 +199,15 @@ class Scan:
             present = columns[names.arrival(self.schema.group_by_name[name].id)].is_valid()
             keep = present if keep is None else pc.and_(keep, present)
         fields = [self.schema.field(name).remove_metadata() for name in projection.values(self.schema)]
-        fields += [pa.field(names.arrival(group), pa.int64()) for group in projection.arrivals]
+        fields += [pa.field(names.arrival(group), pa.int64()) for group in projection.told]
         if not fields:  # only the number of rows is asked for
             batch = _row_count_batch(rows if keep is None else int(pc.sum(keep).as_py() or 0))
             if len(batch):
                 yield batch
             return
         batch = pa.RecordBatch.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
+        for state in {*projection.shown, *projection.filtered}:
+            batch = batch.append_column(state.field, state.of(columns[names.arrival(state.group)]))
         if keep is not None:
             batch = batch.filter(keep)
         if projection.filter is not None:

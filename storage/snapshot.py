@@ -154,8 +154,10 @@ class Snapshot:
         """Plan a read.
 
         Args:
-            columns: Of the answer, in this order; None for all.
-            filter: pyarrow expression over any columns of the table.
+            columns: Of the answer, in this order; None for all of the table. On request also ``_present_<group>``
+                (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is absent): larger for what
+                was committed later.
+            filter: pyarrow expression over any columns of the table, and over these.
             require: Groups that must be present in a row: one makes a left join, all an inner join.
             parallelism: At most so many tasks; None for one a core.
             arrivals: Append the arrival of every group that is read (`storage.core.names.arrival`): NULL where the
