@@ -31,6 +31,7 @@ from storage import Table
 from storage.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
 from storage.core.changes import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
 from storage.errors import InvalidInput, OffsetInvalidated
+from streams.for_workers import ForWorkers
 from streams.pipeline_model import TableLocation
 from streams.points import EARLIEST, Point, parse_point
 from streams.read_options import PLACE_OPTIONS, split_names
@@ -143,7 +144,7 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     return partition.scan.read(partition.task) if isinstance(partition, _Partition) else iter(())
 
 
-class ChangeBatchReader(DataSourceReader):
+class ChangeBatchReader(ForWorkers, DataSourceReader):
     """For ``spark.read``: the changes between two points, fixed when it is planned."""
 
     def __init__(self, table: Table, options: ChangeOptions, schema: StructType) -> None:
@@ -168,7 +169,7 @@ class ChangeBatchReader(DataSourceReader):
         return _read(partition)
 
 
-class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """For ``spark.readStream``: plans micro-batches in one process beside the driver."""
 
     def __init__(self, location: TableLocation, options: ChangeOptions | None, schema: StructType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ from pyspark.sql import SparkSession
 from storage import Table
 from storage.core.file_refs import SliceFile
 from storage.services.compaction import CompactionResult, CompactionTask
+from streams.for_workers import for_workers, pickled
+
+
+def _run(task: bytes) -> list[SliceFile]:
+    made: CompactionTask = pickle.loads(task)  # noqa: S301 - written by our own driver
+    return made.run()
 
 
 def compact(
@@ -23,6 +30,7 @@ def compact(
     context = spark.sparkContext
 
     def execute(tasks: Sequence[CompactionTask]) -> list[list[SliceFile]]:
-        return context.parallelize(tasks, len(tasks)).map(CompactionTask.run).collect()
+        # As bytes, which the guarded function unpickles: Spark would do it before, without a hint.
+        return context.parallelize([pickled(task) for task in tasks], len(tasks)).map(for_workers(_run)).collect()
 
     return Table.open(uri, storage_options=storage_options).compact(execute=execute)

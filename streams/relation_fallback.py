@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from streams.for_workers import ForWorkers, source_for_workers
 from streams.relation_plan import Part, Plan, Planner
 from streams.relation_worker import conformed_batches
 
@@ -30,7 +31,7 @@ class _Task(InputPartition):
     """A planned task; Spark invents a bare `InputPartition` where a plan has none."""
 
 
-class _Reader(DataSourceReader):
+class _Reader(ForWorkers, DataSourceReader):
     def __init__(self, plan: Plan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
@@ -72,5 +73,5 @@ def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
         "columns": schema,
     }
     source = type("FixedSource", (_FixedSource,), members)
-    spark.dataSource.register(source)
+    spark.dataSource.register(source_for_workers(source))
     return spark.read.format(name).load()

@@ -27,16 +27,16 @@ from urllib.parse import quote
 
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import cloudpickle
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
+from streams.for_workers import pickled
 from streams.relation_plan import ParquetFile
 
-__all__ = ["Jvm", "UnfitError", "pickled"]
+__all__ = ["Jvm", "UnfitError"]
 
 _SQL = "org.apache.spark.sql."
 _PYTHON = _SQL + "execution.datasources.v2.python."
@@ -91,11 +91,6 @@ _known_classes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKey
 
 class UnfitError(Exception):
     """This session cannot carry a live view; the message says why."""
-
-
-def pickled(value: Any) -> bytearray:
-    """As Spark's workers unpickle it; functions and classes of notebooks and scripts go by value."""
-    return bytearray(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
 
 
 class Jvm:
@@ -244,7 +239,9 @@ class Jvm:
         name = self._registered_source()
         source = self.DataSource()
         source.setShortName(name)
-        source.setReadInfo(self.ReadInfo(pickled((function, schema)), self.seq(pickled(task) for task in tasks)))
+        source.setReadInfo(
+            self.ReadInfo(bytearray(pickled((function, schema))), self.seq(bytearray(pickled(task)) for task in tasks))
+        )
         source.source()  # resolved while the planning session is the active one
         return self.PythonScan(source, name, self.struct(schema), self.options(), filters)
 

@@ -28,6 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
+from streams.for_workers import for_workers
 from streams.relation_filters import parse_predicate, safe_for_statistics
 from streams.relation_jvm import Jvm, UnfitError
 from streams.relation_pins import Pin, Pins
@@ -260,7 +261,7 @@ class PruningScanBuilder(_Called):
         plan = self._pin.state.plan(tuple(schema.names), tuple(self._filters), self._part)
         if plan.parquet_files and not self._exact and all(map(_read_by_spark, plan.parquet_files)):
             return ParquetScan(self.jvm, self._parquet_scan(plan.parquet_files, schema), plan)
-        read = task_reader(plan.read, to_arrow_schema(schema, timezone="UTC"))
+        read = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
         inner = self.jvm.task_scan(read, plan.tasks, schema, self.jvm.v1_filters(self._predicates))
         return TaskScan(self.jvm, inner, plan, self._share(schema))
 

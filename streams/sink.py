@@ -56,6 +56,7 @@ from storage.writer import Commit, Writer
 from streams.checkpoint import read_checkpoint, read_offsets
 from streams.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
 from streams.decode import SOURCE_TYPE
+from streams.for_workers import for_workers
 from streams.pipeline_file import parse_duration, parse_lateness
 from streams.pipeline_model import OnError
 from streams.resume import GAP_HINT, ResumePoint, check_follows
@@ -255,7 +256,7 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     Raises:
         InvalidInput: A row cannot be stored. What the tasks wrote is removed.
     """
-    rows = df.mapInArrow(task_writer(ticket, letters), REPORT_TYPE).collect()
+    rows = df.mapInArrow(for_workers(task_writer(ticket, letters)), REPORT_TYPE).collect()
     reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by our own tasks
     reports.sort(key=lambda report: report.task)
     for report in reports:

@@ -24,6 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Table
+from storage.core.schema import TableSchema
+from storage.core.state_columns import state_columns
 from storage.errors import InvalidInput
 from storage.scan import ReadTask, Scan
 from streams.catalog_table import keep_options, options_given, options_kept
@@ -33,6 +35,7 @@ from streams.change_stream import (
     ChangeStreamReader,
     change_schema,
 )
+from streams.for_workers import ForWorkers, source_for_workers
 from streams.read_options import PLACE_OPTIONS, ReadOptions, location_of
 from streams.relation_worker import conformed_batches
 from streams.stream_mark import SOURCE, mark_streams
@@ -50,7 +53,7 @@ def register(spark: SparkSession) -> None:
     Where weft is installed Spark finds the format by itself (`pyspark_weft`); streams that do not say where they begin
     need this call still, or weft imported after pyspark.
     """
-    spark.dataSource.register(WeftSource)
+    spark.dataSource.register(source_for_workers(WeftSource))
     mark_streams()
 
 
@@ -80,7 +83,7 @@ class WeftSource(DataSource):
             return ChangeBatchReader(_table(given), changes, schema)
         options, table = _read_options(given), _table(given)
         snapshot = options.snapshot(table) if self._cut is None else table.snapshot(self._cut)
-        _check_columns(schema, from_arrow_schema(snapshot.schema))
+        _check_columns(schema, snapshot.table_schema)
         scan = snapshot.scan(
             schema.names,
             require=options.require,
@@ -113,7 +116,7 @@ class _Task(InputPartition):
     value: ReadTask
 
 
-class _Reader(DataSourceReader):
+class _Reader(ForWorkers, DataSourceReader):
     def __init__(self, scan: Scan, schema: StructType) -> None:
         self._tasks = scan.tasks
         self._scan = replace(scan, tasks=())
@@ -128,13 +131,19 @@ class _Reader(DataSourceReader):
         return conformed_batches(self._scan.read(partition.value), to_arrow_schema(self._schema, timezone="UTC"))
 
 
-def _check_columns(given: StructType, own: StructType) -> None:
-    """Refuse columns of the user's that are not the table's: they may be fewer, in another order, and nullable."""
-    known = {field.name: field for field in own}
+def _check_columns(given: StructType, schema: TableSchema) -> None:
+    """Refuse columns of the user's that are not the table's: they may be fewer, in another order, and nullable.
+
+    State columns may be among them (`storage.core.state_columns`): there is no other way to ask for those.
+    """
+    states = [column.field for column in state_columns(schema).values()]
+    known = {field.name: field for field in from_arrow_schema(pa.schema([*schema.arrow, *states]))}
     for field in given:
         column = known.get(field.name)
         if column is None:
-            raise InvalidInput(f"the table has no column {field.name}", hint=f"columns: {', '.join(known)}")
+            raise InvalidInput(
+                f"the table has no column {field.name}", hint=f"columns: {', '.join(schema.arrow.names)}"
+            )
         if field.dataType != column.dataType or (column.nullable and not field.nullable):
             null = "" if field.nullable else " NOT NULL"
             raise InvalidInput(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from streams.for_workers import source_for_workers
 from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.kafka.source import FORMAT, KafkaSource
 
@@ -20,4 +21,4 @@ __all__ = ["FORMAT", "DataLoss", "KafkaSource", "SourceUnavailable", "register"]
 
 def register(spark: SparkSession) -> None:
     """Make ``spark.read`` and ``spark.readStream.format("weft_kafka")`` known to this session."""
-    spark.dataSource.register(KafkaSource)
+    spark.dataSource.register(source_for_workers(KafkaSource))

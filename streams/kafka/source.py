@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from storage.errors import InvalidInput
+from streams.for_workers import ForWorkers
 from streams.kafka.cluster import Cluster, Connection
 from streams.kafka.errors import SourceRefused, SourceUnavailable, logger, report_losses, report_recreated
 from streams.kafka.fetch import read_range
@@ -128,7 +129,7 @@ def _check_schema(schema: StructType, options: KafkaOptions) -> None:
         )
 
 
-class KafkaBatchReader(DataSourceReader):
+class KafkaBatchReader(ForWorkers, DataSourceReader):
     """One batch over all that the topics hold when it is planned."""
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -167,7 +168,7 @@ def _plan_start(options: KafkaOptions, topics: Topics) -> Offsets:
     return plan.offsets
 
 
-class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches; its state beside the driver is a connection and what the last question brought."""
 
     def __init__(self, options: KafkaOptions) -> None:

@@ -201,6 +201,16 @@ def test_a_format_takes_fewer_columns_in_any_order(
     assert rows <= set(found)
 
 
+def test_a_format_tells_the_state_of_groups_on_request(spark: SparkSession, table: Table) -> None:
+    columns = ["id", "_present_gb", "_arrival_ga", "_arrival_gb"]
+    given = "id bigint, _present_gb boolean, _arrival_ga bigint, _arrival_gb bigint"
+    found = spark.read.format("weft").schema(given).load(table.uri).collect()
+    assert {tuple(row) for row in found} == {
+        tuple(row.values()) for row in table.snapshot().to_arrow(columns).to_pylist()
+    }
+    assert [row.id for row in found if row["_present_gb"]] == [3]
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

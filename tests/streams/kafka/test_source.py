@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -81,7 +82,7 @@ def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> No
 
 def test_readers_travel_to_the_executors(broker: Broker, topic: str) -> None:
     produce(broker, topic, [1, 2, 3])
-    reader = pickle.loads(pickle.dumps(source.KafkaStreamReader(parsed(broker, topic))))
+    reader = pickle.loads(cloudpickle.dumps(source.KafkaStreamReader(parsed(broker, topic))))
     span = pickle.loads(pickle.dumps(OffsetRange(Partition(topic, 0), 0, 3)))
     assert sum(batch.num_rows for batch in reader.read(span)) == 3
 

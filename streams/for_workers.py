@@ -1,0 +1,109 @@
+"""What goes to Spark's Python workers, so that a worker without weft says what to do.
+
+Functions and objects of weft are pickled by name: a worker that cannot import them fails while it unpickles, in Spark's
+code, with ``No module named 'storage'`` and no word of why. Here they go as bytes, beside a small function that goes by
+value, which needs nothing but Python, unpickles them, and turns a failed import into an error with a hint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def for_workers(function: Function) -> Function:
+    """The same function, to be handed to Spark.
+
+    What it is called with must be of Spark or of Python: whatever else Spark unpickles before, unguarded.
+    """
+    payload, load = pickled(function), _loader()
+
+    def call(*arguments: Any) -> Any:
+        return load(payload)(*arguments)
+
+    return cast("Function", call)
+
+
+class ForWorkers:
+    """Base of objects that Spark pickles whole, such as readers of a data source."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loader(), (pickled(_Rebuilt(type(self), self.__getstate__())),)
+
+
+def source_for_workers(source: type[DataSource]) -> type[DataSource]:
+    """A data source to register, that does what ``source`` does; Spark unpickles it in a worker beside the driver."""
+    payload, load, title = pickled(source), _loader(), source.name()
+
+    class Source(DataSource):
+        def __init__(self, options: Any) -> None:
+            super().__init__(options)
+            self.source: DataSource = load(payload)(options)
+
+        @classmethod
+        def name(cls) -> str:
+            return title
+
+        def schema(self) -> StructType | str:
+            return self.source.schema()
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return self.source.reader(schema)
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+            return self.source.streamReader(schema)
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+            return self.source.writer(schema, overwrite)
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
+            return self.source.streamWriter(schema, overwrite)
+
+    return Source
+
+
+def pickled(value: Any) -> bytes:
+    """As `pickle.loads` takes it; functions and classes of notebooks and scripts go by value."""
+    return cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+
+
+class _Rebuilt:
+    """Unpickles as an object of a class with a state."""
+
+    def __init__(self, kind: type, state: Any) -> None:
+        self._kind, self._state = kind, state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return object.__new__, (self._kind,), self._state
+
+
+def _loader() -> Callable[[bytes], Any]:
+    # A function within a function is pickled by value. It may use nothing of this module.
+    def load(payload: bytes) -> Any:
+        import pickle
+        import sys
+
+        try:
+            return pickle.loads(payload)  # noqa: S301 - written by our own driver, as all that Spark runs is
+        except ImportError as error:
+            raise ImportError(
+                f"a Python worker of Spark cannot import weft: {error} (Python: {sys.executable})\n"
+                "  hint: install weft where the executors run; or send a packed environment along "
+                "(spark.archives=weft.tar.gz#weft, PYSPARK_PYTHON=weft/bin/python); or let spark.pyspark.python be a "
+                "Python that has it",
+                name=error.name,
+            ) from None
+
+    return load

@@ -1,0 +1,126 @@
+"""Workers that have no weft say what to do, whatever they were asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from storage import Table
+from streams.kafka.options import parse_options
+from streams.kafka.source import KafkaStreamReader
+from streams.source import WeftSource
+from tests.streams.test_discovery import CONFIG, START_SECONDS, append
+
+NEEDED = (
+    *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six", "tzdata"),
+    *("numpy.libs", "pyarrow.libs", "pandas.libs"),
+)
+"""What a Spark worker needs for Arrow."""
+
+JOBS = """
+import sys
+from pyspark.sql import SparkSession
+import streams
+import streams.kafka
+uri, folder = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+streams.register(spark)
+streams.kafka.register(spark)
+rows = spark.sql("SELECT 9L AS id, 'x' AS a, 9L AS at")
+rows.write.json(f"{folder}/feed")
+feed = spark.readStream.schema("id bigint, a string, at bigint").json(f"{folder}/feed")
+
+def view():
+    streams.create_view(spark, uri, "v")
+    spark.table("v").collect()
+
+def stream():
+    query = streams.write_stream(feed, uri, "sa", checkpoint=f"{folder}/checkpoint", once=True)
+    query.awaitTermination(60)
+
+jobs = {
+    "view": view,
+    "snapshot": lambda: streams.snapshot(spark, uri).collect(),
+    "format": lambda: spark.read.format("weft").load(uri).collect(),
+    "kafka": lambda: spark.read.format("weft_kafka").option("kafka.bootstrap.servers", "127.0.0.1:9").load(),
+    "write_batch": lambda: streams.write_batch(rows, uri, "sa"),
+    "write_stream": stream,
+    "compact": lambda: streams.compact(spark, uri),
+}
+for name, job in jobs.items():
+    try:
+        job()
+        print("RAN", name)
+    except Exception as error:
+        text = str(error)
+        good = "cannot import weft: No module named" in text and "hint: install weft where the executors run" in text
+        print("TOLD" if good else f"BARE {text[-2000:]}", name)
+"""
+
+
+@pytest.fixture
+def without_weft(tmp_path: Path) -> Path:
+    """A Python that has what Spark's workers need, and nothing of weft."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    site = Path(spec.origin).parents[1]
+    for name in NEEDED:
+        for found in (site / name, site / f"{name}.py"):
+            if found.exists():
+                (packages / found.name).symlink_to(found)
+    python = tmp_path / "python"
+    # Spark sets PYTHONPATH for its workers, and they start in the folder of the driver.
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec "{sys.executable}" -S -P "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_readers_of_sources_say_what_to_do(tmp_path: Path, without_weft: Path) -> None:
+    # They were planned by a worker that has weft, and are read by one that has not.
+    table = Table.create(tmp_path / "table", CONFIG)
+    source = WeftSource({"path": table.uri})
+    changes = WeftSource({"path": table.uri, "starting": "earliest"})
+    asked = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
+    kafka = KafkaStreamReader(parse_options(asked, default_starting="latest"))
+    for reader in (source.reader(source.schema()), changes.streamReader(changes.schema()), kafka):
+        sent = tmp_path / type(reader).__name__
+        sent.write_bytes(cloudpickle.dumps(reader))
+        code = f"import pickle; pickle.load(open({str(sent)!r}, 'rb'))"
+        done = subprocess.run([without_weft, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        assert "hint: install weft where the executors run" in done.stderr, done.stderr
+        again = pickle.loads(cloudpickle.dumps(reader))
+        assert type(again) is type(reader)
+        assert again.__dict__.keys() == reader.__dict__.keys()
+
+
+@pytest.mark.timeout(START_SECONDS + 60)
+def test_a_worker_without_weft_says_what_to_do(tmp_path: Path, without_weft: Path) -> None:
+    for module, there in (("storage", 1), ("streams", 1), ("pyspark, pyarrow, pandas", 0)):
+        done = subprocess.run([without_weft, "-c", f"import {module}"], capture_output=True, check=False, timeout=60)
+        assert done.returncode == there, done.stderr
+    table = Table.create(tmp_path / "table", CONFIG)
+    append(table, 1, 2)
+    done = subprocess.run(
+        [sys.executable, "-c", JOBS, table.uri, str(tmp_path)],
+        env={**os.environ, "PYSPARK_PYTHON": str(without_weft), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    names = ["view", "snapshot", "format", "kafka", "write_batch", "write_stream", "compact"]
+    assert done.stdout.splitlines() == [f"TOLD {name}" for name in names]
+    assert sorted(table.snapshot().to_arrow(["id"])["id"].to_pylist()) == [1, 2]
+    assert all(lane.closed is not None for name, lane in table.state().lanes.items() if name.startswith("sa-batch"))
