@@ -81,4 +81,4 @@ class Marker:
             # One that is new to this process: by its own clock it is from now.
             self._mark, self._since_ms = state.mark, now
         self._since_ms = min(self._since_ms, now)  # the clock was set back: a minute begins anew
-        return now >= state.committed_at_ms and now - self._since_ms >= MARK_EVERY_MS
+        return now - self._since_ms >= MARK_EVERY_MS

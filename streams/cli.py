@@ -137,6 +137,9 @@ def sql(
     complete_through: Annotated[
         str | None, typer.Option(help="Fail if events up to this time, date or integer may still come.")
     ] = None,
+    settled: Annotated[
+        bool, typer.Option("--settled", help="Fail if what --as-of a time gives may still change: see weft mark.")
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="What would be read, and Spark's plan.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
     storage_option: StorageOption = None,
@@ -149,7 +152,7 @@ def sql(
     settings = load_target(target, storage_option, "spark")
     with usage():
         given = {"as_of": as_of, "require": require, "complete_through": complete_through}
-        options = ReadOptions.of({**given, "read_optimized": read_optimized})
+        options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
     with telling():
         check_reachable(settings.table)
         if explain:

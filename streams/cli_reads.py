@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streams.cli_common import Json, StorageOption, Target, console, errors, open_table, telling, usage
-from streams.points import EARLIEST, parse_point
+from streams.points import EARLIEST, parse_point, tell_unsettled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +40,17 @@ def changes(
         first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
     with telling():
         table = open_table(target, storage_option)
-        end = table.snapshot(last).cut
+        begin, later = (None if first is None else table.snapshot(first)), table.snapshot(last)
+        for point, found in ((first, begin), (last, later)):
+            if found is not None:
+                tell_unsettled(point, found)
+        end = later.cut
         answer = table.changes(
-            first, str(end), columns=split_names(columns), require=split_names(require), before=before
+            None if begin is None else str(begin.cut),
+            str(end),
+            columns=split_names(columns),
+            require=split_names(require),
+            before=before,
         )
         names = answer.schema.names
         rows, more = _head(answer, limit)

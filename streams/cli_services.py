@@ -34,7 +34,7 @@ from streams.cli_common import (
     usage,
 )
 from streams.pipeline_file import parse_duration
-from streams.points import parse_moment, parse_point
+from streams.points import parse_point
 from streams.services import CLEAN, COMPACTION
 
 if TYPE_CHECKING:
@@ -224,21 +224,31 @@ def restore(
 def undo(
     target: Target,
     stream: Annotated[str, typer.Argument(help="Whose commits.")],
-    since: Annotated[str, typer.Option(help="From this time on (ISO 8601 with zone).")],
+    since: Annotated[str, typer.Option(help="What came after this time (ISO 8601 with zone), cut or savepoint.")],
     yes: Yes = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Take back what one stream has committed since a time; other streams and their writers are not touched."""
+    """Take back what one stream has committed since a time, a cut or a savepoint; other streams are not touched.
+
+    Says what it left only because a writer's clock says that it is older. A cut or a savepoint leaves no doubt.
+    """
     with usage():
-        moment = parse_moment(since)
-        if moment > dt.datetime.now(dt.UTC):
+        point = parse_point(since)
+        if isinstance(point, dt.datetime) and point > dt.datetime.now(dt.UTC):
             raise InvalidInput(f"nothing can have been committed since {since}", hint="give a time in the past")
     with telling():
         table = open_table(target, storage_option)
+        if isinstance(point, str):
+            with usage():
+                table.snapshot(point)  # a wrong name is told before anybody is asked
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
-        result = table.undo(stream, moment)
+        result = table.undo(stream, point)
     _tell(result, _taken_back("undone", result), as_json=as_json)
+
+
+def _moment(time_ms: int) -> str:
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
 def _taken_back(what: str, result: RestoreResult) -> str:
@@ -247,8 +257,25 @@ def _taken_back(what: str, result: RestoreResult) -> str:
     for lane, seq in result.kept.items():
         count = result.void[lane] - 1
         gone = f"{count:,} entr{'y' if count == 1 else 'ies'} after it void" if count > 0 else "nothing came after it"
+        if lane in result.void_ms:
+            gone += " (committed {} to {})".format(*map(_moment, result.void_ms[lane]))
+        if lane in result.kept_ms:
+            gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
         lines.append(f"{lane}: kept up to entry {seq}, {gone}")
+    for lane, (first, last) in result.in_doubt.items():
+        lines.append(f"{lane}: entries {first} to {last} were kept by their writer's clock alone: look at them")
     return "\n".join(lines)
+
+
+@services.command()
+def mark(target: Target, storage_option: StorageOption = None, as_json: Json = False) -> None:
+    """Record what is committed now: what --as-of a time up to now gives can never change any more.
+
+    Writers and services do so once a minute; so only times since then need one.
+    """
+    with telling():
+        until = open_table(target, storage_option).mark().isoformat(timespec="milliseconds")
+    _tell({"settled": until}, f"times up to {until} are settled", as_json=as_json)
 
 
 @services.command()

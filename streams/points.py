@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from typing import Any, Final
 
+from storage import Snapshot
 from storage.core.cut import PREFIX
 from storage.errors import InvalidInput
 
@@ -40,6 +42,16 @@ def parse_point(given: Any) -> Any:
     if not isinstance(given, str | None):
         raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - what pydantic takes for a wrong value
     return given
+
+
+def tell_unsettled(point: Point | None, snapshot: Snapshot) -> None:
+    """Log, as a warning, which cut a time gave if it may still give another one."""
+    if isinstance(point, dt.datetime) and not snapshot.settled:
+        logging.getLogger("weft").warning(
+            "%s gives %s, and may still give another: no mark was recorded since (weft mark)",
+            point.isoformat(),
+            snapshot.cut,
+        )
 
 
 def _with_zone(moment: dt.datetime) -> dt.datetime:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from storage import Snapshot, Table
 from storage.errors import InvalidInput
 from streams.pipeline_model import TableLocation
-from streams.points import Point, parse_point
+from streams.points import Point, parse_point, tell_unsettled
 
 Through = int | dt.datetime | dt.date | str
 
@@ -66,6 +66,7 @@ class ReadOptions(BaseModel):
         read_optimized: Base files alone, as the last compaction has left them: as fast as Parquet, and less fresh.
         complete_through: Refuse a snapshot to which events up to this value may still come, by the watermarks of the
             streams that feed the groups of ``require``, or all groups.
+        settled: Refuse a time that may still give another snapshot; else that is logged, with the cut.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,6 +75,7 @@ class ReadOptions(BaseModel):
     require: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     read_optimized: bool = False
     complete_through: Through | None = None
+    settled: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ReadOptions:
@@ -102,10 +104,21 @@ class ReadOptions(BaseModel):
             NotFound: The table has no such savepoint, cut or group.
             SnapshotExpired: It is older than what is retained.
             NotComplete: A stream is not there yet; it is named.
+            NotSettled: ``as_of`` is a time that may still change, and ``settled`` was asked for.
         """
+        found = self._snapshot(table)
+        tell_unsettled(self.as_of, found)
+        return found
+
+    def _snapshot(self, table: Table) -> Snapshot:
         if self.complete_through is None:
-            return table.snapshot(self.as_of)
-        return table.snapshot(self.as_of, complete_through=self.complete_through, require=self.require or None)
+            return table.snapshot(self.as_of, settled=self.settled)
+        return table.snapshot(
+            self.as_of,
+            complete_through=self.complete_through,
+            require=self.require or None,
+            settled=self.settled,
+        )
 
     def check(self, table: Table) -> None:
         """Make sure, without a query, that the table has what is asked for.
@@ -113,7 +126,7 @@ class ReadOptions(BaseModel):
         Raises:
             TableError: It has not; see `snapshot`.
         """
-        self.snapshot(table).scan([], require=self.require, parallelism=1)
+        self._snapshot(table).scan([], require=self.require, parallelism=1)
 
 
 _VALUES: Final = {
@@ -121,4 +134,5 @@ _VALUES: Final = {
     "require": "names of groups, separated by commas",
     "read_optimized": "true or false",
     "complete_through": "a value of the ordering columns: a time (ISO 8601), a date or an integer",
+    "settled": "true or false",
 }

@@ -29,6 +29,7 @@ def create_view(
     require: Sequence[str] | None = None,
     read_optimized: bool = False,
     complete_through: Through | None = None,
+    settled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Create or replace the temporary view ``name`` over a table.
@@ -45,6 +46,7 @@ def create_view(
         read_optimized: Base files alone, as the last compaction has left them: as fast as Parquet, and less fresh.
         complete_through: A query fails while events up to this value may still come, by the watermarks of the streams
             that feed the groups of ``require``, or all groups.
+        settled: Refuse a time that may still give another snapshot; else that is logged, with the cut.
         storage_options: For fsspec.
 
     Raises:
@@ -52,9 +54,10 @@ def create_view(
         InvalidInput: ``name`` or an option is not well-formed.
         SnapshotExpired: The snapshot is older than what is retained.
         NotComplete: A stream is not complete through ``complete_through``; it is named.
+        NotSettled: ``as_of`` is a time that may still change, and ``settled`` was asked for.
     """
     given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
-    options = ReadOptions.of(given)
+    options = ReadOptions.of({**given, "settled": settled})
     create_relation_view(spark, name, planner_of(spark, uri, options, storage_options))
 
 
@@ -66,6 +69,7 @@ def snapshot(
     require: Sequence[str] | None = None,
     read_optimized: bool = False,
     complete_through: Through | None = None,
+    settled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """One fixed snapshot as a DataFrame; arguments and errors as in `create_view`.
@@ -74,7 +78,7 @@ def snapshot(
     is running meanwhile and misses a file fails too, with that or with Spark's own error for a missing file.
     """
     given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
-    options = ReadOptions.of(given)
+    options = ReadOptions.of({**given, "settled": settled})
     planner = planner_of(spark, uri, options, storage_options)
     return relation_dataframe(spark, FixedPlanner(planner.pin()), name=Path(str(uri)).name or "weft")
 

@@ -23,6 +23,7 @@ from storage.core.entries import (
     Fold,
     Intent,
     LaneAdd,
+    Mark,
     Plan,
     Savepoint,
     Schema,
@@ -229,10 +230,23 @@ class TableLaneReader:
                 self._findings.error(
                     "S9", where, f"savepoint {entry.name!r} is of no snapshot, or is there twice", REPORT
                 )
+            case Mark():
+                self._check_mark(state, entry, where)
             case CleanIntent() if entry.keep > state.head:
                 self._findings.error(
                     "S16", where, f"it gives up prefixes up to {entry.keep}, which are yet to come", REPORT
                 )
+
+    def _check_mark(self, state: TableState, entry: Mark, where: str) -> None:
+        """S24: marks never fall back, in time or in what they have seen."""
+        if not state.committed_at_ms <= entry.began_at_ms <= entry.committed_at_ms:
+            self._findings.error("S24", where, "its times are not those between which lanes were read", REPORT)
+        behind = [lane for lane, seq in state.seen.items() if entry.lanes.get(lane, 0) < seq]
+        unknown = [lane for lane in entry.lanes if lane not in state.lanes]
+        for what, lanes in (("has not seen all that was there in", behind), ("names what is no", unknown)):
+            if lanes:
+                found = f"it {what} lane {', '.join(lanes)}: times around it may be wrong"
+                self._findings.error("S24", where, found, REPORT)
 
     def _check_base(self, state: TableState, entry: Base, where: str) -> None:
         plan = state.plans.get(entry.plan_id)

@@ -49,6 +49,7 @@ def test_a_commit_of_a_host_a_minute_behind_does_not_change_what_was_said_of_a_t
     table: Table, clock: FakeClock
 ) -> None:
     behind = other_process(table.uri, late := FakeClock(NOW_MS))
+    append(behind, payments(1), "payments")
     append(table, orders(1))
     clock.time_ms += 120_000
     late.time_ms += 60_000

@@ -107,6 +107,16 @@ TABLE: dict[str, tuple[Do, list[str]]] = {
         lambda d: append_table(d, kind="SAVEPOINT", name="s", table=9, lanes={}, note=""),
         ["S9"],
     ),
+    "a mark that has not seen what was there": (
+        lambda d: append_table(d, kind="MARK", began_at_ms=d.entries("")[-1].committed_at_ms, lanes={}),
+        ["S24"],
+    ),
+    "a mark of before": (
+        lambda d: append_table(
+            d, kind="MARK", began_at_ms=1, lanes={own: len(d.entries(own)) for own in ("orders", "payments")}
+        ),
+        ["S24"],
+    ),
     "a clean of the future": (lambda d: append_table(d, kind="CLEAN_INTENT", keep=9), ["S16"]),
     "an end of no barrier": (lambda d: append_table(d, kind="DONE", intent=2, heads={}), ["S2"]),
     "a slice that was left out": (

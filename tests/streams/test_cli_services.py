@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,35 @@ def test_restore_to_what_is_not_there_is_refused(table: Table, to: str, code: in
     result = weft("restore", table.uri, to, "--yes")
     assert result.exit_code == code
     assert message in result.stderr
+    assert ids(table) == [1, 2]
+
+
+def test_a_time_is_settled_by_a_mark(table: Table) -> None:
+    asked = dt.datetime.now(dt.UTC).isoformat()
+    unsettled = weft("changes", table.uri, "--since", "earliest", "--until", asked)
+    assert unsettled.exit_code == 0
+    made = weft("mark", table.uri, "--json")
+    assert json.loads(made.stdout)["settled"] >= asked[:23]
+    assert table.snapshot(dt.datetime.fromisoformat(asked), settled=True).settled
+    assert "times up to" in weft("mark", table.uri).stdout
+
+
+def test_undo_since_a_savepoint_says_what_it_left_and_took(table: Table) -> None:
+    weft("savepoint", table.uri, "good")
+    append(table, orders(3))
+    done = weft("undo", table.uri, "orders", "--since", "good", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert "what is kept ends at 20" in done.stdout
+    assert "2 entries after it void (committed 20" in done.stdout
+    assert "clock alone" not in done.stdout
+    assert ids(table) == [1, 2]
+
+
+def test_undo_since_a_time_says_what_was_kept_by_a_clock_alone(table: Table) -> None:
+    time.sleep(0.01)
+    now = dt.datetime.now(dt.UTC).isoformat()
+    done = weft("undo", table.uri, "orders", "--since", now, "--yes")
+    assert "orders: entries 1 to 2 were kept by their writer's clock alone" in done.stdout
     assert ids(table) == [1, 2]
 
 
@@ -319,6 +350,7 @@ EVERY_COMMAND = [
     ["savepoint"],
     ["restore", "x", "--yes"],
     ["undo", "orders", "--since", "2020-01-01T00:00:00Z", "--yes"],
+    ["mark"],
     ["fence", "orders", "--yes"],
     ["close", "orders", "--yes"],
     ["verify"],
