@@ -13,7 +13,8 @@ the old one, which stays as it is, from the offsets that the lane's last live co
    Else a new one is begun. Its name says what it starts from, so that a start that crashed is found again.
 2. **Each message once, as far as the table is concerned.** What the lane recorded is exactly what its live commits
    hold. Whoever commits between the look at the lane and its claim makes the look worthless: `ResumePoint.check`.
-3. **What cannot be known is refused**, never guessed: a commit that does not say where its source was, another topic.
+3. **What cannot be known is refused**, never guessed: a commit that does not say where its source was, another topic,
+   a topic that was deleted and created again since (which the source refuses: offsets say which topic they are of).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     streams.kafka.register(spark)
     spark.readStream.format("weft_kafka").option("kafka.bootstrap.servers", ...).option("subscribe", "orders").load()
 
-Rooms, from pure to Spark: `errors` · `options` (text to values) · `plan` (offset arithmetic, no I/O) · `cluster`
-(what the brokers hold) · `fetch` (one offset range to Arrow) · `source` (what Spark calls). Offsets live in Spark's
-checkpoint and nowhere else: nothing is ever committed to Kafka.
+Rooms, from pure to Spark: `errors` · `identity` (which topic offsets are of) · `options` (text to values) · `plan`
+(offset arithmetic, no I/O) · `topic_ids` and `cluster` (what the brokers hold) · `fetch` (one offset range to Arrow) ·
+`source` (what Spark calls). Offsets live in Spark's checkpoint and nowhere else: nothing is ever committed to Kafka.
 """
 
 from __future__ import annotations

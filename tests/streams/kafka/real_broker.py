@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 KAFKA_VERSION: Final = "4.3.1"
@@ -83,9 +83,8 @@ def find_jars() -> Path:
     Raises:
         Unavailable: There is no Maven or no Java, or Maven does not bring the jars.
     """
-    for program, package in (("java", "a Java runtime, 17 or newer"), ("mvn", "Maven")):
-        if shutil.which(program) is None:
-            raise Unavailable(f"there is no program `{program}`; install {package}")
+    if shutil.which("java") is None:
+        raise Unavailable("there is no program `java`; install a Java runtime, 17 or newer")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
     cache.mkdir(parents=True, exist_ok=True)
     jars = cache / f"kafka-{KAFKA_VERSION}"
@@ -97,6 +96,8 @@ def find_jars() -> Path:
 
 
 def _fetch(cache: Path, jars: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise Unavailable("there is no program `mvn` to fetch it; install Maven")
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as folder:
         Path(folder, "pom.xml").write_text(_POM)
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
@@ -204,10 +205,6 @@ class RealBroker:
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         """Drop the head of a log, as retention does; the first offset kept is ``before_offset``."""
         self._ask(self.admin.delete_records([TopicPartition(topic, partition, before_offset)]))
-
-    def topic_id(self, topic: str) -> str:
-        found = self.admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
-        return str(found[topic].result().topic_id)
 
     def producer(self, **conf: Any) -> Producer:
         settings = {name.replace("_", "."): value for name, value in conf.items()}
