@@ -270,6 +270,40 @@ def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) ->
     assert asked.stderr == "", "Spark's own words stay out of the way"
 
 
+def test_a_pipeline_deletes_what_tombstones_name_and_keeps_bad_messages_by_default(
+    tmp_path: Path, broker: EmbeddedBroker
+) -> None:
+    broker.create_topics({"cli-tombstones": 1})
+    producer = broker.producer()
+    for key, value in (
+        (b'{"id": 1}', b'{"id": 1, "a": "x", "at": 1}'),
+        (b'{"id": 2}', b'{"id": 2, "a": "y", "at": 1}'),
+        (b'{"id": 2}', b"not json"),
+        (b'{"id": 1}', None),
+        (b"nobody", None),
+    ):
+        producer.produce("cli-tombstones", value, key)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    path = kafka_pipeline(tmp_path, broker, "cli-tombstones")
+    whole = yaml.safe_load(path.read_text())
+    del whole["writers"]["sa"]["dead_letter"]
+    whole["writers"]["sa"] |= {
+        "tombstones": "delete",
+        "select": {"id": "id", "a": "a", "at": "coalesce(at, unix_millis(_kafka.timestamp))"},
+    }
+    path.write_text(yaml.safe_dump(whole))
+    run = subprocess.run(command("run", path, "--once", "--json"), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    last = {line["job"]: line for line in map(json.loads, run.stdout.splitlines())}["sa"]
+    assert (last["rows"], last["dead_letters"], last["tombstones_ignored"], last["lag"]) == (3, 2, 0, 0)
+    table = Table.open(tmp_path / "wide")
+    assert [row["id"] for row in table.snapshot().to_arrow().to_pylist()] == [2]
+    letters = [
+        json.loads(line) for file in (tmp_path / "wide_dead_letters/sa").rglob("*.jsonl") for line in file.open()
+    ]
+    assert sorted(letter["offset"] for letter in letters) == [2, 4]
+
+
 class Running:
     """``weft run`` in the background; its JSON lines by job."""
 
