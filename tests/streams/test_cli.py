@@ -434,7 +434,11 @@ def test_a_second_run_of_a_pipeline_is_refused_and_a_dead_one_is_no_obstacle(
 def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
     path = lonely_pipeline(tmp_path, no_broker)
     whole = yaml.safe_load(path.read_text())
-    whole["writers"]["sb"] = {"source": {"type": "spark", "format": "no.such.format"}, "lane": "sb", "stream": "sb"}
+    whole["writers"]["sb"] = {
+        "source": {"type": "spark", "format": "rate"},
+        "select": {"id": "value", "b": "value"},
+        "where": "no_such_column > 1",  # a mistake that is the same at every start: one is enough
+    }
     path.write_text(yaml.safe_dump(whole))
     ended = subprocess.run(
         command("run", path, "--exit-on-failure", "--json"),
