@@ -61,7 +61,7 @@ def real_broker() -> Iterator[RealBroker]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def broker(embedded_broker: EmbeddedBroker) -> EmbeddedBroker:
     """The broker of tests that do not care which; those of the Kafka source take both (`tests.streams.kafka`)."""
     return embedded_broker
