@@ -53,6 +53,15 @@ CHECKS: Final[dict[str, dict[str, str | int]]] = {
         "snapshot_no_fold_checks_its_chain": "SnapshotAtomic",
         "snapshot_no_clean_keeps_what_folds_hold": "CleanSafe",
     },
+    "Times": {
+        "times_one": 7475,
+        "times_long": 6126,
+        "times_two": 2389,
+        "times_trap": "Reached",
+        "times_no_a_mark_settles": "TimeStable",
+        "times_no_what_a_mark_has_seen_is_in": "SeenIsIn",
+        "times_no_what_a_mark_has_not_seen_is_out": "UnseenIsOut",
+    },
     "Barrier": {
         "barrier_restore": 17850,
         "barrier_helpers": 13759,
