@@ -1,0 +1,344 @@
+"""The command line in real processes: a pipeline from broker to query, outages, and how runs end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from storage import Table
+from streams.demo.broker import EmbeddedBroker
+from tests.streams.pipelines import CONFIG, pipeline_file, weft
+
+PATIENCE_SECONDS = 180.0  # two JVMs start at once, on a machine that does other things too
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "streams.cli", *(str(argument) for argument in arguments)]
+
+
+def produce(broker: EmbeddedBroker, topic: str, messages: Sequence[dict[str, Any] | bytes]) -> None:
+    producer = broker.producer()
+    for message in messages:
+        producer.produce(topic, message if isinstance(message, bytes) else json.dumps(message).encode())
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def kafka_pipeline(folder: Path, broker: EmbeddedBroker, *topics: str) -> Path:
+    """Writers sa and sb, as many as there are topics; quick to start, for their lives are short."""
+    first, second = topics[0], topics[-1]
+    writers = {
+        "sa": {
+            "source": {"type": "kafka", "topic": first},
+            "schema": {"id": "bigint", "a": "string", "at": "bigint"},
+            "dead_letter": "./dead/sa",
+        },
+        "sb": {
+            "source": {"type": "kafka", "topic": second},
+            "schema": {"id": "bigint", "v": "double"},
+            "select": {"id": "id", "b": "v * 2"},
+            "where": "v IS NOT NULL",
+        },
+    }
+    return pipeline_file(
+        folder,
+        kafka={"bootstrap.servers": broker.bootstrap_servers},
+        writers={name: {**writers[name], "trigger": "100 ms"} for name in ("sa", "sb")[: len(topics)]},
+        spark={
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.sql.session.timeZone": "Asia/Tokyo",
+        },
+        compaction={"every": 0.5, "min_commits": 2},
+    )
+
+
+def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    broker.create_topics({"cli-once": 2})
+    produce(broker, "cli-once", [{"id": i % 50, "a": f"v{i}", "at": i} for i in range(100)])
+    produce(broker, "cli-once", [b"not json"])
+    path = kafka_pipeline(tmp_path, broker, "cli-once")
+    run = subprocess.run(command("run", path, "--once", "--json"), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    last = {line["job"]: line for line in map(json.loads, run.stdout.splitlines())}
+    assert {name: line["state"] for name, line in last.items()} == {"sa": "done", "compaction": "done"}
+    assert (last["sa"]["rows"], last["sa"]["dead_letters"], last["sa"]["lag"]) == (100, 1, 0)
+    overview = json.loads(weft("show", path, "--json").stdout)
+    assert (overview["rows_in_base"], overview["events_in_logs"]) == (50, 0)
+    letters = [json.loads(line) for file in (tmp_path / "dead/sa").rglob("*.jsonl") for line in file.open()]
+    assert [letter["value"] for letter in letters] == ["not json"]
+
+    sql = (
+        "SELECT count(*) AS n, max(t.at) AS newest, current_timezone() AS zone FROM t JOIN wide USING (id) WHERE id < 2"
+    )
+    asked = subprocess.run(command("sql", path, sql, "--json"), capture_output=True, text=True, check=False)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout) == {"n": 2, "newest": 51, "zone": "Asia/Tokyo"}, (
+        "the pipeline's Spark settings hold"
+    )
+    assert asked.stderr == "", "Spark's own words stay out of the way"
+
+
+def test_a_pipeline_deletes_what_tombstones_name_and_keeps_bad_messages_by_default(
+    tmp_path: Path, broker: EmbeddedBroker
+) -> None:
+    broker.create_topics({"cli-tombstones": 1})
+    producer = broker.producer()
+    for key, value in (
+        (b'{"id": 1}', b'{"id": 1, "a": "x", "at": 1}'),
+        (b'{"id": 2}', b'{"id": 2, "a": "y", "at": 1}'),
+        (b'{"id": 2}', b"not json"),
+        (b'{"id": 1}', None),
+        (b"nobody", None),
+    ):
+        producer.produce("cli-tombstones", value, key)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    path = kafka_pipeline(tmp_path, broker, "cli-tombstones")
+    whole = yaml.safe_load(path.read_text())
+    del whole["writers"]["sa"]["dead_letter"]
+    whole["writers"]["sa"] |= {
+        "tombstones": "delete",
+        "select": {"id": "id", "a": "a", "at": "coalesce(at, unix_millis(_kafka.timestamp))"},
+    }
+    path.write_text(yaml.safe_dump(whole))
+    run = subprocess.run(command("run", path, "--once", "--json"), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    last = {line["job"]: line for line in map(json.loads, run.stdout.splitlines())}["sa"]
+    assert (last["rows"], last["dead_letters"], last["tombstones_ignored"], last["lag"]) == (3, 2, 0, 0)
+    table = Table.open(tmp_path / "wide")
+    assert [row["id"] for row in table.snapshot().to_arrow().to_pylist()] == [2]
+    letters = [
+        json.loads(line) for file in (tmp_path / "wide_dead_letters/sa").rglob("*.jsonl") for line in file.open()
+    ]
+    assert sorted(letter["offset"] for letter in letters) == [2, 4]
+
+
+class Running:
+    """``weft run`` in the background; its JSON lines by job."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            command("run", path, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.pids: set[int] = set()
+
+    def until(self, job: str, **fields: Any) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        assert self.process.stdout is not None
+        while time.monotonic() < deadline:
+            text = self.process.stdout.readline()
+            assert text, f"it ended: {self.process.communicate()[1]}"
+            line = json.loads(text)
+            self.pids |= {line["pid"]} - {None}
+            if line["job"] == job and fields.items() <= line.items():
+                return line
+        raise AssertionError(f"{job} was not {fields} within {PATIENCE_SECONDS} s")
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Running]]:
+    started: list[Running] = []
+    yield started
+    for run in started:
+        run.process.kill()
+        run.process.communicate()
+
+
+@pytest.fixture
+def no_broker() -> Iterator[int]:
+    """A port at which nobody answers, for as long as the test lasts."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def lonely_pipeline(folder: Path, port: int, **changes: Any) -> Path:
+    """A writer whose broker is away; it waits before it starts Spark."""
+    writer = {"source": {"type": "kafka", "topic": "t"}, "schema": {"id": "bigint", "a": "string", "at": "bigint"}}
+    kafka = {"bootstrap.servers": f"127.0.0.1:{port}"}
+    return pipeline_file(folder, kafka=kafka, writers={"sa": writer}, compaction=False, **changes)
+
+
+def test_an_outage_of_the_broker_is_waited_out_and_shown(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
+    run = Running(lonely_pipeline(tmp_path, no_broker))
+    runs.append(run)
+    shown = run.until("sa", state="waiting", waiting_for=f"the broker 127.0.0.1:{no_broker}")
+    assert shown["message"].startswith(f"waiting for the broker 127.0.0.1:{no_broker}, ")
+    later = run.until("sa", state="waiting")
+    assert later["waiting_seconds"] >= shown["waiting_seconds"]
+    assert (later["restarts"], later["failures"]) == (0, 0)
+    log = tmp_path / ".weft/p/logs/sa.log"
+    assert f"waiting for the broker 127.0.0.1:{no_broker}" in log.read_text()
+    run.process.send_signal(signal.SIGTERM)
+    run.process.communicate(timeout=PATIENCE_SECONDS)
+    assert run.process.returncode == 0, "it did as it was told"
+    assert all(_gone(pid) for pid in run.pids)
+
+
+def test_an_outage_of_the_store_is_waited_out_and_shown(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
+    options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{no_broker}"}
+    table = {"uri": "s3://bucket/wide", "config": CONFIG, "storage_options": options}
+    path = lonely_pipeline(tmp_path, no_broker, table=table)
+    run = Running(path)
+    runs.append(run)
+    shown = run.until("sa", waiting_for="the store of s3://bucket/wide", pid=None)
+    assert shown["message"].startswith("waiting for the store of s3://bucket/wide, ")
+    assert "Could not connect" in shown["message"]
+    assert run.until("sa", pid=None)["waiting_seconds"] > shown["waiting_seconds"]
+    once = weft("run", path, "--once", "--writer", "sa")
+    assert "is being run already" in once.stderr, "who waits has the pipeline"
+    run.process.kill()
+    run.process.communicate()
+    once = weft("run", path, "--once")
+    assert once.exit_code == 1
+    assert "Could not connect" in once.stderr, "a run that is to end does not wait"
+
+
+def test_a_query_under_way_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
+    with EmbeddedBroker() as own:
+        own.create_topics({"away": 1})
+        produce(own, "away", [{"id": 1, "a": "before", "at": 1}])
+        path = kafka_pipeline(tmp_path, own, "away")
+        whole = yaml.safe_load(path.read_text())
+        whole["writers"]["sa"]["source"]["options"] = {"requestTimeoutMs": 500}
+        path.write_text(yaml.safe_dump(whole))
+        run = Running(path)
+        runs.append(run)
+        run.until("sa", rows=1)
+        own.set_reachable(reachable=False)
+        waits = run.until("sa", state="waiting", waiting_for=f"the broker {own.bootstrap_servers}")
+        assert (waits["lag"], waits["freshness_seconds"]) == (None, None)
+        while waits["waiting_seconds"] < 10:  # many times what one question waits
+            waits = run.until("sa", state="waiting")
+        own.set_reachable(reachable=True)
+        produce(own, "away", [{"id": 2, "a": "after", "at": 2}])
+        last = run.until("sa", rows=2, waiting_for=None)
+        assert (last["restarts"], last["failures"]) == (0, 0), "one process, one query"
+        run.process.send_signal(signal.SIGTERM)
+        run.process.communicate(timeout=PATIENCE_SECONDS)
+        assert run.process.returncode == 0
+
+
+def test_a_second_run_of_a_pipeline_is_refused_and_a_dead_one_is_no_obstacle(
+    tmp_path: Path, no_broker: int, runs: list[Running]
+) -> None:
+    path = lonely_pipeline(tmp_path, no_broker)
+    first = Running(path)
+    runs.append(first)
+    first.until("sa", state="waiting")
+    (tmp_path / "elsewhere").symlink_to(tmp_path)
+    for again in (path, tmp_path / "elsewhere/p.yaml"):
+        for more in ([], ["--once"], ["--writer", "sa"]):
+            refused = weft("run", again, *more)
+            assert refused.exit_code == 1
+            assert f"p.yaml: sa is being run already, by process {first.process.pid} on " in refused.stderr
+    first.process.kill()
+    first.process.communicate()
+    second = Running(path)
+    runs.append(second)
+    second.until("sa", state="waiting")
+    assert all(_gone(pid) for pid in first.pids), "what the first had started is not beside the second"
+
+
+def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
+    path = lonely_pipeline(tmp_path, no_broker)
+    whole = yaml.safe_load(path.read_text())
+    whole["writers"]["sb"] = {
+        "source": {"type": "spark", "format": "rate"},
+        "select": {"id": "value", "b": "value"},
+        "where": "no_such_column > 1",  # a mistake that is the same at every start: one is enough
+    }
+    path.write_text(yaml.safe_dump(whole))
+    ended = subprocess.run(
+        command("run", path, "--exit-on-failure", "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert ended.returncode == 1
+    last = {line["job"]: line for line in map(json.loads, ended.stdout.splitlines())}
+    assert {name: line["state"] for name, line in last.items()} == {"sa": "stopped", "sb": "failed"}
+    assert "sb has ended for good, all others are stopped: " in ended.stderr
+
+
+def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
+    tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
+) -> None:
+    broker.create_topics({"cli-a": 1, "cli-b": 1})
+    produce(broker, "cli-a", [{"id": 1, "a": "first", "at": 1}])
+    produce(broker, "cli-b", [{"id": 1, "v": 0.5}, {"id": 2}])
+    run = Running(kafka_pipeline(tmp_path, broker, "cli-a", "cli-b"))
+    runs.append(run)
+    for job in ("sa", "sb"):
+        assert run.until(job, rows=1)["restarts"] == 0
+
+    table = Table.open(tmp_path / "wide")
+    with table.writer("sa", owner="somebody else") as other:
+        other.append(pa.table({"id": [7], "a": ["theirs"], "at": [1]}))
+        produce(broker, "cli-a", [{"id": 1, "a": "second", "at": 2}])
+        fenced = run.until("sa", state="fenced")
+    assert "claimed by somebody else" in fenced["message"]
+    produce(broker, "cli-b", [{"id": 1, "v": 1.5}])
+    run.until("sb", rows=2)
+
+    run.process.send_signal(signal.SIGTERM)
+    _, complaints = run.process.communicate(timeout=PATIENCE_SECONDS)
+    assert run.process.returncode == 1, "one writer does not do what it was started for"
+    assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
+    assert "sa has ended for good, the others go on without it: " in complaints
+    assert "Physical Plan" not in complaints, "the message says it all"
+    rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
+    assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "nothing lost, nothing doubled, nothing after the fence"
+    assert all(_gone(pid) for pid in run.pids), "no process is left, the JVMs included"
+
+
+def test_a_writer_that_was_killed_does_not_know_its_lag_until_it_has_measured(
+    tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
+) -> None:
+    broker.create_topics({"cli-lag": 1})
+    produce(broker, "cli-lag", [{"id": 1, "a": "first", "at": 1}])
+    run = Running(kafka_pipeline(tmp_path, broker, "cli-lag"))
+    runs.append(run)
+    before = run.until("sa", rows=1, lag=0)
+    assert before["freshness_seconds"] is not None
+    os.killpg(before["pid"], signal.SIGKILL)
+    produce(broker, "cli-lag", [{"id": i, "a": "more", "at": 2} for i in range(500)])
+    seen = []
+    while not seen or seen[-1]["rows"] == 1:
+        line = run.until("sa")
+        if line["pid"] != before["pid"]:
+            seen.append(line)
+    assert {line["lag"] for line in seen if line["rows"] == 1} <= {None, 500}, "never a lag that was measured before"
+    assert {line["freshness_seconds"] for line in seen if line["rows"] == 1} == {None}
+    caught_up = run.until("sa", lag=0)
+    assert caught_up["rows"] == 501
+    assert caught_up["freshness_seconds"] is not None
+
+    run.process.send_signal(signal.SIGTERM)
+    out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
+    last = [line for line in map(json.loads, out.splitlines()) if line["job"] == "sa"][-1]
+    assert (last["state"], last["lag"], last["freshness_seconds"]) == ("stopped", None, None)
+
+
+def _gone(group: int) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while _alive(group) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not _alive(group)
+
+
+def _alive(group: int) -> bool:
+    """Whether a process group has a process; one that is dead and waits for init to take note does not count."""
+    listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    return any(pgid == str(group) and stat[0] != "Z" for pgid, stat in map(str.split, listed.splitlines()))
