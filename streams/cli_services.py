@@ -10,12 +10,12 @@ import datetime as dt
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
 
-from storage.errors import InvalidInput
+from storage.errors import Conflict, InvalidInput
 from storage.services.compaction import CompactionResult
 from storage.services.fold import FoldResult
 from storage.services.restore import RestoreResult
@@ -38,9 +38,15 @@ from streams.points import parse_point
 from streams.services import CLEAN, COMPACTION
 
 if TYPE_CHECKING:
+    from storage.table import Table
     from streams.pipeline_model import CleanSection, CommandSettings, CompactionSection
 
 services = typer.Typer()
+
+MAX_AHEAD: Final = dt.timedelta(
+    minutes=1
+)  # of the table's time, compared with this machine's: ordinary clocks differ less
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
@@ -242,9 +248,26 @@ def undo(
         if isinstance(point, str):
             with usage():
                 table.snapshot(point)  # a wrong name is told before anybody is asked
+        else:
+            _check_clocks(table)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
         result = table.undo(stream, point)
     _tell(result, _taken_back("undone", result), as_json=as_json)
+
+
+def _check_clocks(table: Table) -> None:
+    """Refuse to roll back by a time where a clock that ran ahead has made the table's times useless.
+
+    The table lane's time never falls, so from the day on which such a clock wrote there, until that time has come, all
+    commits look younger than any time that a user would give, and too much would be rolled back.
+    """
+    ahead = dt.timedelta(milliseconds=table.state().committed_at_ms) - (dt.datetime.now(dt.UTC) - _EPOCH)
+    if ahead > MAX_AHEAD:
+        raise Conflict(
+            f"the newest entry of the table lane was written by a clock that is {ahead} ahead of this machine's: times "
+            "do not tell its commits apart",
+            hint="undo since a cut or a savepoint instead: weft show URI timeline; and set the clocks of all machines",
+        )
 
 
 def _moment(time_ms: int) -> str:

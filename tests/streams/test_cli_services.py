@@ -16,6 +16,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from storage import Table
+from storage.clock import SystemClock
 from storage.errors import InvalidInput
 from streams.cli import app
 from streams.cli_common import parse_storage_options
@@ -135,6 +136,25 @@ def test_undo_since_a_time_says_what_was_kept_by_a_clock_alone(table: Table) -> 
     now = dt.datetime.now(dt.UTC).isoformat()
     done = weft("undo", table.uri, "orders", "--since", now, "--yes")
     assert "orders: entries 1 to 2 were kept by their writer's clock alone" in done.stdout
+    assert ids(table) == [1, 2]
+
+
+class AYearAhead(SystemClock):
+    def now_ms(self) -> int:
+        return super().now_ms() + 365 * 24 * 3_600_000
+
+
+def test_undo_by_time_is_refused_where_a_clock_ran_ahead(table: Table) -> None:
+    good = str(table.snapshot().cut)
+    now = dt.datetime.now(dt.UTC).isoformat()
+    Table.open(table.uri, clock=AYearAhead()).mark()
+    append(table, orders(3))
+    refused = weft("undo", table.uri, "orders", "--since", now, "--yes")
+    assert refused.exit_code == 1
+    assert "times do not tell its commits apart" in refused.stderr
+    assert "since a cut" in refused.stderr
+    assert ids(table) == [1, 2, 3]
+    assert weft("undo", table.uri, "orders", "--since", good, "--yes").exit_code == 0
     assert ids(table) == [1, 2]
 
 
