@@ -83,11 +83,12 @@ def undo(timeline: Timeline, stream: str, since: dt.datetime | str) -> RestoreRe
     timeline.refresh().schema.stream(stream)
     limit = None if isinstance(since, str) else milliseconds(since) - 1
     exact = timeline.exact_cut(named_cut(timeline, since))[1].lanes if isinstance(since, str) else {}
+    keep: dict[LaneName, int] = {}
     seen: cut.Seqs = exact
     when = since if isinstance(since, str) else since.isoformat()
 
     def build(state: TableState) -> Intent:
-        nonlocal seen
+        nonlocal keep, seen
         lanes = [lane for lane in state.lanes.values() if lane.stream == stream]
         if not lanes:
             raise NotFound(f"no lane of stream {stream!r} has been written", hint="see: weft show URI streams")
@@ -106,7 +107,8 @@ def undo(timeline: Timeline, stream: str, since: dt.datetime | str) -> RestoreRe
     if limit is not None:
         _settle(timeline, limit)
     result = _run(timeline, build)
-    doubt = {lane: (seen.get(lane, 0) + 1, kept) for lane, kept in result.kept.items() if seen.get(lane, 0) < kept}
+    # Of closed lanes that are left whole, too, which the result does not name.
+    doubt = {lane: (seen.get(lane, 0) + 1, kept) for lane, kept in keep.items() if seen.get(lane, 0) < kept}
     return replace(result, in_doubt=doubt)
 
 
@@ -194,9 +196,12 @@ def _run(timeline: Timeline, build: Callable[[TableState], Intent]) -> RestoreRe
     done = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
     kept = dict(intent.restore.keep)
     ends = dict(done.heads)
-    # A closed lane gets no claim: its span, the last one, says how far it is cut.
+    # A closed lane gets no claim: its span, the last one, says how far it is cut, unless it was cut there before.
+    before = timeline.at(intent.seq - 1)
     for lane, spans in intent.restore.void.items():
-        if lane not in kept and spans and spans[-1][1] == timeline.refresh().lanes[lane].closed:
+        if lane in kept or not spans or tuple(spans) == before.void.get(lane, ()):
+            continue
+        if spans[-1][1] == before.lanes[lane].closed:
             kept[lane], ends[lane] = spans[-1]
     return RestoreResult(
         entry=done.seq,

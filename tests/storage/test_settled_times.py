@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from storage import Table
+from storage.barrier import complete_barrier
 from storage.core.entries import Mark
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import CommitUnknown, InvalidInput, NotSettled, SnapshotExpired, StoreUnavailable
@@ -366,3 +367,39 @@ def test_marks_survive_checkpoints(table: Table, clock: FakeClock) -> None:
     assert anew.state() == table.state()
     assert anew.snapshot(asked, settled=True).to_arrow(["id"]).to_pydict() == {"id": [1]}
     assert table.verify().ok
+
+
+def test_an_undo_tells_of_a_closed_lane_that_it_leaves_whole_on_the_word_of_clocks_alone(
+    table: Table, clock: FakeClock
+) -> None:
+    behind = other_process(table.uri, FakeClock(NOW_MS + 12_000))
+    append(table, orders(1))
+    with behind.writer("orders", lane="late") as writer:
+        writer.append(orders(2))
+    clock.time_ms += 20_000
+    store = FaultyStore(open_store(table.uri))
+    # The closing begins by the right clock, and its claim is put by a process that is behind.
+    store.faults.append(Fault("put_if_absent", "lanes/late", action=lambda: complete_barrier(behind._timeline)))
+    assert other_process(table.uri, clock, store).close_lane("late") == 3
+    result = table.undo("orders", moment(clock.time_ms - 5_000))
+    assert ids(table) == [1, 2]
+    assert result.in_doubt == {"orders": (1, 2), "late": (1, 3)}
+    assert result.void == {"orders": 1}
+
+
+def test_an_undo_does_not_tell_again_what_another_one_took_back_from_a_closed_lane(
+    table: Table, clock: FakeClock
+) -> None:
+    append(table, orders(1))
+    with table.writer("orders", lane="job") as writer:
+        writer.append(orders(2))
+        at = str(table.snapshot().cut)
+        writer.append(orders(3))
+    table.close_lane("job")
+    first = table.undo("orders", at)
+    assert (first.kept[LaneName("job")], first.void[LaneName("job")]) == (2, 2)
+    clock.time_ms += 10_000
+    append(table, orders(4))
+    second = table.undo("orders", moment(clock.time_ms))
+    assert ids(table) == [1, 2]
+    assert set(second.kept) == set(second.void) == {"orders"}
