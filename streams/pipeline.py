@@ -112,7 +112,7 @@ def _validate(raw: dict[str, Any]) -> PipelineConfig:
         return PipelineConfig.model_validate(raw)
     except ValidationError as error:
         message, hint = describe_mistakes(error, raw, lambda at: _fields_at(at, raw))
-        raise InvalidInput(message, hint=hint or "see README.md, Pipeline file") from None
+        raise InvalidInput(message, hint=hint or "weft init DIR writes a file with every setting, explained") from None
 
 
 def _fields(model: type[BaseModel]) -> tuple[str, ...]:

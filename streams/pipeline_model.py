@@ -1,7 +1,7 @@
 """Shape of a pipeline: the file's sections as pydantic models, and the settled values that everything else works with.
 
 `PipelineConfig` is what stands in the file. `Pipeline` is what it means: every default filled in, every path absolute.
-Meaning of the fields: README.md, "Pipeline file".
+Meaning of the fields: example_pipeline.yaml, which `weft init` writes.
 """
 
 from __future__ import annotations

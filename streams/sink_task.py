@@ -32,7 +32,10 @@ REPORT: Final = pa.schema([pa.field("report", pa.binary())])
 REPORT_TYPE: Final = "report binary"
 
 _LETTERS_AT_ONCE: Final = 1_000  # refused rows that are Python objects at one time
-HINT: Final = "set dead_letter to a folder: such messages are then kept there with the reason, and the rest goes on"
+HINT: Final = (
+    "set dead_letter to a folder, without on_error: stop; such messages are then kept there with the reason,"
+    " and the rest goes on"
+)
 """With ``on_error="stop"`` and in `write_batch`: there is no place for dead letters then."""
 
 

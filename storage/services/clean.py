@@ -212,7 +212,8 @@ def _plan_keep(timeline: Timeline, state: TableState, retain: dt.timedelta, vers
     """The prefix of the table lane from which on snapshots are kept, and why it is not a longer one."""
     wanted, reason = state.head, "only the newest snapshot is kept"
     if retain:
-        wanted, reason = _newest_at(timeline, state, retain), f"what was newest {retain} ago is kept"
+        wanted = _newest_at(timeline, state, retain)
+        reason = f"what was newest {str(retain).removesuffix(', 0:00:00')} ago is kept"
     if versions is not None:
         last = _last_compaction(timeline, state, versions)
         if last < wanted:

@@ -99,6 +99,7 @@ class TestRetention:
         again = table.clean(NOW)
         assert (again.files, again.keep, table.state().head) == (0, first.cut.table, head)
         assert "nothing can be given up" in again.reason
+        assert table.clean(dt.timedelta(days=30)).reason.endswith("what was newest 30 days ago is kept")
 
     def test_commits_of_one_writer_on_both_sides_of_a_compaction(self, table: Table) -> None:
         with table.writer("orders") as writer:

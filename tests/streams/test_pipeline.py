@@ -271,7 +271,7 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/orders/select/ts": ...}, "writers.orders.select: only part of group 'order': ts is missing", "all"),
         ({"writers/orders/stream": "clicks"}, "writers.orders.stream: the table has no stream 'clicks'", "payments"),
         ({"writers/orders/lane": "../x"}, "writers.orders.lane: '../x' is not a lane", "letters"),
-        ({"writers/orders/trigger": "soon"}, "writers.orders.trigger: 'soon' is not a duration", ""),
+        ({"writers/orders/trigger": "soon"}, "writers.orders.trigger: 'soon' is not a duration", "weft init DIR"),
         ({"writers/orders/kafka": ["a"]}, "writers.orders.kafka: Input should be a valid dictionary", ""),
         ({"writers": {}}, "writers: Dictionary should have at least 1 item", ""),
         ({"kafka": ...}, "writers.orders: kafka.bootstrap.servers is missing", "bootstrap.servers"),

@@ -191,6 +191,7 @@ def test_if_it_is_to_stop_the_first_bad_message_fails_the_query(
         assert f"a message cannot be stored (topic {name}, partition 0, offset 1): " in text
         assert reason in text
         assert "hint: set dead_letter to a folder" in text
+        assert "without on_error: stop" in text  # the two together are refused
         assert rows(table) == []
         assert log_files(tmp_path) == set()
         # Configured, the same query goes on from the same checkpoint.
