@@ -286,7 +286,7 @@ def _taken_back(what: str, result: RestoreResult) -> str:
             gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
         lines.append(f"{lane}: kept up to entry {seq}, {gone}")
     for lane, (first, last) in result.in_doubt.items():
-        lines.append(f"{lane}: entries {first} to {last} were kept by their writer's clock alone: look at them")
+        lines.append(f"{lane}: entries {first} to {last} were kept by the word of a clock alone: look at them")
     return "\n".join(lines)
 
 

@@ -38,8 +38,9 @@ class RestoreResult:
         kept_ms: When the last entry that counts was committed, by its writer's clock; not of lanes without one.
         void_ms: When the first and the last of the others were, the claim that fenced the writer left out; not of
             lanes that had nothing else.
-        in_doubt: Per lane the first and last entry that counts only because its writer's clock says that it was
-            committed before the time asked for: it became visible between two marks. Empty of cuts and savepoints.
+        in_doubt: Per lane the first and last of the entries that count although a clock may be wrong. Either they
+            became visible between two marks, and only their writer's clock says that this was before the time asked
+            for; or the table lane says so, and their writer's clock says that it was not. Empty of cuts and savepoints.
     """
 
     entry: int
@@ -95,7 +96,7 @@ def undo(timeline: Timeline, stream: str, since: dt.datetime | str) -> RestoreRe
         found = None if limit is None else find_moment(timeline, limit)
         there = exact if found is None else found.at.lanes  # nothing, of a time before the table
         keep = {lane.name: there.get(lane.name, 0) for lane in lanes}
-        seen = keep if found is None else found.seen
+        seen = keep if found is None else cut.lowest(found.seen, _said_before(timeline, keep, limit))
         target = timeline.newest_within(state, keep)
         if target is None:
             raise SnapshotExpired(
@@ -110,6 +111,11 @@ def undo(timeline: Timeline, stream: str, since: dt.datetime | str) -> RestoreRe
     # Of closed lanes that are left whole, too, which the result does not name.
     doubt = {lane: (seen.get(lane, 0) + 1, kept) for lane, kept in keep.items() if seen.get(lane, 0) < kept}
     return replace(result, in_doubt=doubt)
+
+
+def _said_before(timeline: Timeline, keep: dict[LaneName, int], limit: int | None) -> cut.Seqs:
+    """Per lane the last of the entries that are kept that their writer's clock puts at a time or before it."""
+    return keep if limit is None else timeline.last_while(keep, lambda entry: entry.committed_at_ms <= limit)
 
 
 def _settle(timeline: Timeline, limit: int) -> None:

@@ -403,3 +403,18 @@ def test_an_undo_does_not_tell_again_what_another_one_took_back_from_a_closed_la
     second = table.undo("orders", moment(clock.time_ms))
     assert ids(table) == [1, 2]
     assert set(second.kept) == set(second.void) == {"orders"}
+
+
+def test_an_undo_tells_what_it_left_because_of_a_host_that_is_behind_though_the_writer_says_it_came_later(
+    table: Table, clock: FakeClock
+) -> None:
+    append(table, orders(1))
+    clock.time_ms += 10_000
+    table.mark()
+    clock.time_ms += 40_000
+    append(table, orders(2))
+    # What it records of now has the time of the mark before, for that is the newest time that it knows.
+    other_process(table.uri, FakeClock(NOW_MS)).savepoint("late")
+    result = table.undo("orders", moment(clock.time_ms - 10_000))
+    assert ids(table) == [1, 2]
+    assert result.in_doubt == {"orders": (3, 4)}

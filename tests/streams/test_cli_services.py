@@ -135,7 +135,7 @@ def test_undo_since_a_time_says_what_was_kept_by_a_clock_alone(table: Table) -> 
     time.sleep(0.01)
     now = dt.datetime.now(dt.UTC).isoformat()
     done = weft("undo", table.uri, "orders", "--since", now, "--yes")
-    assert "orders: entries 1 to 2 were kept by their writer's clock alone" in done.stdout
+    assert "orders: entries 1 to 2 were kept by the word of a clock alone" in done.stdout
     assert ids(table) == [1, 2]
 
 
