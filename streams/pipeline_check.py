@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -108,13 +109,23 @@ def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
     table's key columns are. A column may also be computed by an expression over ``_kafka``.
 
     Raises:
-        InvalidInput: A key column is computed from fields, so nobody knows what the Kafka key calls it.
+        InvalidInput: A key column is computed from fields, so nobody knows what the Kafka key calls it; or it uses
+            nothing of the ``key`` that is declared, so no tombstone would name a row.
     """
-    if writer.key is not None or writer.tombstones != "delete":
+    if writer.tombstones != "delete":
         return writer.key
     message, fields = writer.message or {}, {}
     for column in schema.key:
         expression = column if writer.select is None else writer.select.get(column, column)
+        if writer.key is not None:
+            used = {KEY, KAFKA, *(name for name in writer.key if name in message)}
+            if not any(re.search(rf"\b{re.escape(name)}\b", expression) for name in used):
+                first = next(iter(writer.key))
+                raise InvalidInput(
+                    f"tombstones: {column} uses no field of the Kafka key, so a message without a value has none",
+                    hint=f"use one in select: {column}: coalesce({expression}, {KEY}.{first})",
+                )
+            continue
         name = expression.strip().strip("`")
         if name in message:
             fields[name] = message[name]
@@ -124,7 +135,7 @@ def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
                 hint=f"declare the fields of the Kafka key, key: {{id: bigint}}, and use them in select: "
                 f"{column}: coalesce({expression}, {KEY}.id)",
             )
-    return fields or None
+    return writer.key or fields or None
 
 
 def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:

@@ -170,6 +170,11 @@ def test_the_key_of_a_delete_is_what_the_tables_key_is_selected_from(load: Any) 
             "orders.tombstones: nobody knows where the Kafka key has order_id",
             "order_id: coalesce(abs(id), _key.id)",
         ),
+        (
+            {"tombstones": "delete", "select/ts": AT, "key": {"nokey": "bigint"}},
+            "orders.tombstones: order_id uses no field of the Kafka key",
+            "coalesce(id, _key.nokey)",
+        ),
         ({"tombstones": "drop"}, "tombstones", "ignore"),
         ({"key": {"id": "bigit"}}, "orders.key.id", "bigint"),
         ({"key": {}}, "key", ""),
