@@ -36,6 +36,7 @@ DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes so long; 
 DELETE_AT_ONCE: Final = 1_000  # objects: as many as one request of an S3 store may name
 WINDOW: Final = 16  # entries of the table lane in memory: each may hold the slices of all file groups
 MAX_FOREIGN: Final = 100  # names that are told; more are counted
+MAX_AHEAD_MS: Final = 60_000  # of the table's time before this machine's; ordinary clocks differ less
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
@@ -214,6 +215,13 @@ def _plan_keep(timeline: Timeline, state: TableState, retain: dt.timedelta, vers
     if retain:
         wanted = _newest_at(timeline, state, retain)
         reason = f"what was newest {str(retain).removesuffix(', 0:00:00')} ago is kept"
+        ahead_ms = state.committed_at_ms - timeline.clock.now_ms()
+        if ahead_ms > MAX_AHEAD_MS:
+            reason += (
+                "; the table's newest entry was written by a clock that is "
+                f"{dt.timedelta(milliseconds=ahead_ms)} ahead of this one, and until that time has come nothing counts "
+                "as old: clean with retain 0 and versions, and set the clocks of all machines"
+            )
     if versions is not None:
         last = _last_compaction(timeline, state, versions)
         if last < wanted:

@@ -101,6 +101,19 @@ class TestRetention:
         assert "nothing can be given up" in again.reason
         assert table.clean(dt.timedelta(days=30)).reason.endswith("what was newest 30 days ago is kept")
 
+    def test_a_clock_that_ran_ahead_is_told_where_it_keeps_everything(self, table: Table, clock: FakeClock) -> None:
+        clock.time_ms += 365 * 24 * HOUR_MS
+        table.mark()
+        clock.time_ms -= 365 * 24 * HOUR_MS
+        for number in range(3):
+            compacted(table, f"v{number}", number)
+            clock.time_ms += 24 * HOUR_MS
+        kept = table.clean(dt.timedelta(hours=1))
+        assert kept.files == 0
+        assert "a clock that is 362 days, 0:00:00 ahead of this one" in kept.reason
+        assert "clean with retain 0" in kept.reason
+        assert table.clean(NOW, versions=1).files > 0
+
     def test_commits_of_one_writer_on_both_sides_of_a_compaction(self, table: Table) -> None:
         with table.writer("orders") as writer:
             writer.append(orders(*ALL, status="first"))
