@@ -16,6 +16,9 @@ STAMP_BITS: Final = 43
 LANE_BITS: Final = 20
 _MAX_STAMP: Final = (1 << STAMP_BITS) - 1
 
+MAX_AHEAD_MS: Final = 60_000
+"""By how much the table's time may be before a machine's before somebody is told; ordinary clocks differ less."""
+
 
 class Clock(Protocol):
     """Time as the table's processes see it."""

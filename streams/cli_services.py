@@ -10,11 +10,12 @@ import datetime as dt
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
+from storage.clock import MAX_AHEAD_MS, SystemClock
 from storage.errors import Conflict, InvalidInput
 from storage.services.compaction import CompactionResult
 from storage.services.fold import FoldResult
@@ -42,11 +43,6 @@ if TYPE_CHECKING:
     from streams.pipeline_model import CleanSection, CommandSettings, CompactionSection
 
 services = typer.Typer()
-
-MAX_AHEAD: Final = dt.timedelta(
-    minutes=1
-)  # of the table's time, compared with this machine's: ordinary clocks differ less
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
@@ -261,8 +257,9 @@ def _check_clocks(table: Table) -> None:
     The table lane's time never falls, so from the day on which such a clock wrote there, until that time has come, all
     commits look younger than any time that a user would give, and too much would be rolled back.
     """
-    ahead = dt.timedelta(milliseconds=table.state().committed_at_ms) - (dt.datetime.now(dt.UTC) - _EPOCH)
-    if ahead > MAX_AHEAD:
+    ahead_ms = table.state().committed_at_ms - SystemClock().now_ms()
+    if ahead_ms > MAX_AHEAD_MS:
+        ahead = dt.timedelta(milliseconds=ahead_ms)
         raise Conflict(
             f"the newest entry of the table lane was written by a clock that is {ahead} ahead of this machine's: times "
             "do not tell its commits apart",

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from storage.clock import MAX_AHEAD_MS
 from storage.commit_log import CommitLog, read_table_lane
 from storage.core.cut import Cut
 from storage.core.entries import Base, CleanDone, CleanIntent, TableEntry
@@ -36,7 +37,6 @@ DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes so long; 
 DELETE_AT_ONCE: Final = 1_000  # objects: as many as one request of an S3 store may name
 WINDOW: Final = 16  # entries of the table lane in memory: each may hold the slices of all file groups
 MAX_FOREIGN: Final = 100  # names that are told; more are counted
-MAX_AHEAD_MS: Final = 60_000  # of the table's time before this machine's; ordinary clocks differ less
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
