@@ -131,9 +131,11 @@ class CommitLog:
     def _kept(self, lane: LaneName, found: list[Entry]) -> list[Entry]:
         """Entries with their lists, of which those are remembered now that were not yet."""
         cached = self._cached(lane)
-        fresh = {entry.seq: entry for entry in self._in_place([own for own in found if own.seq not in cached])}
+        # A window may have read an entry that was remembered before, which then has its lists already.
+        known = {own.seq: there for own in found if (there := cached.get(own.seq)) is not None}
+        fresh = {entry.seq: entry for entry in self._in_place([own for own in found if own.seq not in known])}
         cached.update(fresh)
-        return [fresh.get(entry.seq, entry) for entry in found] if fresh else found
+        return [known.get(own.seq) or fresh[own.seq] for own in found]
 
     def _read_slots(self, tails: Sequence[Tail]) -> None:
         """Let tails go on to where slots and known archives end; what that is worth `Tail.doubtful` says."""

@@ -10,7 +10,7 @@ from storage import Table, commit_log
 from storage.commit_log import CommitLog, read_table_lane
 from storage.core.entries import Abort, Base, Plan
 from storage.core.file_refs import Sidecar
-from storage.core.names import Path
+from storage.core.names import TABLE_LANE, Path
 from storage.errors import CommitUnknown, CorruptData, NotFound
 from storage.services import compaction
 from storage.stores import open_store
@@ -201,6 +201,24 @@ def test_a_long_list_of_slices_goes_to_a_sidecar(table: Table, uri: str, monkeyp
     open_store(uri).delete(Path(f"_weft/index/_table/{sidecars[0][0]}"))
     with pytest.raises(CorruptData, match="is missing, but the log refers to it"):
         Table.open(uri)
+
+
+def test_a_list_in_a_sidecar_is_there_however_its_entry_was_read_before(
+    table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 10)
+    append(table, orders(*range(20)))
+    table.compact()
+    log = CommitLog(open_store(uri), FakeClock())
+    [last] = [entry.seq for entry in read_table_lane(log, 0) if isinstance(entry, Base)]
+    log = CommitLog(open_store(uri), FakeClock())
+    known = log.entry(TABLE_LANE, last)
+    # One window reads the entry again, for the one before it is not known.
+    again = read_table_lane(log, last - 2, last)[-1]
+    assert isinstance(known, Base)
+    assert isinstance(again, Base)
+    assert not isinstance(again.slices, Sidecar)
+    assert again == known
 
 
 def test_a_late_older_event_does_not_resurrect_what_was_deleted_before_a_compaction(table: Table) -> None:
