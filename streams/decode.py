@@ -6,9 +6,8 @@ Rules of this room:
 
 1. **No message is lost silently.** A message is decoded whole or it is *undecodable*: the value is null (a Kafka
    tombstone has nothing to decode: `streams.tombstones`), is not UTF-8, is not exactly one JSON object, or one of its
-   declared fields does not have the declared type. Whatever follows the first object makes a value undecodable, too:
-   Spark alone would take the object and drop the rest. Only `where` drops rows, on purpose; it never sees an
-   undecodable message.
+   declared fields does not have the declared type. Two objects in one value are undecodable too: Spark alone would
+   take the first and drop the other. Only `where` drops rows, on purpose; it never sees an undecodable message.
 2. **Undecodable messages stay rows.** With ``keep_source`` they travel on in the hidden column `SOURCE` to the sink
    (`streams.sink`), which sets them aside or stops. So do messages for which an expression of `select` or `where`
    fails (in Spark's ANSI mode: an overflow, a bad cast). Without it the query fails at the first of them.
@@ -209,7 +208,7 @@ def _parsed(
     known = [name for name in METADATA if name in given]
     value = F.col(f"{_HIDDEN}value")
     text = value.cast("string")
-    # Wrapped, so that most of what may follow the first object is a syntax error; for the rest see `_goes_on`.
+    # Wrapped, so that whatever follows the first object is a syntax error instead of being ignored.
     wrapped = F.concat(F.lit(f'{{"{_MESSAGE}":'), text, F.lit("}"))
     envelope = StructType([StructField(_MESSAGE, message), StructField(_CORRUPT, StringType())])
     rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in (*known, "value"))).select(
@@ -227,7 +226,7 @@ def _parsed(
     reason = (
         F.when(value.isNull(), without_value)
         .when(~F.is_valid_utf8(text), NOT_UTF8)
-        .when(F.col(_MESSAGE).isNull() | _goes_on(text), NOT_AN_OBJECT)
+        .when(F.col(_MESSAGE).isNull(), NOT_AN_OBJECT)
         .when(F.col(_CORRUPT).isNotNull(), WRONG_TYPE)
     )
     origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
@@ -239,16 +238,6 @@ def _parsed(
             fields = [_from_key(field, key) for field in message]
         metadata.append(F.col(f"{_HIDDEN}{KEY}").alias(KEY))
     return rows.select(*fields, *metadata, source.alias(SOURCE))
-
-
-def _goes_on(text: Column) -> Column:
-    """Whether something follows the first object that is valid where `_parsed` wraps it: a comma or a brace.
-
-    As the only element of an array neither is valid, or there is more than one element. Only texts in which a brace is
-    followed by one of these are parsed again.
-    """
-    elements = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return text.rlike(r"\}\s*[,}]") & F.coalesce(elements != 1, F.lit(True))
 
 
 def _source(given: Mapping[str, DataType], origin: Mapping[str, Column], reason: Column) -> dict[str, Column]:
