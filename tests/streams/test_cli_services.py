@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from typer.testing import CliRunner, Result
 
 from storage import Table
 from storage.clock import SystemClock
@@ -22,10 +21,7 @@ from streams.cli import app
 from streams.cli_common import parse_storage_options
 from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
-
-
-def weft(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.streams.pipelines import weft
 
 
 @pytest.fixture
