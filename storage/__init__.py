@@ -1,8 +1,8 @@
 """weft's table format: log, protocol and merge kernel. No Spark here, ever; start reading at `storage.table`."""
 
 from storage.config import TableConfig
-from storage.snapshot import Snapshot
+from storage.read.snapshot import Snapshot
 from storage.table import Table, verify_table
-from storage.writer import Commit, Writer
+from storage.write.writer import Commit, Writer
 
 __all__ = ["Commit", "Snapshot", "Table", "TableConfig", "Writer", "verify_table"]

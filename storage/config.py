@@ -23,8 +23,8 @@ from storage.core.model import Column, Function, Group, Stream
 from storage.core.modes import MODES
 from storage.core.modes.functions import FUNCTIONS
 from storage.core.modes.partial import MAX_COLUMNS
-from storage.core.schema import TableSchema
-from storage.core.state_columns import ARRIVAL, PRESENT
+from storage.core.schema.state_columns import ARRIVAL, PRESENT
+from storage.core.schema.table_schema import TableSchema
 from storage.core.types import format_type, parse_type
 from storage.errors import InvalidInput
 

@@ -140,7 +140,7 @@ class CorruptData(TableError):
 class MissingFile(CorruptData):
     """A file that the log refers to is not there; to callers plain `CorruptData`, of the same code.
 
-    Whoever reads a snapshot asks first whether cleaning has given it up: see `storage.expiry`.
+    Whoever reads a snapshot asks first whether cleaning has given it up: see `storage.read.missing_file`.
     """
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final
 
 from storage.core.modes.custom import Merger, register
-from storage.core.schema import TableSchema
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
 
 VARIABLE: Final = "WEFT_MERGERS"

@@ -1,11 +1,11 @@
 """Table: the front door. START HERE.
 
     Table.create / Table.open
-        .writer(stream) -> Writer.append          writer.py       one lane, one stream
-        .snapshot(as_of) -> Snapshot.to_arrow     snapshot.py     one cut, merged on read
-        .changes(since) -> pa.RecordBatchReader   changes.py      what became of rows between two cuts
-        .compact()                                compaction.py   logs into slices
-        .add_column(...)                          table_schema.py its schema, under live writers
+        .writer(stream) -> Writer.append          write/writer.py       one lane, one stream
+        .snapshot(as_of) -> Snapshot.to_arrow     read/snapshot.py     one cut, merged on read
+        .changes(since) -> pa.RecordBatchReader   read/changes.py      what became of rows between two cuts
+        .compact()                                write/cluster_compaction.py   logs into slices
+        .add_column(...)                          schema_methods.py its schema, under live writers
 
 Everything a table is stands in its folder; an instance of this class holds only what it has read of it.
 """
@@ -22,25 +22,26 @@ from typing import Any, Final
 import pyarrow as pa
 
 from storage import mergers
-from storage.barrier import complete_barrier
-from storage.changes import expiring, scan_changes
 from storage.clock import Clock, Stamps, SystemClock
-from storage.commit_log import new_id
 from storage.config import TableConfig, build_schema, load_config
-from storage.core.entries import WRITER_FEATURES, Create
+from storage.core.log.entries import WRITER_FEATURES, Create
+from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, lane_name
-from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice
-from storage.core.timeline import TableState
-from storage.core.watermarks import Lateness, Value, Watermarks
+from storage.core.plan.slices import FileSlice
+from storage.core.plan.watermarks import Lateness, Value, Watermarks
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import Conflict, InvalidInput, TableError
-from storage.marks import Marker, publish_mark
-from storage.moments import snapshot_at
-from storage.object_store import check_capability
-from storage.pruning import KeyRows
-from storage.services.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
+from storage.log.commit_log import new_id
+from storage.log.fencing_barrier import complete_barrier
+from storage.log.table_log import Timeline, check_writable
+from storage.log.time_marks import Marker, publish_mark
+from storage.read.changes import expiring, scan_changes
+from storage.read.pruning import KeyRows
+from storage.read.snapshot import Snapshot
+from storage.read.time_travel import snapshot_at
+from storage.schema_methods import EvolvingTable
+from storage.services.clean.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
 from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
-from storage.services.findings import Progress, VerifyReport
 from storage.services.fold import FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.savepoints import (
@@ -49,12 +50,11 @@ from storage.services.savepoints import (
     make_savepoint,
     release_savepoint,
 )
-from storage.services.verify import run_verify
-from storage.snapshot import Snapshot
-from storage.stores import open_store
-from storage.table_schema import EvolvingTable
-from storage.timeline import Timeline, check_writable
-from storage.writer import Writer
+from storage.services.verify.findings import Progress, VerifyReport
+from storage.services.verify.verify import run_verify
+from storage.store.object_store import check_capability
+from storage.store.open_store import open_store
+from storage.write.writer import Writer
 
 _SYSTEM_CLOCK: Final = SystemClock()
 _stamps: dict[str, Stamps] = {}

@@ -1,9 +1,9 @@
 """weft on Spark: the only package that imports pyspark.
 
-    create_view, snapshot, register     read a table (`streams.view`, `streams.source`)
-    write_stream, write_batch           append to a table (`streams.sink`, `streams.batch`)
-    resume_point                        where a query goes on after a restore (`streams.resume`)
-    compact                             fold logs on a cluster (`streams.compaction`)
+    create_view, snapshot, register     read a table (`streams.read.view`, `streams.read.table_source`)
+    write_stream, write_batch           append to a table (`streams.write.sink`, `streams.write.write_batch`)
+    resume_point                        where a query goes on after a restore (`streams.write.resume`)
+    compact                             fold logs on a cluster (`streams.write.cluster_compaction`)
 
 Names are looked up when they are first used, so that Python workers and the command line do not import all of it.
 """
@@ -15,27 +15,27 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from streams.batch import write_batch
-    from streams.compaction import compact
-    from streams.resume import resume_point
-    from streams.sink import write_stream
-    from streams.source import register
-    from streams.view import create_view, snapshot
+    from streams.read.table_source import register
+    from streams.read.view import create_view, snapshot
+    from streams.write.cluster_compaction import compact
+    from streams.write.resume import resume_point
+    from streams.write.sink import write_stream
+    from streams.write.write_batch import write_batch
 
 __all__ = ["compact", "create_view", "register", "resume_point", "snapshot", "write_batch", "write_stream"]
 
 _HOMES: Final = {
-    "compact": "streams.compaction",
-    "create_view": "streams.view",
-    "register": "streams.source",
-    "resume_point": "streams.resume",
-    "snapshot": "streams.view",
-    "write_batch": "streams.batch",
-    "write_stream": "streams.sink",
+    "compact": "streams.write.cluster_compaction",
+    "create_view": "streams.read.view",
+    "register": "streams.read.table_source",
+    "resume_point": "streams.write.resume",
+    "snapshot": "streams.read.view",
+    "write_batch": "streams.write.write_batch",
+    "write_stream": "streams.write.sink",
 }
 
 if "pyspark.sql.streaming.readwriter" in sys.modules:
-    from streams.stream_mark import mark_streams
+    from streams.read.stream_mark import mark_streams
 
     mark_streams()
 

@@ -10,13 +10,16 @@ from tests.mutant import Mutant
 EXAMPLES = "tests/storage/test_evolution.py"
 REFUSED = "tests/storage/test_evolution_refused.py"
 
-EVOLUTION = "core/evolution.py"
-SERVICE = "services/evolution.py"
+EVOLUTION = "core/schema/evolution.py"
+SERVICE = "services/schema_changes.py"
 PARTIAL = "core/modes/partial.py"
 
 EVOLUTION_MUTANTS = {
     "S9 a snapshot sees entries of a newer schema": Mutant(
-        "timeline.py", "if entry.table_rev > rev:", "if entry.table_rev > rev + 100:", (EXAMPLES, "-k", "never_sees")
+        "log/table_log.py",
+        "if entry.table_rev > rev:",
+        "if entry.table_rev > rev + 100:",
+        (EXAMPLES, "-k", "never_sees"),
     ),
     "a schema is made of one that lost the race": Mutant(
         SERVICE,
@@ -76,28 +79,28 @@ EVOLUTION_MUTANTS = {
         PARTIAL, "if known and explicit.any():", "if known and False:", (EXAMPLES, "-k", "keep_their_own_versions")
     ),
     "events keep the types of before": Mutant(
-        "log_reader.py", "adapt_events(self._schema, batch)", "batch", (EXAMPLES, "-k", "wider_types")
+        "files/log_reader.py", "adapt_events(self._schema, batch)", "batch", (EXAMPLES, "-k", "wider_types")
     ),
     "registers keep the state of before": Mutant(
-        "log_reader.py",
+        "files/log_reader.py",
         "adapt_registers(self._schema, file.columns, batch)",
         "batch",
         (EXAMPLES, "-k", "keep_their_own_versions"),
     ),
     "any column may be left out": Mutant(
-        "core/events.py",
+        "core/merge/events.py",
         "if name not in schema.added]",
         "if name is None]",
         (EXAMPLES, "-k", "under_a_live_writer"),
     ),
     "an added column may not be left out": Mutant(
-        "core/events.py",
+        "core/merge/events.py",
         "needed = [name for name in whole if name not in schema.added]",
         "needed = whole",
         (EXAMPLES, "-k", "under_a_live_writer"),
     ),
     "hidden columns are numbered by their place": Mutant(
-        "core/schema.py",
+        "core/schema/table_schema.py",
         "_COLUMN_FIELD_IDS + column.id * _IDS_PER_COLUMN + i",
         "_COLUMN_FIELD_IDS + group.id * _IDS_PER_COLUMN + len(ids) + i",
         (EXAMPLES, "-k", "field_ids"),

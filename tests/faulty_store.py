@@ -16,9 +16,9 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Clock, Stamps
 from storage.core.names import Path
-from storage.object_store import ObjectStore, Ranges, Wanted, answering, read_each
-from storage.stores import open_store
-from storage.timeline import Timeline
+from storage.log.table_log import Timeline
+from storage.store.object_store import ObjectStore, Ranges, Wanted, answering, read_each
+from storage.store.open_store import open_store
 
 FOREVER = 1_000_000
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from storage import Table
 from storage.core.names import LaneName
-from storage.snapshot import Snapshot
+from storage.read.snapshot import Snapshot
 
 BUCKETS = 4
 KEYS = 32

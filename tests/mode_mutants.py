@@ -77,10 +77,10 @@ MODE_MUTANTS = {
         (TRAPS, "-k", "far_beyond"),
     ),
     "L4 a merger sees only columns that are read": Mutant(
-        "scan.py", "if column.name in values or column.name in seen", "if column.name in values", PROJECTIONS
+        "read/scan.py", "if column.name in values or column.name in seen", "if column.name in values", PROJECTIONS
     ),
     "L4 a merger cannot hide a row from others' columns": Mutant(
-        "scan.py", 'mode_of(group) is MODES["custom"]', "mode_of(group) is None", (TRAPS, "-k", "seen_from_other")
+        "read/scan.py", 'mode_of(group) is MODES["custom"]', "mode_of(group) is None", (TRAPS, "-k", "seen_from_other")
     ),
     "L4 suppliers are stored only of what is read": Mutant(
         PARTIAL,
@@ -98,7 +98,7 @@ MODE_MUTANTS = {
         PARTIAL, "events.supplied[name][history.order]", "events.supplied[name]", (TRAPS, "-k", "supplied_names_stay")
     ),
     "a row stays hidden": Mutant(
-        "core/stitch.py",
+        "core/merge/stitch.py",
         "deleted |= row_delete & ~there",
         "deleted |= row_delete",
         (TRAPS, "-k", "its_floor_stays"),
@@ -113,20 +113,20 @@ MODE_MUTANTS = {
         (TRAPS, "-k", "retraction_that_arrives_before"),
     ),
     "retractions are deletes elsewhere": Mutant(
-        "core/collapse.py",
+        "core/merge/collapse.py",
         "return retracts if untouched is None else untouched | retracts",
         "return untouched",
         (TRAPS, "-k", "update_before"),
     ),
     "what is ignored retracts": Mutant(
-        "core/events.py",
+        "core/merge/events.py",
         'if stream.on_delete == "ignore" or not any(',
         "if not any(",
         (TRAPS, "-k", "deletes_are_ignored"),
     ),
     "NaN is the least": Mutant(FUNCTIONS, '"at_end"', '"at_start"', (TRAPS, "-k", "nan_is_the_largest")),
     "counting asks for numbers": Mutant(
-        "core/events.py", '.takes == "anything"', '.takes == "nothing"', (TRAPS, "-k", "count_takes_anything")
+        "core/merge/events.py", '.takes == "anything"', '.takes == "nothing"', (TRAPS, "-k", "count_takes_anything")
     ),
     "a merger cannot make a group absent": Mutant(
         CUSTOM,

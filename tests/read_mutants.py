@@ -13,7 +13,7 @@ BLOCKS = "tests/storage/test_log_blocks.py"
 
 READ_MUTANTS = {
     "row groups are left out though logs touch them": Mutant(
-        "pruning.py",
+        "read/pruning.py",
         "return self.touched is not None and (bounds is None or keys.any_within(self.touched, bounds))",
         "return False",
         (PRUNING, "-k", "logs_touch"),
@@ -34,61 +34,61 @@ READ_MUTANTS = {
         "core/predicate.py", "return floats or may_hold(", "return may_hold(", (PREDICATE, "-k", "may_hold")
     ),
     "statistics of an older schema are believed": Mutant(
-        "base_file.py",
+        "files/base_file.py",
         "told = footer.leaves.keys() if older is None else {schema.sort_column}",
         "told = footer.leaves.keys()",
         (PRUNING, "-k", "older_schema"),
     ),
     "blocks at the end of their key range are left out": Mutant(
-        "pruning.py",
+        "read/pruning.py",
         "keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)",
         "keys.lower_bound(wanted, least) < keys.lower_bound(wanted, largest)",
         (PRUNING, "-k", "get"),
     ),
     "file groups that are read together are taken for sorted": Mutant(
-        "core/run_keys.py",
+        "core/merge/run_keys.py",
         "return place << self.bits | number",
         "return number",
         (RUNS,),
     ),
     "log rows of a file are taken for one piece whatever lies between them": Mutant(
-        "core/slices.py", " & (start[1:] == start[:-1] + rows[:-1])", "", (RUNS,)
+        "core/plan/slices.py", " & (start[1:] == start[:-1] + rows[:-1])", "", (RUNS,)
     ),
     "rows of file groups that are read together are all taken for those of one": Mutant(
-        "base_file.py",
+        "files/base_file.py",
         "known = places if len(wanted) > 1 else None",
         "known = [0] * len(places) if len(wanted) > 1 else None",
         (RUNS,),
     ),
     "what a part has in other row groups is counted again": Mutant(
-        "base_file.py", "here = np.minimum(first + rows, end) - np.maximum(first, begin)", "here = rows", (RUNS,)
+        "files/base_file.py", "here = np.minimum(first + rows, end) - np.maximum(first, begin)", "here = rows", (RUNS,)
     ),
     "keys beyond those of the logs of a run are taken for these": Mutant(
-        "core/run_keys.py",
+        "core/merge/run_keys.py",
         "min(max(int(own.max()) for own in vectors) + 1,",
         "min(max(int(own.max()) for own in vectors),",
         (RUN_KEYS,),
     ),
     "keys too far apart to be put below a file group are taken for their neighbours": Mutant(
-        "core/run_keys.py", "number = 2 * position + found", "number = 2 * position + 1", (RUN_KEYS,)
+        "core/merge/run_keys.py", "number = 2 * position + found", "number = 2 * position + 1", (RUN_KEYS,)
     ),
     "a merger that fails names keys as they are in a run": Mutant(
-        "scan.py", "            self._fail_alone(run, task, wanted)\n".strip(), "pass", (RUNS, "-k", "merger")
+        "read/scan.py", "            self._fail_alone(run, task, wanted)\n".strip(), "pass", (RUNS, "-k", "merger")
     ),
     "all that is expected is fetched at once": Mutant(
-        "log_blocks.py",
+        "files/log_blocks.py",
         "if room < 0 and chosen:",
         "if False:",
         (BLOCKS,),
     ),
     "a file is fetched whole, however large it is": Mutant(
-        "log_blocks.py",
+        "files/log_blocks.py",
         "if rest <= room:",
         "if True:",
         (BLOCKS,),
     ),
     "blocks are decoded as they are": Mutant(
-        "log_file.py",
+        "files/log_file.py",
         "if zlib.crc32(stored) != self._blocks.crc32[number]:",
         "if False:",
         ("tests/storage/test_corruption.py",),

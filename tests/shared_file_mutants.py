@@ -9,25 +9,25 @@ _LEFT = "tests/storage/test_left_behind.py"
 
 SHARED_FILE_MUTANTS = {
     "a slice is all rows of its file": Mutant(
-        "base_file.py",
+        "files/base_file.py",
         "if parts is None:\n        return {number",
         "if True:\n        return {number",
         (_TESTS, "-k", "leaves_files"),
     ),
     "parts begin where the last row group ended": Mutant(
-        "base_file.py",
+        "files/base_file.py",
         "first, end = self._part_from, self._rows + self._pending_rows",
         "first, end = self._rows, self._rows + self._pending_rows",
         (_TESTS, "-k", "rows_of_one_file"),
     ),
     "a file that some have left is read as it is": Mutant(
-        "core/slices.py",
+        "core/plan/slices.py",
         "for path, rows in rest.items() if rows == 0)",
         "for path, rows in rest.items() if rows >= 0)",
         (_TESTS, "-k", "not_read_as_they_are"),
     ),
     "a file with logs beside it is read as it is": Mutant(
-        "core/slices.py",
+        "core/plan/slices.py",
         "own.slice.base is not None and len(own.rows) == 0:",
         "own.slice.base is not None:",
         (_TESTS, "-k", "logs_beside"),
@@ -39,7 +39,7 @@ SHARED_FILE_MUTANTS = {
         (_TESTS, "-k", "lost_their_race"),
     ),
     "a dataset shows what has left a file": Mutant(
-        "read_optimized.py",
+        "read/read_optimized.py",
         "parts=own.parts)",
         "parts=None)",
         (_TESTS, "-k", "current_of_a_file"),
@@ -51,7 +51,7 @@ SHARED_FILE_MUTANTS = {
         (_TESTS, "-k", "wherever"),
     ),
     "verify does not look beside a part": Mutant(
-        "services/verify_files.py",
+        "services/verify/verify_files.py",
         "for row in (first - 1, end) if",
         "for row in () if",
         (_TESTS, "-k", "wrong_parts"),
@@ -69,13 +69,13 @@ SHARED_FILE_MUTANTS = {
         (_LEFT, "-k", "without_having_rows"),
     ),
     "whoever shares a file with those that leave follows them": Mutant(
-        "core/left_behind.py",
+        "core/plan/mostly_unreferenced.py",
         "* LEFT_BEHIND < file.rows",
         "< file.rows",
         (_LEFT, "-k", "left_alone"),
     ),
     "a slice gets a successor of its own cut": Mutant(
-        "core/left_behind.py",
+        "core/plan/mostly_unreferenced.py",
         "if any(made.cut.get(lane, 0) != seq",
         "if any(True",
         (_LEFT, "-k", "no_successor"),

@@ -52,7 +52,7 @@ PROTOCOL_MUTANTS = {
         ("tests/storage/test_traps.py", "-k", "hidden_row_keeps"),
     ),
     "L4 deletes are overlooked where columns are pruned": Mutant(
-        "scan.py",
+        "read/scan.py",
         "any(own.deletes or (",
         "any(own.deletes > 1000 or (",
         (CONFORMANCE, "-k", "owner_delete and as_written"),
@@ -64,58 +64,58 @@ PROTOCOL_MUTANTS = {
         (f"{LAWS}::test_pre_combining_a_batch_changes_nothing",),
     ),
     "L6 a replayed batch is written again": Mutant(
-        "writer.py",
+        "write/writer.py",
         "return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)",
         "return None",
         (f"{LAWS}::test_replays_change_nothing",),
     ),
     "S1 a slot is overwritten": Mutant(
-        "local_store.py",
+        "store/local_store.py",
         "os.link(temporary, target)",
         "os.replace(temporary, target)",
         ("tests/stores/test_conformance.py", "-k", "local and first_create_wins"),
     ),
     "S2 an entry may follow any other": Mutant(
-        "lane_reads.py",
+        "log/lane_reader.py",
         "if self.found and entry.prev_id != self.found[-1].commit_id:",
         "if self.found and entry.prev_id is None:",
         ("tests/storage/test_commit_log.py", "-k", "does_not_follow"),
     ),
     "S3 a claim keeps the epoch": Mutant(
-        "writer.py",
+        "write/writer.py",
         "self._epoch = self._state.epoch + 1",
         "self._epoch = max(self._state.epoch, 1)",
         (WRITER, "-k", "second_claimer"),
     ),
     "S4 a lost commit is acknowledged": Mutant(
-        "writer.py",
+        "write/writer.py",
         "if winner.commit_id != entry.commit_id:",
         "if winner.commit_id is None:",
         (WRITER, "-k", "second_claimer"),
     ),
     "S6 a gap is let through": Mutant(
-        "writer.py", "if number > last + 1:", "if number > last + 100:", (WRITER, "-k", "missing_batch_is_a_gap")
+        "write/writer.py", "if number > last + 1:", "if number > last + 100:", (WRITER, "-k", "missing_batch_is_a_gap")
     ),
     "S7 a truncated file is read": Mutant(
-        "local_store.py",
+        "store/local_store.py",
         "if found != size:",
         "if found > size:",
         ("tests/stores/test_conformance.py", "-k", "local and truncated"),
     ),
     "S8 a snapshot sees what comes after it": Mutant(
-        "timeline.py",
+        "log/table_log.py",
         "(after.get(lane, 0), last) for lane, last in",
         "(after.get(lane, 0), None) for lane, last in",
         ("tests/storage/test_snapshot.py", "-k", "cut_names_the_snapshot"),
     ),
     "S20 what a search ends with is believed": Mutant(
-        "commit_log.py",
+        "log/commit_log.py",
         "if not self.archives.ask(ends):",
         "if True:",
         ("tests/storage/test_archive.py", "-k", "while_it_searches"),
     ),
     "S20 an incomplete chunk is archived": Mutant(
-        "services/archive.py",
+        "services/archive_log.py",
         "            if content is None or entry is None or before not in (None, entry.prev_id):\n"
         "                return None",
         "            if content is None or entry is None:\n"
@@ -130,7 +130,7 @@ PROTOCOL_MUTANTS = {
         (COMPACTION, "-k", "two_compactors"),
     ),
     "S11 the first commit after a slice is taken for folded": Mutant(
-        "core/slices.py",
+        "core/plan/slices.py",
         "after = file_seq[position] > held[",
         "after = file_seq[position] > 1 + held[",
         (f"{LAWS}::test_every_read_equals_the_oracle",),
@@ -142,13 +142,13 @@ PROTOCOL_MUTANTS = {
         (COMPACTION, "-k", "does_not_claim_the_groups"),
     ),
     "S18 a compaction begins from before a restore": Mutant(
-        "services/plan.py",
+        "services/service_plan.py",
         "if at.table < state.restored:",
         "if at.table < 0:",
         ("tests/storage/test_restore.py", "-k", "does_not_even_begin"),
     ),
     "S18 what is void is read": Mutant(
-        "timeline.py",
+        "log/table_log.py",
         "if isinstance(entry, Data) and not cut.is_void(spans, entry.seq):",
         "if isinstance(entry, Data):",
         ("tests/storage/test_restore.py", "-k", "takes_back_what_came_after"),
@@ -178,7 +178,7 @@ PROTOCOL_MUTANTS = {
         "core/ordering.py", '"at_start"', '"at_end"', (CONFORMANCE, "-k", "multi_field_ordering and as_written")
     ),
     "a default hides a NULL that was given": Mutant(
-        "core/stitch.py",
+        "core/merge/stitch.py",
         "return pc.if_else(present, values,",
         "return pc.if_else(values.is_valid(), values,",
         (CONFORMANCE, "-k", "default_for_an_absent_group and as_written"),

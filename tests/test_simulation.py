@@ -14,7 +14,7 @@ from typing import get_args
 
 import pytest
 
-from storage.core.entries import LaneEntry, TableEntry
+from storage.core.log.entries import LaneEntry, TableEntry
 from tests.simulate import report
 from tests.simulation.faults import Fault
 from tests.simulation.mutants import MAX_SCHEDULES, MUTANTS, mutated

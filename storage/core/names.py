@@ -29,7 +29,7 @@ HIDDEN_PREFIX: Final = "__weft_"
 KEY: Final = "__weft_key"
 """Order-preserving binary form of a composite or decimal key (see `storage.core.keys`)."""
 OP: Final = "__weft_op"
-"""Operation of an event row in a log file: int8, see `storage.core.events`."""
+"""Operation of an event row in a log file: int8, see `storage.core.merge.events`."""
 PLACE: Final = "__weft_place"  # in memory alone: which file group of a run a row is of
 SUPPLIED: Final = "__weft_supplied"
 """Which NULLs of an event row are values (`latest_non_null`): list of column ids, NULL for none."""
@@ -83,7 +83,7 @@ def archive_folder(lane: LaneName) -> Path:
 
 
 def archive_path(lane: LaneName, chunk: int) -> Path:
-    """Path of the archive of a lane's chunk number 1, 2, ... (`storage.core.archive`)."""
+    """Path of the archive of a lane's chunk number 1, 2, ... (`storage.core.log.archive_codec`)."""
     return Path(f"{archive_folder(lane)}/{chunk:020d}.entries")
 
 
@@ -257,7 +257,7 @@ def floor_arrival(group_id: int) -> str:
 
 
 def floor_kind(group_id: int) -> str:
-    """Hidden slice column: what kind of delete the floor is (`storage.core.events.Op`)."""
+    """Hidden slice column: what kind of delete the floor is (`storage.core.merge.events.Op`)."""
     return f"{HIDDEN_PREFIX}g{group_id}_floor_kind"
 
 

@@ -16,29 +16,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import mergers
-from storage.base_file import SliceFileWriter, read_base, read_shadow
-from storage.commit_log import new_id
-from storage.core import cut, names
-from storage.core.cut import Cut
-from storage.core.entries import Abort, Base
-from storage.core.file_refs import FileRef, Part, SliceFile
-from storage.core.left_behind import left_behind
+from storage.core import names
+from storage.core.log import cut
+from storage.core.log.cut import Cut
+from storage.core.log.entries import Abort, Base
+from storage.core.log.file_refs import FileRef, Part, SliceFile
+from storage.core.log.table_state import FileGroup, TableState
+from storage.core.merge.stitch import Stitch
 from storage.core.modes.aggregate import overflows
 from storage.core.names import Path
-from storage.core.schema import TableSchema
-from storage.core.slices import FileSlice, LiveFile
-from storage.core.stitch import Stitch
-from storage.core.timeline import FileGroup, TableState
+from storage.core.plan.mostly_unreferenced import left_behind
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.errors import CommitUnknown, TableError
-from storage.expiry import reading
-from storage.log_reader import LogReader
-from storage.object_store import ObjectStore
-from storage.row_groups import LastRowGroups
-from storage.scan import read_task
-from storage.services.plan import GIVEN_UP, abort_plan, publish_plan
-from storage.snapshot import Snapshot
-from storage.timeline import Timeline
+from storage.files.base_file import SliceFileWriter, read_base, read_shadow
+from storage.files.log_reader import LogReader
+from storage.files.row_groups import LastRowGroups
+from storage.log.commit_log import new_id
+from storage.log.table_log import Timeline
+from storage.read.missing_file import reading
+from storage.read.scan import read_task
+from storage.read.snapshot import Snapshot
+from storage.services.service_plan import GIVEN_UP, abort_plan, publish_plan
+from storage.store.object_store import ObjectStore
 
 PART_BYTES: Final = 512 * 1024 * 1024  # a crash loses at most about this much work
 # Stored bytes. A file of its own costs a reader about as much as 2 MiB of it: smaller file groups are put together, up

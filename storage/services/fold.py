@@ -6,7 +6,7 @@ something to read instead of them, nothing more.
 
 - **F1** Take a head snapshot (T, V); publish PLAN (K1).
 - **F2** Merge, per file group, the events that no slice and no fold holds, or everything after its slice, into
-  registers (`storage.core.fold_plan`); write them to files of new names, a file group wholly into one file.
+  registers (`storage.core.plan.fold_plan`); write them to files of new names, a file group wholly into one file.
 - **F3** Publish FOLD(to = V) with the file groups whose slice is still the one that was folded upon, and whose folds
   end where their part begins; checked anew after each lost race, and only while the plan is open. If none is left,
   ABORT. A failure ends as that of a compaction does (K4).
@@ -20,21 +20,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage import mergers
-from storage.commit_log import new_id
 from storage.core import names
-from storage.core.entries import Abort, Fold
-from storage.core.file_refs import LogFile
-from storage.core.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
-from storage.core.timeline import FileGroup, TableState
+from storage.core.log.entries import Abort, Fold
+from storage.core.log.file_refs import LogFile
+from storage.core.log.table_state import FileGroup, TableState
+from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
 from storage.errors import CommitUnknown, TableError
-from storage.expiry import reading
-from storage.log_file import remove_log_file
-from storage.log_reader import LogReader
-from storage.register_file import write_register_file
-from storage.scan import read_task
-from storage.services.plan import GIVEN_UP, abort_plan, publish_plan
-from storage.snapshot import Snapshot
-from storage.timeline import Timeline
+from storage.files.log_file import remove_log_file
+from storage.files.log_reader import LogReader
+from storage.files.register_file import write_register_file
+from storage.log.commit_log import new_id
+from storage.log.table_log import Timeline
+from storage.read.missing_file import reading
+from storage.read.scan import read_task
+from storage.read.snapshot import Snapshot
+from storage.services.service_plan import GIVEN_UP, abort_plan, publish_plan
 
 _OVERTAKEN: Final = "a compaction or another fold of it was published first"
 

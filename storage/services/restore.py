@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from storage.barrier import complete_barrier, fence_lane
-from storage.commit_log import read_table_lane
-from storage.core import cut
-from storage.core.cut import Cut, Span
-from storage.core.entries import Done, Intent, Restoration
+from storage.core.log import cut
+from storage.core.log.cut import Cut, Span
+from storage.core.log.entries import Done, Intent, Restoration
+from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName
-from storage.core.timeline import Lane, TableState
 from storage.errors import Conflict, NotFound, SnapshotExpired
-from storage.marks import publish_mark
-from storage.moments import find_moment, milliseconds, named_cut
-from storage.timeline import Timeline, check_promised
+from storage.log.commit_log import read_table_lane
+from storage.log.fencing_barrier import complete_barrier, fence_lane
+from storage.log.table_log import Timeline, check_promised
+from storage.log.time_marks import publish_mark
+from storage.read.time_travel import find_moment, milliseconds, named_cut
 
 MAX_TRIES: Final = 20  # each lost try completed somebody else's barrier
 

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.cut import Cut
-from storage.core.entries import Release, Savepoint
-from storage.core.timeline import TableState
-from storage.errors import Conflict, InvalidInput, NotFound
-from storage.timeline import Timeline, check_promised
+from storage.core.log.cut import Cut
+from storage.core.log.entries import Release, Savepoint
+from storage.core.log.table_state import TableState
+from storage.errors import Conflict, InvalidInput
+from storage.log.table_log import Timeline, check_promised
+from storage.read.time_travel import find_savepoint
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -63,22 +64,6 @@ def release_savepoint(timeline: Timeline, name: str) -> None:
         return Release(**timeline.header(state), name=name)
 
     timeline.publish(build)
-
-
-def find_savepoint(state: TableState, name: str) -> Cut:
-    """The snapshot of a savepoint.
-
-    Raises:
-        NotFound: There is none of that name; the hint lists those there are.
-    """
-    kept = state.savepoints.get(name)
-    if kept is None:
-        known = f"savepoints: {', '.join(state.savepoints)}" if state.savepoints else "it has none"
-        raise NotFound(
-            f"the table has no savepoint {name!r}",
-            hint=f"{known}; or give a time such as 2026-11-20T10:30:00Z, or a cut such as cut:1:7:orders=12",
-        )
-    return kept.at
 
 
 def list_savepoints(state: TableState) -> list[SavepointInfo]:

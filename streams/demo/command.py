@@ -30,7 +30,7 @@ def demo(
 
     from storage.errors import TableError
     from streams.demo import shop
-    from streams.demo.run import DemoFailed, Interrupted, run_demo
+    from streams.demo.run_demo import DemoFailed, Interrupted, run_demo
 
     # A pipe or a log has no width of its own.
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage.clock import SystemClock
-from storage.commit_log import CommitLog
-from storage.core.entries import Claim, Data
+from storage.core.log.entries import Claim, Data
 from storage.core.names import lane_name
 from storage.errors import StoreUnavailable
-from storage.stores import open_store
+from storage.log.commit_log import CommitLog
+from storage.store.open_store import open_store
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.workload import Topic
 

@@ -19,8 +19,8 @@ from rich.table import Table
 import streams
 from streams.demo import reference, shop
 from streams.demo.reference import Comparison
-from streams.pipeline import Pipeline
-from streams.session import build_session
+from streams.pipeline.pipeline import Pipeline
+from streams.spark.session import build_session
 
 RUNS: Final = 2
 """Each answer is timed so often, and the quickest counts: the first one pays for the JVM's warming up."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from streams.for_workers import source_for_workers
 from streams.kafka.errors import DataLoss, SourceUnavailable
-from streams.kafka.source import FORMAT, KafkaSource
+from streams.kafka.kafka_source import FORMAT, KafkaSource
+from streams.spark.for_workers import source_for_workers
 
 __all__ = ["FORMAT", "DataLoss", "KafkaSource", "SourceUnavailable", "register"]
 

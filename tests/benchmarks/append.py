@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.writer import Writer
+from storage.write.writer import Writer
 from streams import write_batch
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, build, events

@@ -22,8 +22,8 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Stamps, SystemClock
 from storage.core.names import Path
-from storage.stores import open_store
-from storage.timeline import Timeline
+from storage.log.table_log import Timeline
+from storage.store.open_store import open_store
 from tests.benchmarks.timeline import config
 from tests.faulty_store import FaultyStore
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage import Table
 from storage.clock import SystemClock
-from storage.stores import open_store
+from storage.store.open_store import open_store
 from tests.faulty_store import FaultyStore, other_process
 
 LANES = (1, 4, 16)

@@ -39,8 +39,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import Table
-from storage.base_file import ROW_GROUP_ROWS
-from storage.encoding import choose_encodings
+from storage.files.base_file import ROW_GROUP_ROWS
+from storage.files.column_encoding import choose_encodings
 from tests.benchmarks import fold
 from tests.benchmarks.wide_table import GROUPS, Shape, batches
 
@@ -143,8 +143,8 @@ def groups(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
 
 def sql(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
     del rows
-    from streams.session import build_session
-    from streams.view import create_view
+    from streams.read.view import create_view
+    from streams.spark.session import build_session
 
     query = f"SELECT {', '.join(f'max({name})' for name in COLUMNS)}, count(*) FROM"
     tables = dict(zip(("few", "many"), _few_and_many(folder, shape), strict=True))

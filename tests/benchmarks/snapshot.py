@@ -30,10 +30,10 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from storage import Table
-from storage.base_file import ROW_GROUP_ROWS
-from storage.core.file_refs import FileRef
-from storage.encoding import choose_encodings
-from streams.view import create_view
+from storage.core.log.file_refs import FileRef
+from storage.files.base_file import ROW_GROUP_ROWS
+from storage.files.column_encoding import choose_encodings
+from streams.read.view import create_view
 from tests.benchmarks.plain import size_mb, write_with_pyarrow, write_with_spark
 from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import GROUPS, Shape, build
@@ -44,11 +44,11 @@ QUERY = (
     "round(sum(c1), 3) c1 FROM {table}"
 )
 STAGES = {
-    "log read": ("log_blocks.py", "take"),
-    "collapse": ("log_reader.py", "collapse"),
-    "base read": ("base_file.py", "read_row_groups"),
+    "log read": ("files/log_blocks.py", "take"),
+    "collapse": ("files/log_reader.py", "collapse"),
+    "base read": ("files/base_file.py", "read_row_groups"),
     "apply": ("stitch.py", "run"),
-    "all": ("scan.py", "read"),
+    "all": ("read/scan.py", "read"),
 }
 
 

@@ -29,15 +29,15 @@ import pyarrow as pa
 
 from storage import Table
 from storage import table as table_module
-from storage.checkpoint import LANE_EVERY, TABLE_EVERY
-from storage.core.checkpoint import encode_lane, encode_table
-from storage.core.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
-from storage.core.fold_plan import MAX_CHAIN
-from storage.core.lane_state import LaneState
+from storage.core.log.checkpoint_codec import encode_lane, encode_table
+from storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
+from storage.core.log.lane_state import LaneState
+from storage.core.log.table_state import fold_table
 from storage.core.names import TABLE_LANE, LaneName, checkpoint_path, slot_path
-from storage.core.timeline import fold_table
-from storage.snapshot import Snapshot
-from storage.writer import Writer
+from storage.core.plan.fold_plan import MAX_CHAIN
+from storage.log.checkpoint_store import LANE_EVERY, TABLE_EVERY
+from storage.read.snapshot import Snapshot
+from storage.write.writer import Writer
 
 COMPACT_EVERY = 1_000  # commits, of all lanes together
 ROWS = 256

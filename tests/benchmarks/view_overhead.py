@@ -25,9 +25,10 @@ from unittest import mock
 from pyspark.sql import SparkSession
 
 from storage import Table
-from streams import relation_scan, table_planner
-from streams.relation_worker import task_reader
-from streams.view import create_view
+from streams.read import table_planner
+from streams.read.relation import spark_scan
+from streams.read.relation.worker import task_reader
+from streams.read.view import create_view
 from tests.benchmarks.plain import PYARROW, SPARK, write_with_pyarrow, write_with_spark
 from tests.benchmarks.snapshot import QUERY, bases
 from tests.benchmarks.spark_session import session
@@ -94,7 +95,7 @@ def in_one_part(run: Way) -> Way:
 
 def with_batches_of(rows: int, run: Way) -> Way:
     def patched() -> Any:
-        with mock.patch.object(relation_scan, "task_reader", functools.partial(task_reader, batch_rows=rows)):
+        with mock.patch.object(spark_scan, "task_reader", functools.partial(task_reader, batch_rows=rows)):
             return run()
 
     return patched

@@ -26,9 +26,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from storage import Table
 from streams import write_stream
-from streams.decode import decode_json
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import register
+from streams.write.decode import decode_json
 
 TOPIC = "orders"
 PARTITIONS = 4

@@ -11,7 +11,7 @@
     followers.py  who asks what has changed since, and what the answer must be
     operators.py  savepoints, restore, undo, cleaning, schema changes, now and then
     needs.py      which files must be there
-    run.py        one schedule from beginning to end
+    pipeline/run.py        one schedule from beginning to end
     mutants.py    broken versions of the real code that must be found
 
 Replay: the same seed gives the same trace, byte for byte. Nothing here draws from anything but the seed.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from storage.core.cut import Cut
+from storage.core.log.cut import Cut
 from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, InvalidInput, SnapshotExpired, StoreUnavailable
-from storage.snapshot import Snapshot
+from storage.read.snapshot import Snapshot
 from storage.table import Table
-from storage.write_task import write_rows
-from storage.writer import Commit, Writer
+from storage.write.write_task import write_rows
+from storage.write.writer import Commit, Writer
 from tests.simulation.faults import Fault
 from tests.simulation.history import TABLE, Batch
 from tests.simulation.scheduler import Crash, Process, Violation

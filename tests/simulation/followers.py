@@ -10,9 +10,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.changes import bounded_cut, expiring
-from storage.core.cut import PREFIX, Cut, parse_cut, within
+from storage.core.log.cut import PREFIX, Cut, parse_cut, within
 from storage.errors import InvalidInput, OffsetExpired, OffsetInvalidated
+from storage.read.changes import bounded_cut, expiring
 from storage.table import Table
 from tests.simulation.actors import Worker
 from tests.simulation.scheduler import Process, Violation

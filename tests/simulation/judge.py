@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.cut import PREFIX, Cut, parse_cut
+from storage.core.log.cut import PREFIX, Cut, parse_cut
 from storage.errors import CorruptData
-from storage.services.findings import VerifyReport
-from storage.writer import Commit
+from storage.services.verify.findings import VerifyReport
+from storage.write.writer import Commit
 from tests.oracle import Oracle
 from tests.simulation.history import TABLE, Batch, History
 from tests.simulation.scheduler import Violation

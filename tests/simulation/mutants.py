@@ -41,25 +41,27 @@ class Mutant:
 
 
 _COMPACTION = "storage.services.compaction"
-_CLEAN = "storage.services.clean"
+_CLEAN = "storage.services.clean.clean"
 
 MUTANTS: Mapping[str, Mutant] = {
     "S1 a slot is overwritten": Mutant(
-        "storage.commit_log:CommitLog.publish",
+        "storage.log.commit_log:CommitLog.publish",
         "if self._store.put_if_absent(path, data):",
         "if self._store.put(path, data) is None:",
     ),
     "S2 a slot is left out": Mutant(
-        "storage.writer:Writer._header", '"seq": self._state.head + 1', '"seq": self._state.head + 2'
+        "storage.write.writer:Writer._header", '"seq": self._state.head + 1', '"seq": self._state.head + 2'
     ),
     "S2 a slot of the table lane is left out": Mutant(
-        "storage.timeline:Timeline.header", '"seq": state.head + 1', '"seq": state.head + 2'
+        "storage.log.table_log:Timeline.header", '"seq": state.head + 1', '"seq": state.head + 2'
     ),
     "S3 a claim keeps the epoch": Mutant(
-        "storage.writer:Writer._claim", "self._epoch = self._state.epoch + 1", "self._epoch = max(self._state.epoch, 1)"
+        "storage.write.writer:Writer._claim",
+        "self._epoch = self._state.epoch + 1",
+        "self._epoch = max(self._state.epoch, 1)",
     ),
     "S3 a fenced writer goes on after the claim": Mutant(
-        "storage.writer:Writer.commit",
+        "storage.write.writer:Writer.commit",
         "winner = self._timeline.log.publish(entry)",
         "winner = self._timeline.log.publish(entry)\n"
         "        while winner.commit_id != entry.commit_id:\n"
@@ -67,44 +69,46 @@ MUTANTS: Mapping[str, Mutant] = {
         "            winner = self._timeline.log.publish(entry)",
     ),
     "S4 a lost commit is acknowledged": Mutant(
-        "storage.writer:Writer.commit", "if winner.commit_id != entry.commit_id:", "if winner.commit_id is None:"
+        "storage.write.writer:Writer.commit", "if winner.commit_id != entry.commit_id:", "if winner.commit_id is None:"
     ),
     "S4 silence is taken for consent": Mutant(
-        "storage.commit_log:CommitLog.publish", "if self._mine(entry):", "if True:"
+        "storage.log.commit_log:CommitLog.publish", "if self._mine(entry):", "if True:"
     ),
     "S4 a lost answer is a lost race": Mutant(
-        "storage.commit_log:CommitLog.publish",
+        "storage.log.commit_log:CommitLog.publish",
         "return self._remember(entry) if winner.commit_id == entry.commit_id else winner",
         "return winner.model_copy(update={'commit_id': ''})",
     ),
     "S4 a writer claims a lane that was closed just before": Mutant(
-        "storage.writer:Writer._enter_lane", "table.lanes[self._lane].closed is None\n", "True\n"
+        "storage.write.writer:Writer._enter_lane", "table.lanes[self._lane].closed is None\n", "True\n"
     ),
     "S5 a commit does not say which batch it is": Mutant(
-        "storage.writer:Writer.commit", 'query_id, number = ticket.batch or ("", 0)', 'query_id, number = "", 0'
+        "storage.write.writer:Writer.commit", 'query_id, number = ticket.batch or ("", 0)', 'query_id, number = "", 0'
     ),
     "S6 a batch is forgotten": Mutant(
-        "storage.writer:Writer._replayed", "known = self._state.recent.get(batch)", "return None"
+        "storage.write.writer:Writer._replayed", "known = self._state.recent.get(batch)", "return None"
     ),
     "S6 an old batch is not looked up": Mutant(
-        "storage.writer:Writer._look_up", "(entry.query_id, entry.batch) == batch", "entry.query_id == batch"
+        "storage.write.writer:Writer._look_up", "(entry.query_id, entry.batch) == batch", "entry.query_id == batch"
     ),
     "S6 void batches count": Mutant(
-        "storage.core.lane_state:LaneState.add", "is_void(self.void, entry.seq)", "is_void((), entry.seq)"
+        "storage.core.log.lane_state:LaneState.add", "is_void(self.void, entry.seq)", "is_void((), entry.seq)"
     ),
     "S6 a checkpoint of before a restore is used": Mutant(
-        "storage.checkpoint:Checkpoints.newest_lane",
+        "storage.log.checkpoint_store:Checkpoints.newest_lane",
         "lambda state: agreed(void, state.void, state.head)",
         "lambda state: state.head",
     ),
-    "S7 an entry comes before its files": Mutant("storage.log_file:put_log_file", "store.put(path, data)", "pass"),
+    "S7 an entry comes before its files": Mutant(
+        "storage.files.log_file:put_log_file", "store.put(path, data)", "pass"
+    ),
     "S8 a snapshot sees what comes after it": Mutant(
-        "storage.timeline:Timeline.committed_files",
+        "storage.log.table_log:Timeline.committed_files",
         "(after.get(lane, 0), last) for",
         "(after.get(lane, 0), None) for",
     ),
     "S9 a cut is read with the newest slices": Mutant(
-        "storage.timeline:Timeline.exact_cut", "state = self.at(wanted.table)", "state = self.refresh()"
+        "storage.log.table_log:Timeline.exact_cut", "state = self.at(wanted.table)", "state = self.refresh()"
     ),
     "S10 a slice is published on another's parent": Mutant(
         f"{_COMPACTION}:_Run._is_current",
@@ -112,7 +116,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "return True",
     ),
     "S11 the first commit after a slice is taken for folded": Mutant(
-        "storage.core.slices:_live", "after = file_seq[position] > held[", "after = file_seq[position] > 1 + held["
+        "storage.core.plan.slices:_live", "after = file_seq[position] > held[", "after = file_seq[position] > 1 + held["
     ),
     "S11 a slice says that it holds more than it does": Mutant(
         f"{_COMPACTION}:_slice_file",
@@ -120,7 +124,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "cut={lane: seq + 1 for lane, seq in task.at.lanes.items()}",
     ),
     "S11 a fold is published on another's slice": Mutant(
-        "storage.core.fold_plan:may_publish", "folded.parent == (own.cut if own is not None else {})", "True"
+        "storage.core.plan.fold_plan:may_publish", "folded.parent == (own.cut if own is not None else {})", "True"
     ),
     "S12 a part of the file groups is stated as all of them": Mutant(
         f"{_COMPACTION}:_Run._publish", "last and self._complete and not", "last and not"
@@ -155,45 +159,51 @@ MUTANTS: Mapping[str, Mutant] = {
         f"{_CLEAN}:_held", "own.pin.expires_at_ms > now", "own.pin.expires_at_ms < 0", theme="clean"
     ),
     "S16 a pin is not checked against cleaning": Mutant(
-        "storage.snapshot:Snapshot.pinned", "check_promised(self._timeline.refresh(), self._cut)", "pass", theme="clean"
+        "storage.read.snapshot:Snapshot.pinned",
+        "check_promised(self._timeline.refresh(), self._cut)",
+        "pass",
+        theme="clean",
     ),
     "S16 the target of an open restore is not needed": Mutant(
         f"{_CLEAN}:_needed", "needed.add_target(judged)", "pass", theme="restore"
     ),
     "S16 a lane that came later is not needed": Mutant(
-        "storage.core.retention:Needed.add_entry", "case Done() | LaneAdd():", "case Done():", theme="clean"
+        "storage.core.log.retention:Needed.add_entry", "case Done() | LaneAdd():", "case Done():", theme="clean"
     ),
     "S16 a savepoint is made of what was given up": Mutant(
         "storage.services.savepoints:make_savepoint", "check_promised(state, at)", "pass", theme="clean"
     ),
     "S16 a compaction begins from what was given up": Mutant(
-        "storage.services.plan:publish_plan", "if at.table < state.keep:", "if at.table < 0:", theme="clean"
+        "storage.services.service_plan:publish_plan", "if at.table < state.keep:", "if at.table < 0:", theme="clean"
     ),
     "S16 a restore goes back to what was given up": Mutant(
         "storage.services.restore:restore", "check_promised(state, at)", "pass", theme="restore"
     ),
     "S16 a reader takes what was given up for lost": Mutant(
-        "storage.expiry:reading", "if state.keeps(at) or", "if True or", theme="clean"
+        "storage.read.missing_file:reading", "if state.keeps(at) or", "if True or", theme="clean"
     ),
     "S17 files of commits to come are garbage": Mutant(
-        "storage.core.retention:entry_may_come", "return place.slot > end.head and", "return False and", theme="clean"
+        "storage.core.log.retention:entry_may_come",
+        "return place.slot > end.head and",
+        "return False and",
+        theme="clean",
     ),
     "S17 files of open compactions are garbage": Mutant(
-        "storage.core.retention:plan_may_publish", "or place.slot in open_plans", "", theme="clean"
+        "storage.core.log.retention:plan_may_publish", "or place.slot in open_plans", "", theme="clean"
     ),
     "L3 files of no commit are no garbage": Mutant(
-        "storage.core.retention:entry_may_come", "return place.slot > end.head and", "return True or"
+        "storage.core.log.retention:entry_may_come", "return place.slot > end.head and", "return True or"
     ),
     "S18 void commits are read": Mutant(
-        "storage.timeline:Timeline.committed_files", "and not cut.is_void(spans, entry.seq)", ""
+        "storage.log.table_log:Timeline.committed_files", "and not cut.is_void(spans, entry.seq)", ""
     ),
     "S18 a restore does not wait for its claims": Mutant(
-        "storage.barrier:complete_barrier",
+        "storage.log.fencing_barrier:complete_barrier",
         "fence_lane(timeline, lane, owner, after=seq, barrier=intent.seq)",
         "timeline.log.head(lane, seq)",
     ),
     "S18 a writer does not complete a barrier that it meets": Mutant(
-        "storage.writer:Writer._enter_lane",
+        "storage.write.writer:Writer._enter_lane",
         "if table.intent is None and same:",
         "if same:",
         theme="barriers",
@@ -202,27 +212,29 @@ MUTANTS: Mapping[str, Mutant] = {
         f"{_COMPACTION}:_Run._publish", "if self._plan_id not in state.plans:", "if self._plan_id is None:"
     ),
     "S18 a slice of before a restore stays the newest": Mutant(
-        "storage.core.timeline:_done",
+        "storage.core.log.table_state:_done",
         "slices={FileGroup(file.partition, file.bits, file.bucket): file for file in target.slices},",
         "",
     ),
     "S19 a reader does not ask for the revision": Mutant(
-        "storage.timeline:_committed", "if entry.table_rev > rev:", "if entry.table_rev > rev + 1_000:"
+        "storage.log.table_log:_committed", "if entry.table_rev > rev:", "if entry.table_rev > rev + 1_000:"
     ),
     "S19 a writer keeps the revision of its claim": Mutant(
-        "storage.writer:Writer.commit", "**self._header(table.rev),", "**self._header(1),"
+        "storage.write.writer:Writer.commit", "**self._header(table.rev),", "**self._header(1),"
     ),
     "S19 a schema change undoes another": Mutant(
-        "storage.services.evolution:_publish", "wanted = change(state.schema)", "wanted = change(timeline.at(1).schema)"
+        "storage.services.schema_changes:_publish",
+        "wanted = change(state.schema)",
+        "wanted = change(timeline.at(1).schema)",
     ),
     "S20 a win is believed although the slot may have been archived": Mutant(
-        "storage.commit_log:CommitLog.publish",
+        "storage.log.commit_log:CommitLog.publish",
         "if not self.archives.ask([(entry.lane, entry.seq)]):",
         "if True:",
         theme="archive",
     ),
     "S20 a reader asks for archives before it reads slots": Mutant(
-        "storage.commit_log:CommitLog._read_tails",
+        "storage.log.commit_log:CommitLog._read_tails",
         "        self._read_slots(list(tails.values()))\n"
         "        doubtful = [(tail.lane, seq) for tail in tails.values() for seq in tail.doubtful()]",
         "        self.archives.ask([(tail.lane, seq) for tail in tails.values() for seq in tail.window()])\n"
@@ -231,89 +243,98 @@ MUTANTS: Mapping[str, Mutant] = {
         theme="archive",
     ),
     "S20 a search believes that a free slot is free": Mutant(
-        "storage.commit_log:CommitLog._probe", "self.archives.ask(free)", "pass", theme="archive"
+        "storage.log.commit_log:CommitLog._probe", "self.archives.ask(free)", "pass", theme="archive"
     ),
     "S20 who reads back believes a slot": Mutant(
-        "storage.archives:Archives.read", "self.ask(data)", "pass", theme="archive"
+        "storage.log.archived_entries:Archives.read", "self.ask(data)", "pass", theme="archive"
     ),
     "S20 what may be archived is taken from what was known before": Mutant(
-        "storage.timeline:Timeline.archivable", "self.refresh()", "(self._state or self.refresh())", theme="archive"
+        "storage.log.table_log:Timeline.archivable",
+        "self.refresh()",
+        "(self._state or self.refresh())",
+        theme="archive",
     ),
     "S20 slots are deleted before their archive is there": Mutant(
-        "storage.services.archive:archive_log",
+        "storage.services.archive_log:archive_log",
         "made, there = _pack(timeline, chunk)",
         "timeline.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])\n"
         "        made, there = _pack(timeline, chunk)",
         theme="archive",
     ),
     "S20 archives are made without saying so first": Mutant(
-        "storage.services.archive:_announce", "    timeline.publish(build)", "    del build", theme="archive"
+        "storage.services.archive_log:_announce", "    timeline.publish(build)", "    del build", theme="archive"
     ),
     "L3 what came too late stays in its slot": Mutant(
-        "storage.services.archive:_chunks",
+        "storage.services.archive_log:_chunks",
         "if may_pack or last_slot(number) <= state.archived.get(lane, 0):",
         "if may_pack and len(by_chunk[number]) == archive.CHUNK:",
         theme="archive",
     ),
     "S21 the first commit of each lane is overlooked": Mutant(
-        "storage.changes:scan_changes",
+        "storage.read.changes:scan_changes",
         "(until.state, start, until.cut.lanes)",
         "(until.state, {lane: seq + 1 for lane, seq in start.items()}, until.cut.lanes)",
         theme="changes",
     ),
     "S21 a restore in between is no matter": Mutant(
-        "storage.changes:check_order", "if until.state.restored > since.table:", "if False:", theme="changes"
+        "storage.read.changes:check_order", "if until.state.restored > since.table:", "if False:", theme="changes"
     ),
     "S21 logs after a savepoint are taken to be there": Mutant(
-        "storage.changes:scan_changes",
+        "storage.read.changes:scan_changes",
         "if until.timeline.refresh().keep <= since.cut.table:",
         "if True:",
         theme="changes",
     ),
     "S21 whole file groups are taken for unchanged": Mutant(
-        "storage.changes:_whole", "if old is None or old.slice != own.slice or", "if old is None or", theme="changes"
+        "storage.read.changes:_whole",
+        "if old is None or old.slice != own.slice or",
+        "if old is None or",
+        theme="changes",
     ),
     "S22 stamps follow the clock": Mutant(
         "storage.clock:Stamps.next", "stamp = max(clock.now_ms(), self._largest + 1)", "stamp = clock.now_ms()"
     ),
     "S22 a barrier's claim is older than what it follows": Mutant(
-        "storage.barrier:fence_lane", "timeline.stamps.observe(last.stamp if last else 0)", "pass"
+        "storage.log.fencing_barrier:fence_lane", "timeline.stamps.observe(last.stamp if last else 0)", "pass"
     ),
     "S23 the next writer forgets the promise": Mutant(
-        "storage.core.lane_state:LaneState.add", "self.watermarks = entry.watermarks", "pass"
+        "storage.core.log.lane_state:LaneState.add", "self.watermarks = entry.watermarks", "pass"
     ),
     "S23 a commit promises what it has seen, and no more": Mutant(
-        "storage.core.watermarks:advanced", "from_ticks(max(ticks), first)", "from_ticks(ticks[-1], first)"
+        "storage.core.plan.watermarks:advanced", "from_ticks(max(ticks), first)", "from_ticks(ticks[-1], first)"
     ),
     "R1 a reader does not look for new lanes": Mutant(
-        "storage.timeline:Timeline.newest_cut", "state = self.refresh()", "state = self._state or self.refresh()"
+        "storage.log.table_log:Timeline.newest_cut", "state = self.refresh()", "state = self._state or self.refresh()"
     ),
     "R2 the table lane is read after the others": Mutant(
-        "storage.timeline:Timeline.newest_cut",
+        "storage.log.table_log:Timeline.newest_cut",
         "if state.readable_at(lanes):",
         "state = self.refresh()\n        if True:",
         theme="clean in peace",
     ),
     "W2 a writer does not learn what was committed before": Mutant(
-        "storage.other_lanes:OtherLanes.read", "self._timeline.stamps.observe(entry.stamp)", "pass"
+        "storage.write.observed_lanes:OtherLanes.read", "self._timeline.stamps.observe(entry.stamp)", "pass"
     ),
     "S24 a time is called settled that is not": Mutant(
-        "storage.moments:find_moment", "mark is not None)", "True)", theme="times"
+        "storage.read.time_travel:find_moment", "mark is not None)", "True)", theme="times"
     ),
     "S24 what comes after a mark counts by its own clock": Mutant(
-        "storage.moments:find_moment",
+        "storage.read.time_travel:find_moment",
         "timeline.heads(newest, newest.seen) if mark is None else mark.lanes",
         "timeline.heads(newest, newest.seen)",
         theme="times",
     ),
     "S24 what a mark has seen counts by its own clock": Mutant(
-        "storage.moments:find_moment", "state.seen.get(name, 0) if end is None", "0 if end is None", theme="times"
+        "storage.read.time_travel:find_moment",
+        "state.seen.get(name, 0) if end is None",
+        "0 if end is None",
+        theme="times",
     ),
     "S24 a mark is not read anew after a lost race": Mutant(
-        "storage.marks:_mark", "timeline.heads(state, cut.highest(state.seen, known))", "known", theme="times"
+        "storage.log.time_marks:_mark", "timeline.heads(state, cut.highest(state.seen, known))", "known", theme="times"
     ),
     "S24 any mark after a time settles it": Mutant(
-        "storage.moments:_first_mark_after", "and entry.began_at_ms > limit_ms", "", theme="times"
+        "storage.read.time_travel:_first_mark_after", "and entry.began_at_ms > limit_ms", "", theme="times"
     ),
     "S24 an undo asks the clocks alone": Mutant(
         "storage.services.restore:undo",
@@ -322,10 +343,10 @@ MUTANTS: Mapping[str, Mutant] = {
         theme="times",
     ),
     "W7 a writer does not look at other lanes before it commits": Mutant(
-        "storage.writer:Writer.commit", "self._others.look(table)", "pass"
+        "storage.write.writer:Writer.commit", "self._others.look(table)", "pass"
     ),
     "W7 a writer looks at the lanes of its own stream alone": Mutant(
-        "storage.other_lanes:OtherLanes._unseen", "lane.stream in shared", "lane.stream == self._stream"
+        "storage.write.observed_lanes:OtherLanes._unseen", "lane.stream in shared", "lane.stream == self._stream"
     ),
     "K4 what was offered to the log is removed": Mutant(
         f"{_COMPACTION}:_Run._publish",
@@ -338,16 +359,18 @@ MUTANTS: Mapping[str, Mutant] = {
         theme="outages",
     ),
     "L1 a compaction waits for open plans": Mutant(
-        "storage.services.plan:publish_plan",
+        "storage.services.service_plan:publish_plan",
         "    plan_id = new_id()",
         "    while timeline.refresh().plans:\n        timeline.clock.sleep(1)\n    plan_id = new_id()",
         theme="outages",
     ),
     "L2 a reader waits at a free slot": Mutant(
-        "storage.lane_reads:Tail.read", "self._stop(self._missing(seq) if self._until is not None else None)", "pass"
+        "storage.log.lane_reader:Tail.read",
+        "self._stop(self._missing(seq) if self._until is not None else None)",
+        "pass",
     ),
     "L4 a second claim of a barrier is its boundary": Mutant(
-        "storage.barrier:fence_lane",
+        "storage.log.fencing_barrier:fence_lane",
         "after += len(fresh)",
         "after = log.head(lane, after)",
         theme="barriers",

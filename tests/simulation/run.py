@@ -16,12 +16,12 @@ from unittest import mock
 
 from storage import mergers
 from storage.clock import Stamps
-from storage.core.cut import PREFIX, parse_cut
+from storage.core.log.cut import PREFIX, parse_cut
 from storage.core.names import TABLE_LANE, slot_path
 from storage.errors import CorruptData, NotFound, SnapshotExpired
-from storage.stores import open_store
+from storage.log.table_log import Timeline
+from storage.store.open_store import open_store
 from storage.table import Table
-from storage.timeline import Timeline
 from tests.simulation.actors import Compactor, Job, Reader
 from tests.simulation.damage import damage
 from tests.simulation.disk import Disk

@@ -8,11 +8,11 @@ from typing import Any
 
 from storage import Table
 from storage.clock import SystemClock
-from storage.commit_log import CommitLog, read_table_lane
-from storage.core.cut import is_void
-from storage.core.entries import Base, Claim, CleanDone, Data, Done, Fold
+from storage.core.log.cut import is_void
+from storage.core.log.entries import Base, Claim, CleanDone, Data, Done, Fold
 from storage.core.names import lane_name
-from storage.stores import open_store
+from storage.log.commit_log import CommitLog, read_table_lane
+from storage.store.open_store import open_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from typing import Any, Final
 from storage import Table
 from storage.errors import NotFound, SnapshotExpired
 from streams.demo.broker import EmbeddedBroker
-from streams.pipeline import load_pipeline
-from streams.run import CLEAN, COMPACTION, make_jobs, open_table, service_job
-from streams.session import check_java
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import CLEAN, COMPACTION, make_jobs, open_table, service_job
+from streams.spark.session import check_java
 from tests.soak.jobs import Jobs
 from tests.soak.lanes import Lanes, Services, services_of
 from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipeline

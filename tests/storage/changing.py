@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.schema import TableSchema
-from storage.snapshot import Snapshot
+from storage.core.schema.table_schema import TableSchema
+from storage.read.snapshot import Snapshot
 from tests.oracle import Event, Oracle
 from tests.storage.world import canonical
 from tests.strategies import Config

@@ -6,14 +6,15 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from storage import Table, memory_store
-from storage.commit_log import CommitLog
-from storage.core.entries import Entry
+from storage import Table
+from storage.core.log.entries import Entry
 from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.object_store import ObjectStore
+from storage.log.commit_log import CommitLog
+from storage.read.snapshot import Snapshot
 from storage.services.compaction import CompactionTask
-from storage.snapshot import Snapshot
-from storage.stores import open_store
+from storage.store import memory_store
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.shop import append, new_uri, orders
 

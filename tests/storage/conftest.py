@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage import base_file, log_file, log_reader
+from storage.files import base_file, log_file, log_reader
 from storage.services import compaction
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from storage import Table
-from storage.commit_log import CommitLog, read_table_lane
-from storage.core.entries import TableEntry
 from storage.core.keys import buckets
+from storage.core.log.entries import TableEntry
+from storage.core.log.table_state import FileGroup
 from storage.core.names import Path
-from storage.core.timeline import FileGroup
-from storage.stores import open_store
+from storage.log.commit_log import CommitLog, read_table_lane
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.shop import append
 

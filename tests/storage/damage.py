@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import Table
-from storage.base_file import SliceFileWriter
-from storage.core.entries import Entry, decode_entry
+from storage.core.log.entries import Entry, decode_entry
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_folder, slot_path
-from storage.object_store import ObjectStore
-from storage.services.findings import Finding, VerifyReport
-from storage.stores import open_store
+from storage.files.base_file import SliceFileWriter
+from storage.services.verify.findings import Finding, VerifyReport
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.shop import SHOP, append, orders, payments
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage import Table
-from storage.writer import Commit
+from storage.write.writer import Commit
 
 SHOP: Mapping[str, Any] = {
     "key": ["id"],

@@ -7,15 +7,16 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from storage import Table, checkpoint
-from storage.commit_log import CommitLog
-from storage.core import archive
-from storage.core.archive import decode_archive, encode_archive
-from storage.core.entries import Claim, Entry, decode_entry, encode_entry
+from storage import Table
+from storage.core.log import archive_codec
+from storage.core.log.archive_codec import decode_archive, encode_archive
+from storage.core.log.entries import Claim, Entry, decode_entry, encode_entry
 from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, lane_folder, slot_path
 from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired
-from storage.inspect import Inspection
-from storage.stores import open_store
+from storage.log import checkpoint_store
+from storage.log.commit_log import CommitLog
+from storage.services.inspect import Inspection
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import NOW, Killed, MortalStore
 from tests.storage.damage import Damage, verified, wrong
@@ -28,9 +29,9 @@ COMMITS = 20
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "CHUNK", SMALL)
-    monkeypatch.setattr(checkpoint, "LANE_EVERY", 3)
-    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 3)
+    monkeypatch.setattr(archive_codec, "CHUNK", SMALL)
+    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 3)
+    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 3)
 
 
 def long_table(uri: str | None = None) -> Table:
@@ -151,7 +152,7 @@ def test_the_timeline_still_tells_archived_entries(archived: Table) -> None:
 
 
 def test_a_query_finds_its_archived_batches(archived: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.core.lane_state.RECENT_COMMITS", 1)
+    monkeypatch.setattr("storage.core.log.lane_state.RECENT_COMMITS", 1)
     with archived.writer("orders") as writer:
         assert writer.last_batch("q") == COMMITS - 1
         old = writer.append(orders(1), batch=("q", 2))
@@ -228,7 +229,7 @@ def test_a_frozen_writer_is_fenced_although_its_slot_is_free_again() -> None:
 def decode_lane_archive(table: Table, chunk: int) -> list[Entry]:
     data = open_store(table.uri).get(archive_path(ORDERS, chunk))
     assert data is not None
-    first = archive.first_slot(chunk)
+    first = archive_codec.first_slot(chunk)
     return [
         decode_entry(content, ORDERS, first + place)
         for place, content in enumerate(decode_archive(data, ORDERS, chunk).contents())
@@ -335,7 +336,7 @@ def test_two_cleaners_at_once(table: Table) -> None:
 
 
 def test_a_chunk_that_is_too_large_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.services.archive.MAX_CREATE_BYTES", 100)
+    monkeypatch.setattr("storage.services.archive_log.MAX_CREATE_BYTES", 100)
     before = slots(table)
     assert table.clean(NOW).archived == 0
     assert slots(table) == before

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.stores import open_store
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import new_uri
 

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pytest
 
 from storage import Table
-from storage.core.events import prepare_good
+from storage.core.merge.events import prepare_good
 from storage.core.names import Path
 from storage.errors import Conflict, InvalidInput, NotFound, TableError
-from storage.stores import open_store
-from storage.writer import Writer
+from storage.store.open_store import open_store
+from storage.write.writer import Writer
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, statuses
 
 WIDE = {

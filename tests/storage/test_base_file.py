@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from storage import Table, base_file
+from storage import Table
 from storage.core import keys, names
-from storage.core.file_refs import FileRef, Part, SliceFile
+from storage.core.log.file_refs import FileRef, Part, SliceFile
 from storage.core.model import FIELD_ID
 from storage.core.types import encode_scalar
-from storage.stores import open_store
+from storage.files import base_file
+from storage.store.open_store import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage import changes as changes_room
-from storage.core.cut import Cut
+from storage.core.log.cut import Cut
 from storage.core.names import LaneName
 from storage.errors import InvalidInput, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from storage.snapshot import Snapshot
+from storage.read import changes as changes_room
+from storage.read.snapshot import Snapshot
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.cleaning import ALL, NOW, compacted, moment, stored
 from tests.storage.shop import SHOP, append, new_uri, orders, payments

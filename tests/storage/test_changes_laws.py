@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table, changes
-from storage.core.changes import ChangeShape
-from storage.core.cut import Cut
+from storage import Table
+from storage.core.log.cut import Cut
+from storage.core.merge.diff import ChangeShape
 from storage.errors import NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
+from storage.read import changes
 from tests.oracle import Event
 from tests.storage.changing import Key, Row, applied, by_key, expected, got, oracle_state, state_of, under
 from tests.storage.evolving import Evolution, EvolvingWorld, evolutions

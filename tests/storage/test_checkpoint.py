@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table, checkpoint
-from storage.checkpoint import Checkpoints, agreed
-from storage.commit_log import CommitLog, lane_entries, read_table_lane
-from storage.core.checkpoint import decode_lane, decode_table, encode_lane, encode_table
-from storage.core.cut import Span, is_void
-from storage.core.lane_state import LaneState
+from storage import Table
+from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table
+from storage.core.log.cut import Span, is_void
+from storage.core.log.lane_state import LaneState
+from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
-from storage.core.timeline import TableState, fold_table
-from storage.object_store import ObjectStore
-from storage.stores import open_store
+from storage.log import checkpoint_store
+from storage.log.checkpoint_store import Checkpoints, agreed
+from storage.log.commit_log import CommitLog, lane_entries, read_table_lane
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.history import STEPS, History
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
@@ -28,8 +29,8 @@ ORDERS = LaneName("orders")
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 3)
-    monkeypatch.setattr(checkpoint, "LANE_EVERY", 3)
+    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 3)
+    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 3)
 
 
 def saved(store: ObjectStore, lane: LaneName) -> dict[Path, bytes]:
@@ -184,7 +185,7 @@ def test_a_checkpoint_of_a_head_that_is_not_there_yet_is_not_used(table: Table) 
 
 def test_an_older_checkpoint_serves_where_newer_ones_are_from_before_a_restore(table: Table) -> None:
     """All checkpoints beyond what a restore kept are useless, however many there are."""
-    for _ in range(checkpoint.MAX_TRIES + 1):
+    for _ in range(checkpoint_store.MAX_TRIES + 1):
         for number in range(4, 12):
             _batch(table, number)
         table.restore("middle")
@@ -192,7 +193,7 @@ def test_an_older_checkpoint_serves_where_newer_ones_are_from_before_a_restore(t
     void = table.state().void[ORDERS]
     heads = sorted(state.head for data in saved(store, ORDERS).values() if (state := decode_lane(data)))
     kept = max(head for head in heads if not is_void(void, head))
-    assert len([head for head in heads if head > kept]) > checkpoint.MAX_TRIES
+    assert len([head for head in heads if head > kept]) > checkpoint_store.MAX_TRIES
     found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), ORDERS, void)
     assert found is not None
     assert found == lane_state(store, ORDERS, void, kept)
@@ -228,7 +229,7 @@ def test_what_is_published_stays_published_when_the_checkpoint_after_it_fails(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compaction that took the error for its own would remove the very files that its BASE names."""
-    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 1)
+    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 1)
     append(table, orders(1, status="newer", ts=5))
     wanted = contents(table)
     store = FaultyStore(open_store(table.uri))

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from storage import Table, log_file
-from storage.commit_log import new_id
-from storage.core.entries import Abort
+from storage import Table
+from storage.core.log.entries import Abort
 from storage.core.names import Path, pin_path
 from storage.errors import CorruptData, InvalidInput, MissingFile, SnapshotExpired, StoreUnavailable
-from storage.services.clean import run_clean
+from storage.files import log_file
+from storage.log.commit_log import new_id
+from storage.log.table_log import Timeline
+from storage.services.clean.clean import run_clean
 from storage.services.savepoints import release_savepoint
-from storage.stores import open_store
-from storage.timeline import Timeline
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import ALL, HOUR_MS, NOW, compacted, entries, killed, moment, stored, twice_and_clean, used
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments

@@ -7,9 +7,8 @@ from pathlib import Path as LocalPath
 
 import pytest
 
-from storage import Table, checkpoint, commit_log, log_file
-from storage.commit_log import new_id
-from storage.core.entries import CleanDone, CleanIntent
+from storage import Table
+from storage.core.log.entries import CleanDone, CleanIntent
 from storage.core.names import (
     TABLE_LANE,
     LaneName,
@@ -27,9 +26,12 @@ from storage.core.names import (
     table_index_path,
 )
 from storage.errors import CorruptData, Fenced, SnapshotExpired, StoreUnavailable
-from storage.object_store import check_capability
-from storage.stores import open_store
-from storage.write_task import write_rows
+from storage.files import log_file
+from storage.log import checkpoint_store, commit_log
+from storage.log.commit_log import new_id
+from storage.store.object_store import check_capability
+from storage.store.open_store import open_store
+from storage.write.write_task import write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import (
     ALL,
@@ -442,8 +444,8 @@ class TestCrash:
 
 
 def test_checkpoints_that_serve_nobody_are_deleted(table: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 2)
-    monkeypatch.setattr(checkpoint, "LANE_EVERY", 2)
+    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 2)
+    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 2)
     saved = None
     for number in range(6):
         compacted(table, f"v{number}", number)

@@ -18,13 +18,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage import Table, checkpoint, commit_log, log_file
+from storage import Table
 from storage.core.names import Kind, Path, parse_path
 from storage.errors import Conflict, Fenced, GapError, NotFound, SnapshotExpired
-from storage.snapshot import Snapshot
-from storage.stores import open_store
-from storage.write_task import WriteTicket, Written, write_rows
-from storage.writer import Writer
+from storage.files import log_file
+from storage.log import checkpoint_store, commit_log
+from storage.read.snapshot import Snapshot
+from storage.store.open_store import open_store
+from storage.write.write_task import WriteTicket, Written, write_rows
+from storage.write.writer import Writer
 from tests.faulty_store import FakeClock, other_process
 from tests.oracle import Oracle
 from tests.storage.cleaning import NOW, Killed, MortalStore, killed, killed_late, stored
@@ -103,8 +105,8 @@ class CleaningMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(checkpoint, "TABLE_EVERY", 3)
-        self.patches.setattr(checkpoint, "LANE_EVERY", 3)
+        self.patches.setattr(checkpoint_store, "TABLE_EVERY", 3)
+        self.patches.setattr(checkpoint_store, "LANE_EVERY", 3)
         self.uri, self.clock = new_uri(), FakeClock()
         self.model = Model()
         self.answers: dict[str, Answer] = {}

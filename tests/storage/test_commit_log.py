@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from storage import commit_log
-from storage.commit_log import PUBLISH_DEADLINE_MS, CommitLog
-from storage.core.entries import Claim, decode_entry, encode_entry
+from storage.core.log.entries import Claim, decode_entry, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.object_store import ObjectStore
-from storage.stores import open_store
+from storage.log import commit_log
+from storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore
 from tests.storage.shop import new_uri
 

@@ -6,14 +6,15 @@ import datetime as dt
 
 import pytest
 
-from storage import Table, commit_log
-from storage.commit_log import CommitLog, read_table_lane
-from storage.core.entries import Abort, Base, Plan
-from storage.core.file_refs import Sidecar
+from storage import Table
+from storage.core.log.entries import Abort, Base, Plan
+from storage.core.log.file_refs import Sidecar
 from storage.core.names import TABLE_LANE, Path
 from storage.errors import CommitUnknown, CorruptData, NotFound
+from storage.log import commit_log
+from storage.log.commit_log import CommitLog, read_table_lane
 from storage.services import compaction
-from storage.stores import open_store
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 

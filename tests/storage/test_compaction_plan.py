@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage.core.compaction_plan import COLD_FACTOR, Due, plan_due
-from storage.core.file_refs import Blocks, FileRef, LogFile, LogIndex, Pieces, SliceFile
+from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, Pieces, SliceFile
+from storage.core.log.table_state import FileGroup
 from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.core.slices import FileSlice, LiveFile
-from storage.core.timeline import FileGroup
+from storage.core.plan.compaction_plan import COLD_FACTOR, Due, plan_due
+from storage.core.plan.slices import FileSlice, LiveFile
 
 A, B = LaneName("a"), LaneName("b")
 EMPTY = LogIndex(

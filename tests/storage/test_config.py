@@ -15,7 +15,7 @@ import yaml
 
 from storage import Table
 from storage.config import build_schema, load_config
-from storage.core.schema import TableSchema
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
 from tests.storage.shop import new_uri
 from tests.strategies import KEY_TYPES, ORDERING_TYPES, POOLS

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from storage import Table, log_file
+from storage import Table
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
 from storage.errors import CorruptData, NotFound, TableError, UnsupportedFormat
-from storage.object_store import ObjectStore
-from storage.stores import open_store
+from storage.files import log_file
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.encoding import choose_encodings
+from storage.files.column_encoding import choose_encodings
 
 ROWS = 10_000
 DAY = dt.date(2000, 1, 1)

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.core.entries import Schema
-from storage.core.evolution import widens
+from storage.core.log.entries import Schema
 from storage.core.model import FIELD_ID
 from storage.core.names import TABLE_LANE
+from storage.core.schema.evolution import widens
 from storage.core.types import parse_type
 from storage.errors import Conflict, InvalidInput, NotFound
-from storage.services.evolution import SchemaChange
-from storage.stores import open_store
-from storage.write_task import WriteTicket, write_rows
+from storage.services.schema_changes import SchemaChange
+from storage.store.open_store import open_store
+from storage.write.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.core import keys
-from storage.core.home import partition_text
+from storage.core.merge.locate_keys import partition_text
 from storage.core.types import parse_type
-from storage.stores import open_store
+from storage.store.open_store import open_store
 from tests.storage.evolving import Change, Evolution, EvolvingWorld, Sent, evolutions
 from tests.storage.world import bag, expected_bag, snapshot_bag
 from tests.strategies import EVERY_GROUP, MODES, POOLS, Compact, mode_of

@@ -7,12 +7,14 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from storage import Table, commit_log, log_file
-from storage.core import fold_plan
-from storage.core.file_refs import Sidecar
-from storage.core.fold_plan import MAX_CHAIN
+from storage import Table
+from storage.core.log.file_refs import Sidecar
 from storage.core.names import Path
-from storage.stores import open_store
+from storage.core.plan import fold_plan
+from storage.core.plan.fold_plan import MAX_CHAIN
+from storage.files import log_file
+from storage.log import commit_log
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.counts import COUNTS, MANY, chain, count, during, entries, event_rows, fold_files, home, named_files
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses

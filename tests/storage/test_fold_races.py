@@ -11,14 +11,14 @@ import pytest
 
 from storage import Table
 from storage.clock import SystemClock
-from storage.commit_log import CommitLog
-from storage.core import fold_plan
-from storage.core.entries import Fold
+from storage.core.log.entries import Fold
+from storage.core.plan import fold_plan
 from storage.errors import CommitUnknown, CorruptData
+from storage.log.commit_log import CommitLog
 from storage.services.compaction import run_compaction
 from storage.services.fold import run_fold
-from storage.services.plan import abort_plan
-from storage.stores import open_store
+from storage.services.service_plan import abort_plan
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.counts import (
     BITS,

@@ -9,10 +9,10 @@ import pytest
 from storage import Table
 from storage.core.names import HEARTBEATS, Kind, LaneName, Path, heartbeat_path, parse_path
 from storage.errors import Fenced, StoreUnavailable
-from storage.heartbeat import EVERY_MS, SILENT_AFTER_MS, newest_heartbeats
-from storage.inspect import Inspection, LaneReport
-from storage.object_store import ObjectStore
-from storage.stores import open_store
+from storage.log.heartbeat import EVERY_MS, SILENT_AFTER_MS, newest_heartbeats
+from storage.services.inspect import Inspection, LaneReport
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import ALL, NOW, killed, stored
 from tests.storage.shop import SHOP, append, contents, new_uri, orders

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import Table, inspect
+from storage import Table
 from storage.errors import NotFound
-from storage.inspect import Inspection
+from storage.services import inspect
+from storage.services.inspect import Inspection
 
 CONFIG = {
     "key": ["id"],

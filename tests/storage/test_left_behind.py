@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table
-from storage.core.compaction_plan import plan_due
-from storage.core.file_refs import Part
-from storage.core.home import homes
-from storage.core.left_behind import LEFT_BEHIND, left_behind
+from storage.core.log.file_refs import Part
+from storage.core.log.table_state import FileGroup
+from storage.core.merge.locate_keys import homes
 from storage.core.names import Path
-from storage.core.timeline import FileGroup
-from storage.pruning import key_table
+from storage.core.plan.compaction_plan import plan_due
+from storage.core.plan.mostly_unreferenced import LEFT_BEHIND, left_behind
+from storage.read.pruning import key_table
 from storage.services import compaction
-from storage.stores import open_store
+from storage.store.open_store import open_store
 from tests.storage.cleaning import NOW
 from tests.storage.damage import wrong
 from tests.storage.shop import SHOP, append, contents, new_uri, orders

@@ -9,12 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage import Table, log_blocks
+from storage import Table
 from storage.core.names import LaneName
-from storage.core.slices import LiveFile
-from storage.log_blocks import BlockId, LogBlocks
-from storage.object_store import ObjectStore, Wanted
-from storage.stores import open_store
+from storage.core.plan.slices import LiveFile
+from storage.files import log_blocks
+from storage.files.log_blocks import BlockId, LogBlocks
+from storage.store.object_store import ObjectStore, Wanted
+from storage.store.open_store import open_store
 from tests.faulty_store import FaultyStore
 from tests.storage.shop import SHOP, append, contents, new_uri, orders
 from tests.storage.test_log_file import live_files

@@ -10,14 +10,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from storage import Table, log_file
+from storage import Table
 from storage.core import keys, names
-from storage.core.file_refs import LogFile, LogIndex
-from storage.core.home import partition_text
+from storage.core.log.file_refs import LogFile, LogIndex
+from storage.core.merge.locate_keys import partition_text
 from storage.core.model import FIELD_ID
-from storage.core.schema import TableSchema
+from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
-from storage.stores import open_store
+from storage.files import log_file
+from storage.store.open_store import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders
 from tests.storage.world import World
 from tests.strategies import Story, stories

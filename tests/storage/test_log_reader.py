@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table, log_reader
-from storage.core.collapse import LogPiece
-from storage.log_reader import LogReader
+from storage import Table
+from storage.core.merge.collapse import LogPiece
+from storage.files import log_reader
+from storage.files.log_reader import LogReader
 from tests.storage.shop import new_uri
 
 CONFIG = {

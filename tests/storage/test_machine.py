@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage import Table, base_file, log_file
+from storage import Table
+from storage.files import base_file, log_file
 from tests.storage.world import World, expected_bag, snapshot_bag
 from tests.strategies import Append, Compact, Config, Fold, appends, configs, pools
 

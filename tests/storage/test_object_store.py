@@ -9,8 +9,8 @@ import pytest
 
 from storage.core.names import Path
 from storage.errors import StoreRefused, StoreUnavailable
-from storage.object_store import ObjectStore, answering, check_capability
-from storage.stores import open_store
+from storage.store.object_store import ObjectStore, answering, check_capability
+from storage.store.open_store import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.shop import new_uri
 

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table, base_file, pruning
+from storage import Table
 from storage.errors import InvalidInput, NotFound
-from storage.log_blocks import LogBlocks
+from storage.files import base_file
+from storage.files.log_blocks import LogBlocks
+from storage.read import pruning
 from tests.storage.predicates import predicates
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import World, bag
@@ -126,7 +128,7 @@ def test_ranges_and_values_choose_row_groups_by_statistics(shop: Table, reads: R
 def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(
     shop: Table, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.scan.RUN_BYTES", 1)
+    monkeypatch.setattr("storage.read.scan.RUN_BYTES", 1)
     append(shop, orders(40, 4711, status="old", ts=2))
     old = pc.field("status") == "old"
     assert sorted(shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist()) == [40, 4711]
@@ -138,8 +140,8 @@ def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(
 def test_get_reads_one_row_group_and_the_blocks_that_can_have_the_key(
     shop: Table, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.log_file.BLOCK_MIN_BYTES", 40)
-    monkeypatch.setattr("storage.log_file.BLOCK_MAX_BYTES", 160)
+    monkeypatch.setattr("storage.files.log_file.BLOCK_MIN_BYTES", 40)
+    monkeypatch.setattr("storage.files.log_file.BLOCK_MAX_BYTES", 160)
     append(shop, payments(*range(0, 4000, 3)), "payments")
     append(shop, payments(3, 6, 9), "payments")
     found = shop.get([3], ["id", "status", "paid"])

@@ -16,11 +16,11 @@ import pytest
 
 from storage import Table
 from storage.clock import SystemClock
-from storage.commit_log import CommitLog, new_id
-from storage.core.entries import Claim, decode_entry
+from storage.core.log.entries import Claim, decode_entry
 from storage.core.names import LaneName, slot_path
 from storage.errors import Fenced
-from storage.stores import open_store
+from storage.log.commit_log import CommitLog, new_id
+from storage.store.open_store import open_store
 from tests.faulty_store import other_process
 from tests.storage.shop import SHOP, contents, new_uri, orders, payments, statuses
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 
 from storage import Table
-from storage.core.cut import Cut
+from storage.core.log.cut import Cut
 from storage.errors import CorruptData, InvalidInput, NotFound, SnapshotExpired
-from storage.read_optimized import Compacted, ReadOptimized, Staleness
+from storage.read.read_optimized import Compacted, ReadOptimized, Staleness
 from tests.faulty_store import FakeClock
 from tests.storage.damage import Damage
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments

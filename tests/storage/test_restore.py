@@ -7,12 +7,12 @@ import datetime as dt
 import pytest
 
 from storage import Table
-from storage.barrier import complete_barrier, fence_lane
-from storage.core.entries import Claim, Done, Intent
+from storage.core.log.entries import Claim, Done, Intent
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
+from storage.log.fencing_barrier import complete_barrier, fence_lane
 from storage.services.compaction import run_compaction
-from storage.stores import open_store
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 

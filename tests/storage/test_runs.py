@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from storage import Table, base_file, mergers, scan
-from storage.core.slices import joined, plan_slices
-from storage.core.timeline import FileGroup
+from storage import Table, mergers
+from storage.core.log.table_state import FileGroup
+from storage.core.plan.slices import joined, plan_slices
 from storage.errors import InvalidInput
+from storage.files import base_file
+from storage.read import scan
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import bag
 

@@ -8,12 +8,12 @@ import itertools
 import pytest
 
 from storage import Table
-from storage.barrier import complete_barrier
-from storage.core.entries import Mark
+from storage.core.log.entries import Mark
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import CommitUnknown, InvalidInput, NotSettled, SnapshotExpired, StoreUnavailable
-from storage.marks import MARK_EVERY_MS
-from storage.stores import open_store
+from storage.log.fencing_barrier import complete_barrier
+from storage.log.time_marks import MARK_EVERY_MS
+from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 

@@ -13,15 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Table, base_file, commit_log
-from storage.core.file_refs import SliceFile
-from storage.core.home import homes
+from storage import Table
+from storage.core.log.file_refs import SliceFile
+from storage.core.log.table_state import FileGroup
+from storage.core.merge.locate_keys import homes
 from storage.core.names import TABLE_LANE, Path
-from storage.core.slices import whole_files
-from storage.core.timeline import FileGroup
-from storage.pruning import key_table
+from storage.core.plan.slices import whole_files
+from storage.files import base_file
+from storage.log import commit_log
+from storage.read.pruning import key_table
 from storage.services import compaction
-from storage.stores import open_store
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import NOW, killed_late
 from tests.storage.damage import Damage, wrong

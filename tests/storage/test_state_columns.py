@@ -12,8 +12,8 @@ import pytest
 
 from storage import Table
 from storage.config import build_schema, load_config
-from storage.core.schema import TableSchema
-from storage.core.state_columns import state_columns
+from storage.core.schema.state_columns import state_columns
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
 
 CONFIG: dict[str, Any] = {

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from storage import Table
 from storage.core.names import Path
-from storage.object_store import ObjectStore
-from storage.services.findings import VerifyReport
-from storage.stores import open_store
+from storage.services.verify.findings import VerifyReport
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.damage import shop, verified
 from tests.storage.history import STEPS, History

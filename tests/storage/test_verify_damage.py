@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from storage import Table, checkpoint, commit_log, log_file, verify_table
+from storage import Table, verify_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, slot_path
 from storage.errors import Conflict, CorruptData, NotFound
-from storage.inspect import Inspection
-from storage.services.findings import MAX_ALIKE, Severity
-from storage.stores import open_store
+from storage.files import log_file
+from storage.log import checkpoint_store, commit_log
+from storage.services.inspect import Inspection
+from storage.services.verify.findings import MAX_ALIKE, Severity
+from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.damage import Damage, append_table, lane, shop, verified, wrong
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
@@ -261,7 +263,7 @@ def test_a_damaged_entry_of_the_table_lane_ends_what_is_known(table: Table, dama
 
 
 def test_a_checkpoint_tells_what_follows_a_damaged_entry(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 6)
+    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 6)
     damage = Damage(table)
     table.compact()
     append(table, payments(1), "payments")
@@ -352,8 +354,8 @@ def test_lists_and_indexes_in_sidecars_are_checked(monkeypatch: pytest.MonkeyPat
 
 
 def test_checkpoints_are_compared_with_the_replay(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "TABLE_EVERY", 2)
-    monkeypatch.setattr(checkpoint, "LANE_EVERY", 2)
+    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 2)
+    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 2)
     damage = Damage(table)
     table.savepoint("one")
     append(table, orders(7), "orders")

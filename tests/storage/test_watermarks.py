@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storage import Table, checkpoint, watermarks
+from storage import Table
 from storage.core.names import LaneName, slot_path
-from storage.core.watermarks import Watermark
+from storage.core.plan.watermarks import Watermark
 from storage.errors import Fenced, InvalidInput, NotFound
-from storage.inspect import Inspection
-from storage.stores import open_store
-from storage.write_task import WriteTicket, write_rows
+from storage.log import checkpoint_store
+from storage.read import lane_watermarks
+from storage.services.inspect import Inspection
+from storage.store.open_store import open_store
+from storage.write.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock
 from tests.storage.shop import SHOP, append, new_uri, orders, payments, statuses
 
@@ -130,7 +132,7 @@ def test_a_takeover_by_another_query_goes_on_with_the_promise(table: Table) -> N
 def test_a_writer_that_goes_on_from_a_checkpoint_knows_the_promise(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "LANE_EVERY", 1)
+    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 1)
     put(table, orders(1, ts=10))
     names = [name for name, _ in open_store(table.uri).list("_weft/checkpoints/lanes/orders")]  # type: ignore[arg-type]
     assert names
@@ -194,7 +196,7 @@ def test_long_runs_of_claims_and_void_spans_hide_nothing(table: Table) -> None:
     for ts in range(20, 40):
         put(table, orders(2, ts=ts))
     table.restore("before")
-    for _ in range(watermarks.MAX_WINDOW + watermarks.FIRST_WINDOW * 5):
+    for _ in range(lane_watermarks.MAX_WINDOW + lane_watermarks.FIRST_WINDOW * 5):
         table.fence("orders")
     assert mark(table).value == 7
     assert Table.open(table.uri).watermarks()["orders"]["order"].value == 7

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from storage import Table, log_file, write_task
-from storage.commit_log import CommitLog, lane_entries
-from storage.core.entries import Claim, Data, encode_entry
+from storage import Table
+from storage.core.log.entries import Claim, Data, encode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, NotFound, SplitBrain
-from storage.stores import open_store
-from storage.write_task import write_rows
+from storage.files import log_file
+from storage.log.commit_log import CommitLog, lane_entries
+from storage.store.open_store import open_store
+from storage.write import write_task
+from storage.write.write_task import write_rows
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, new_uri, orders, payments, statuses
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from storage import Table, mergers
 from storage.core.types import parse_type
-from storage.snapshot import Snapshot
-from storage.writer import Commit, Writer
+from storage.read.snapshot import Snapshot
+from storage.write.writer import Commit, Writer
 from tests.oracle import Oracle
 from tests.strategies import Append, Compact, Config, Fold, Remember, Step, input_type
 

@@ -15,7 +15,7 @@ from pathlib import Path as LocalPath
 
 import pytest
 
-from storage.object_store import ObjectStore
+from storage.store.object_store import ObjectStore
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
 from tests.stores.real_server import NO_SERVER, find_program, real_server

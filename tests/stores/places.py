@@ -13,8 +13,8 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, Final
 
 from storage.core.names import Path
-from storage.object_store import ObjectStore
-from storage.stores import open_store
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 
 RACERS: Final = 4
 JOIN_SECONDS: Final = 120  # racers import what they need first, on a machine that may be busy

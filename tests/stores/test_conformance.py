@@ -14,7 +14,7 @@ import pytest
 
 from storage.core.names import Path, encode_partition
 from storage.errors import CorruptData, InvalidInput
-from storage.object_store import MAX_CREATE_BYTES, ObjectStore, Wanted, check_capability
+from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, Wanted, check_capability
 from tests.stores.places import BLOCK_BYTES, JOIN_SECONDS, SPAWN, Place, race, winners
 
 NAME = Path("folder/deeper/object.json")

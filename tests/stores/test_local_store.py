@@ -18,8 +18,8 @@ import pytest
 from storage import Table
 from storage.core.names import Path
 from storage.errors import InvalidInput, StoreUnavailable
-from storage.local_store import LocalStore
-from storage.object_store import check_capability
+from storage.store.local_store import LocalStore
+from storage.store.object_store import check_capability
 from tests.storage.shop import SHOP, append, orders, statuses
 
 NAME = Path("folder/object")
@@ -28,7 +28,7 @@ WRITES_BEFORE_CRASH = 15
 ROOT = LocalPath(__file__).parents[2]
 WRITER = """
 import hashlib, sys
-from storage.local_store import LocalStore
+from storage.store.local_store import LocalStore
 store = LocalStore(sys.argv[1])
 for number in range(1_000_000):
     name = f"{sys.argv[2]}-{number}"

@@ -12,15 +12,16 @@ from typing import Any, BinaryIO
 import pytest
 import s3fs
 
-from storage import Table, remote_store
+from storage import Table
 from storage.clock import Clock
-from storage.commit_log import CommitLog
-from storage.core.entries import Claim, decode_entry
+from storage.core.log.entries import Claim, decode_entry
 from storage.core.names import LaneName, Path, slot_path
 from storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreRefused, StoreUnavailable
-from storage.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
-from storage.remote_store import RemoteStore
-from storage.stores import check_reachable, open_store
+from storage.log.commit_log import CommitLog
+from storage.store import remote_store
+from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
+from storage.store.open_store import check_reachable, open_store
+from storage.store.remote_store import RemoteStore
 from tests.faulty_store import FOREVER, FakeClock
 from tests.storage.shop import SHOP, orders, statuses
 from tests.stores.moto_server import (

@@ -18,12 +18,12 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from storage import Table
-from storage.core.cut import Cut, parse_cut
+from storage.core.log.cut import Cut, parse_cut
 from storage.core.names import LaneName
 from storage.errors import InvalidInput
-from streams.change_stream import ChangeOptions, ChangeStreamReader, change_schema
-from streams.pipeline_model import TableLocation
-from streams.source import register
+from streams.pipeline.model import TableLocation
+from streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_schema
+from streams.read.table_source import register
 from tests.storage.cleaning import NOW
 from tests.storage.shop import SHOP, append, orders, payments
 from tests.storage.world import bag, to_arrow

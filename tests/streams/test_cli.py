@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from streams.pipeline import load_pipeline
+from streams.pipeline.pipeline import load_pipeline
 from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
 
@@ -160,7 +160,7 @@ def test_without_java_it_says_how_to_get_it(
 )
 def test_java_that_does_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str) -> None:
     from storage.errors import NotFound
-    from streams.session import check_java
+    from streams.spark.session import check_java
 
     java = tmp_path / "bin/java"
     java.parent.mkdir()

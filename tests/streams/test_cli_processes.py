@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 180.0  # two JVMs start at once, on a machine that does other
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "streams.cli", *(str(argument) for argument in arguments)]
+    return [sys.executable, "-m", "streams.cli.main", *(str(argument) for argument in arguments)]
 
 
 def produce(broker: EmbeddedBroker, topic: str, messages: Sequence[dict[str, Any] | bytes]) -> None:

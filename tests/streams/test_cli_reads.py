@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from storage import Table
-from streams.cli import app
+from streams.cli.main import app
 from tests.storage.shop import SHOP, append, orders, payments
 
 

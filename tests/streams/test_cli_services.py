@@ -17,8 +17,8 @@ import yaml
 from storage import Table
 from storage.clock import SystemClock
 from storage.errors import InvalidInput
-from streams.cli import app
-from streams.cli_common import parse_storage_options
+from streams.cli.arguments import parse_storage_options
+from streams.cli.main import app
 from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
 from tests.streams.pipelines import weft
@@ -46,8 +46,8 @@ def test_compact_says_what_it_did(table: Table) -> None:
 
 
 def test_clean_says_how_many_entries_it_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.core.archive.CHUNK", 4)
-    monkeypatch.setattr("storage.checkpoint.LANE_EVERY", 3)
+    monkeypatch.setattr("storage.core.log.archive_codec.CHUNK", 4)
+    monkeypatch.setattr("storage.log.checkpoint_store.LANE_EVERY", 3)
     table = Table.create(tmp_path / "long", SHOP)
     with table.writer("orders") as writer:
         for number in range(10):

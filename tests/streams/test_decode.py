@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from storage.errors import InvalidInput
-from streams.dead_letter import SOURCE
-from streams.decode import NOT_AN_OBJECT, NOT_UTF8, TOMBSTONE, WRONG_TYPE, decode_json
+from streams.write.dead_letter import SOURCE
+from streams.write.decode import NOT_AN_OBJECT, NOT_UTF8, TOMBSTONE, WRONG_TYPE, decode_json
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -29,10 +29,10 @@ from streams.demo import reference, shop
 from streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
 from streams.demo.feed import Feed, Landed
 from streams.demo.reference import Comparison
-from streams.demo.run import DemoFailed, Interrupted, _check_alive, _folder, _limited
+from streams.demo.run_demo import DemoFailed, Interrupted, _check_alive, _folder, _limited
 from streams.demo.verdict import _show_comparison
 from streams.demo.workload import MAX_PARTITIONS, Topic, plan_topics
-from streams.supervisor import Job, Supervisor
+from streams.pipeline.supervisor import Job, Supervisor
 
 ROWS = 4_000
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streams import display
-from streams.display import format_line, render_jobs, show_jobs, status_fields
-from streams.status import Report
-from streams.supervisor import JobStatus, Phase
+from streams.cli import display
+from streams.cli.display import format_line, render_jobs, show_jobs, status_fields
+from streams.pipeline.status import Report
+from streams.pipeline.supervisor import JobStatus, Phase
 
 REPORT = Report("running", 12000, 340.5, 12, 14, 9_000, 9_500, 7, 3)
 STATUS = JobStatus("orders", Phase.RUNNING, 4711, 0, REPORT, "", Path("x.log"), (), None, background=False)

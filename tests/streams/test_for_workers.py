@@ -13,9 +13,9 @@ import pytest
 from pyspark import cloudpickle
 
 from storage import Table
+from streams.kafka.kafka_source import KafkaStreamReader
 from streams.kafka.options import parse_options
-from streams.kafka.source import KafkaStreamReader
-from streams.source import WeftSource
+from streams.read.table_source import WeftSource
 from tests.streams.test_discovery import CONFIG, START_SECONDS, append
 
 NEEDED = (

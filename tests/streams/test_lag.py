@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from streams import lag
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka.errors import SourceUnavailable
+from streams.kafka.offset_plan import Log
 from streams.kafka.options import Partition
-from streams.kafka.plan import Log
-from streams.lag import Lag, LagMeter, is_past_end, kafka_offsets, messages_waiting
+from streams.pipeline import lag
+from streams.pipeline.lag import Lag, LagMeter, is_past_end, kafka_offsets, messages_waiting
 from tests.streams.kafka.topics import WAIT_SECONDS, parsed, produce, topic_numbers
 
 pytestmark = pytest.mark.timeout(120)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from storage.errors import InvalidInput, StoreRefused, StoreUnavailable
-from streams.outage import JobOutages, pause_seconds, spell_duration, spell_since, wait_out
-from streams.status import Report, Reporter, parse_report
+from streams.pipeline.outage import JobOutages, pause_seconds, spell_duration, spell_since, wait_out
+from streams.pipeline.status import Report, Reporter, parse_report
 
 
 class Source:

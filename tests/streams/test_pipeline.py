@@ -14,9 +14,9 @@ import yaml
 from storage import Table
 from storage.config import build_schema, configuration, load_config
 from storage.errors import Conflict, InvalidInput, NotFound
-from streams.pipeline import is_pipeline, load_location, load_pipeline
-from streams.pipeline_check import check_same_table, check_writers, key_of
-from streams.pipeline_file import parse_duration, parse_lateness
+from streams.pipeline.check import check_same_table, check_writers, key_of
+from streams.pipeline.pipeline import is_pipeline, load_location, load_pipeline
+from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
 CONFIG: dict[str, Any] = {
     "key": ["order_id"],
@@ -449,7 +449,7 @@ def test_a_location_needs_only_the_table_section(tmp_path: Path) -> None:
 def test_the_example_is_a_valid_pipeline() -> None:
     import streams
 
-    file = Path(streams.__file__).with_name("example_pipeline.yaml")
+    file = Path(streams.__file__).with_name("cli") / "example_pipeline.yaml"
     pipeline = load_pipeline(file, {})
     assert list(pipeline.writers) == ["orders", "payments"]
     # What an error recommends is shown, and where.

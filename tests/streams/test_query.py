@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import Row
 
 from storage import Table
-from streams.pipeline_model import TableLocation
-from streams.query import _names
-from streams.show import json_value
+from streams.cli.query import _names
+from streams.cli.show import json_value
+from streams.pipeline.model import TableLocation
 from tests.storage.shop import SHOP, append, orders
 
 SQL_SECONDS = 120.0  # a JVM of its own, on a machine that does other things too
@@ -53,7 +53,7 @@ def test_what_json_cannot_say_is_refused(tmp_path: Path, query: str, message: st
     table = Table.create(tmp_path / "T", SHOP)  # Spark takes T for t
     append(table, orders(1))
     done = subprocess.run(
-        [sys.executable, "-m", "streams.cli", "sql", table.uri, query, "--json"],
+        [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query, "--json"],
         capture_output=True,
         text=True,
         timeout=SQL_SECONDS,

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 import streams
 from storage import Table
 from storage.errors import InvalidInput, NotComplete, NotFound
-from streams.cli import app
-from streams.points import parse_point
-from streams.read_options import ReadOptions
+from streams.cli.main import app
+from streams.read.as_of import parse_point
+from streams.read.read_options import ReadOptions
 
 CONFIG: dict[str, Any] = {
     "key": ["p", "id"],
@@ -241,7 +241,7 @@ def test_a_format_says_what_to_use_instead(spark: SparkSession, table: Table) ->
 
 def weft_sql(table: Table, *arguments: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "streams.cli", "sql", table.uri, *arguments],
+        [sys.executable, "-m", "streams.cli.main", "sql", table.uri, *arguments],
         capture_output=True,
         text=True,
         timeout=SQL_SECONDS,

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import streams
 from storage import Table
 from storage.errors import GapError
-from streams.cli import app
-from streams.file_reach import FileReach
-from streams.relation import ParquetFile
+from streams.cli.main import app
+from streams.read.hadoop_access import FileReach
+from streams.read.relation.live_view import ParquetFile
 from tests.storage.shop import SHOP, append, orders, payments
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from storage.errors import Conflict, InvalidInput
-from streams import run_lock
-from streams.run_lock import hold_locks
+from streams.pipeline import run_lock
+from streams.pipeline.run_lock import hold_locks
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from streams.run_lock import hold_locks
+from streams.pipeline.run_lock import hold_locks
 with hold_locks(Path(sys.argv[1]), sys.argv[2:], "p.yaml"):
     print("held", flush=True)
     time.sleep(600)
@@ -98,7 +98,7 @@ def test_when_a_run_ends_the_next_one_may_begin(tmp_path: Path, holders: list[su
 LEAVE = """
 import os, subprocess, sys
 from pathlib import Path
-from streams.run_lock import hold_locks
+from streams.pipeline.run_lock import hold_locks
 with hold_locks(Path(sys.argv[1]), ["orders"], "p.yaml") as locks:
     # A job, as it goes on for a while when its supervisor is killed.
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=(locks["orders"],),

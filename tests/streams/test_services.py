@@ -12,10 +12,10 @@ import pytest
 
 from storage import Table
 from storage.errors import CorruptData, StoreUnavailable
-from streams import services
-from streams.pipeline_model import CleanSection, CompactionSection
-from streams.services import clean_round, compact_round, repeat
-from streams.status import Report, Reporter
+from streams.pipeline import services
+from streams.pipeline.model import CleanSection, CompactionSection
+from streams.pipeline.services import clean_round, compact_round, repeat
+from streams.pipeline.status import Report, Reporter
 
 CONFIG = {
     "key": ["id"],

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CommitUnknown, Conflict, Fenced, InvalidInput, NotFound, StoreRefused, StoreUnavailable
-from streams import job_process
 from streams.kafka.errors import SourceRefused, SourceUnavailable
-from streams.status import Ending, Report, encode_report, ending_of, parse_report
-from streams.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
+from streams.pipeline import job_process
+from streams.pipeline.status import Ending, Report, encode_report, ending_of, parse_report
+from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 PATIENCE_SECONDS = 30.0  # for what takes milliseconds, on a machine that does other things too
 QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, max_failures=3)
@@ -25,7 +25,7 @@ QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, max_failures=3)
 # A well-behaved job: reports, and stops when told to.
 SERVE = """
 import os
-from streams.status import Reporter, StopSignal
+from streams.pipeline.status import Reporter, StopSignal
 stop, reporter = StopSignal(), Reporter.from_environment()
 reporter.update(doing="running", rows=reporter.report.rows + 10)
 while not stop.wait(60): pass
@@ -117,7 +117,7 @@ def test_delays_double_up_to_a_bound_and_end() -> None:
 def ending(code: int, *, progress: str = "0", message: str = "") -> str:
     """A job that reports and ends; ``progress`` is what it adds."""
     return f"""
-from streams.status import Reporter
+from streams.pipeline.status import Reporter
 reporter = Reporter.from_environment()
 reporter.update(progress=reporter.report.progress + {progress}, message={message!r})
 raise SystemExit({code})
@@ -151,8 +151,8 @@ def test_an_outage_is_waited_out_for_more_starts_than_a_failure_gets(
     starts = tmp_path / "starts"
     away = f"""
 from pathlib import Path
-from streams.outage import JobOutages
-from streams.status import Reporter
+from streams.pipeline.outage import JobOutages
+from streams.pipeline.status import Reporter
 starts = Path({str(starts)!r})
 starts.write_text((starts.read_text() if starts.exists() else "") + "x")
 if len(starts.read_text()) <= 8:
@@ -233,7 +233,7 @@ def test_what_a_restart_cannot_mend_is_not_restarted(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], code: Ending, phase: Phase
 ) -> None:
     say = f"""
-from streams.status import Reporter
+from streams.pipeline.status import Reporter
 Reporter.from_environment().update(message="lane 'a' was claimed by b")
 raise SystemExit({int(code)})
 """
@@ -256,7 +256,7 @@ def test_a_job_that_does_not_stop_is_killed_with_its_children(
 ) -> None:
     stubborn = """
 import signal, subprocess, sys, time
-from streams.status import Reporter
+from streams.pipeline.status import Reporter
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 Reporter.from_environment().update(doing="running", rows=child.pid)
@@ -275,7 +275,7 @@ def test_children_of_a_dead_job_do_not_outlive_it(
 ) -> None:
     parent = """
 import subprocess, sys
-from streams.status import Reporter
+from streams.pipeline.status import Reporter
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 Reporter.from_environment().update(rows=child.pid)
 """
@@ -305,7 +305,7 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
-from streams.supervisor import Job, Supervisor
+from streams.pipeline.supervisor import Job, Supervisor
 jobs = [Job(n, (sys.executable, "-c", {SERVE!r}), Path({str(tmp_path)!r}) / n) for n in ("a", "b")]
 supervisor = Supervisor(jobs)
 supervisor.start()
@@ -352,7 +352,7 @@ def test_a_supervisor_that_does_not_listen_blocks_no_job(
 ) -> None:
     chatty = f"""
 from pathlib import Path
-from streams.status import Reporter
+from streams.pipeline.status import Reporter
 reporter = Reporter.from_environment()
 for i in range(2000): reporter.update(rows=i, message="x" * 200)
 Path({str(tmp_path / "through")!r}).touch()

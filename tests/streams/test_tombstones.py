@@ -12,12 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from storage import Table
-from streams.dead_letter import IGNORED, SOURCE
-from streams.decode import TOMBSTONE, decode_json
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import register
-from streams.sink import CommitReport
-from streams.tombstones import NO_KEY
+from streams.write.dead_letter import IGNORED, SOURCE
+from streams.write.decode import TOMBSTONE, decode_json
+from streams.write.sink import CommitReport
+from streams.write.tombstones import NO_KEY
 from tests.streams.kafka.topics import topic_numbers
 from tests.streams.sink.rig import WAIT_SECONDS, run
 from tests.streams.test_decode import SEEN

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
-from streams import table_planner
-from streams.table_planner import TablePlanner
+from streams.read import table_planner
+from streams.read.table_planner import TablePlanner
 
 CONFIG: dict[str, Any] = {
     "key": ["p", "id"],

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from storage.core.names import LaneName
 from storage.errors import Fenced, GapError, InvalidInput, StoreUnavailable
-from storage.writer import Commit
+from storage.write.writer import Commit
 from streams.kafka.errors import DataLoss, SourceUnavailable
-from streams.resume import GAP_HINT
-from streams.sink import CommitReport
-from streams.status import Ending, Report, Reporter, describe, ending_of
-from streams.writer_job import Progress, failure_of, messages_behind
+from streams.pipeline.status import Ending, Report, Reporter, describe, ending_of
+from streams.write.resume import GAP_HINT
+from streams.write.sink import CommitReport
+from streams.write.writer_job import Progress, failure_of, messages_behind
 from tests.streams.sink.rig import Feed, event
 
 

@@ -26,7 +26,7 @@ class GroupEvents:
     Attributes:
         keys: One per event, unsorted.
         arrival: int64, one per event.
-        op: int8 `storage.core.events.Op`, one per event.
+        op: int8 `storage.core.merge.events.Op`, one per event.
         ordering: The group's ordering columns.
         values: The group's other columns that are wanted; one that a batch omitted is NULL there.
         supplied: Per value column which NULLs are values; none where a column is missing.

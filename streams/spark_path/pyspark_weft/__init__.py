@@ -4,6 +4,6 @@ Spark looks once, when a format is asked for that it does not know, through the 
 whose names begin with ``pyspark_``, and registers the `DefaultSource` of each.
 """
 
-from streams.source import WeftSource as DefaultSource
+from streams.read.table_source import WeftSource as DefaultSource
 
 __all__ = ["DefaultSource"]

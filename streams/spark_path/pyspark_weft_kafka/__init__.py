@@ -1,5 +1,5 @@
 """Where Spark finds ``format("weft_kafka")`` by itself; see `pyspark_weft`."""
 
-from streams.kafka.source import KafkaSource as DefaultSource
+from streams.kafka.kafka_source import KafkaSource as DefaultSource
 
 __all__ = ["DefaultSource"]

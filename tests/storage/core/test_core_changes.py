@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from storage.config import build_schema, load_config
 from storage.core import names
-from storage.core.changes import ChangeShape, diff, differing
-from storage.core.schema import TableSchema
+from storage.core.merge.diff import ChangeShape, diff, differing
+from storage.core.schema.table_schema import TableSchema
 from storage.core.types import parse_type
 from storage.errors import InvalidInput, NotFound
 from tests.storage.changing import State, expected, got

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.cut import Cut, lowest, parse_cut, within
+from storage.core.log.cut import Cut, lowest, parse_cut, within
 from storage.core.names import LaneName
 
 LANES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,12}", fullmatch=True).map(LaneName)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from storage import mergers
 from storage.config import build_schema, load_config
 from storage.core import names
-from storage.core.collapse import LogPiece, collapse_group
-from storage.core.events import prepare
+from storage.core.merge.collapse import LogPiece, collapse_group
+from storage.core.merge.events import prepare
 from storage.core.model import Group
 from storage.core.modes import latest, mode_of
 from storage.core.modes.base import Columns
-from storage.core.schema import TableSchema
+from storage.core.schema.table_schema import TableSchema
 from tests.storage.world import canonical, to_arrow
 from tests.strategies import Append, Config, Story, stories
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from storage import mergers
 from storage.config import build_schema, load_config
 from storage.core import keys, names
-from storage.core.collapse import KeyDirectory, LogPiece, collapse_group
-from storage.core.events import prepare
+from storage.core.merge.collapse import KeyDirectory, LogPiece, collapse_group
+from storage.core.merge.events import prepare
+from storage.core.merge.registers import RegisterPiece, group_registers, merge_registers, register_rows
+from storage.core.merge.stitch import LogState
 from storage.core.model import Group
 from storage.core.modes import Registers
-from storage.core.registers import RegisterPiece, group_registers, merge_registers, register_rows
-from storage.core.schema import TableSchema
-from storage.core.stitch import LogState
+from storage.core.schema.table_schema import TableSchema
 from tests.storage.world import canonical, to_arrow
 from tests.strategies import Append, Story, stories
 

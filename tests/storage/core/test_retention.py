@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.core.log.retention import (
+    LaneEnd,
+    Spans,
+    contains,
+    entry_may_come,
+    joined,
+    kept_checkpoints,
+    newest_heartbeat,
+)
+from storage.core.log.retention import without as less
 from storage.core.names import Kind, LaneName, Path, Place
-from storage.core.retention import LaneEnd, Spans, contains, entry_may_come, joined, kept_checkpoints, newest_heartbeat
-from storage.core.retention import without as less
 
 TOP = 12
 spans = st.lists(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.core import sidecars
-from storage.core.file_refs import SliceFile
+from storage.core.log import sidecar_codec
+from storage.core.log.file_refs import SliceFile
 from storage.core.names import LaneName
 
 
@@ -29,34 +29,34 @@ def test_slices_that_are_read_again_are_not_decoded_again_unless_they_are_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own, other = [slice_of(1), slice_of(2)], [slice_of(3)]
-    first = sidecars.decode_slices(sidecars.encode_list(own))
+    first = sidecar_codec.decode_slices(sidecar_codec.encode_list(own))
     assert first == own
-    assert sidecars.decode_slices(sidecars.encode_list(other)) == other
-    again = sidecars.decode_slices(sidecars.encode_list(own))
+    assert sidecar_codec.decode_slices(sidecar_codec.encode_list(other)) == other
+    again = sidecar_codec.decode_slices(sidecar_codec.encode_list(own))
     assert again[0] is first[0]
     first.clear()
-    assert sidecars.decode_slices(sidecars.encode_list(own)) == own, "whoever has the list may change it"
-    monkeypatch.setattr(sidecars, "KEPT_BYTES", 10)
-    large = sidecars.decode_slices(sidecars.encode_list(own))
+    assert sidecar_codec.decode_slices(sidecar_codec.encode_list(own)) == own, "whoever has the list may change it"
+    monkeypatch.setattr(sidecar_codec, "KEPT_BYTES", 10)
+    large = sidecar_codec.decode_slices(sidecar_codec.encode_list(own))
     assert large == own
     assert large[0] is not again[0]
 
 
 def test_what_is_kept_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    lists = [sidecars.encode_list([slice_of(bucket)]) for bucket in range(8)]
-    monkeypatch.setattr(sidecars, "KEPT_BYTES", 2 * len(lists[0]))
-    first, second, third = (sidecars.decode_slices(data)[0] for data in lists[:3])
-    assert sidecars.decode_slices(lists[1])[0] is second
-    assert sidecars.decode_slices(lists[3])[0] is not None
-    assert sidecars.decode_slices(lists[1])[0] is second, "it was used after the third"
-    assert sidecars.decode_slices(lists[2])[0] is not third
-    assert sidecars.decode_slices(lists[0])[0] is not first
+    lists = [sidecar_codec.encode_list([slice_of(bucket)]) for bucket in range(8)]
+    monkeypatch.setattr(sidecar_codec, "KEPT_BYTES", 2 * len(lists[0]))
+    first, second, third = (sidecar_codec.decode_slices(data)[0] for data in lists[:3])
+    assert sidecar_codec.decode_slices(lists[1])[0] is second
+    assert sidecar_codec.decode_slices(lists[3])[0] is not None
+    assert sidecar_codec.decode_slices(lists[1])[0] is second, "it was used after the third"
+    assert sidecar_codec.decode_slices(lists[2])[0] is not third
+    assert sidecar_codec.decode_slices(lists[0])[0] is not first
 
 
 def test_slices_of_one_compaction_share_their_cuts() -> None:
     """With n lanes the cuts of g file groups would be g times n numbers in the memory of every reader."""
     cut = {LaneName(f"lane{number}"): number for number in range(100)}
     made = [slice_of(bucket).model_copy(update={"cut": cut, "parent": dict(cut)}) for bucket in range(8)]
-    decoded = sidecars.decode_slices(sidecars.encode_list(made))
+    decoded = sidecar_codec.decode_slices(sidecar_codec.encode_list(made))
     assert decoded == made
     assert len({id(seqs) for own in decoded for seqs in (own.cut, own.parent)}) == 1

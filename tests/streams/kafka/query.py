@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from streams.kafka.plan import OffsetRange
-from streams.kafka.source import KafkaStreamReader
+from streams.kafka.kafka_source import KafkaStreamReader
+from streams.kafka.offset_plan import OffsetRange
 from tests.streams.kafka.topics import Broker, parsed
 
 

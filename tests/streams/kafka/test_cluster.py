@@ -11,10 +11,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from storage.errors import NotFound
 from streams.demo.broker import EmbeddedBroker
-from streams.kafka import cluster, source
+from streams.kafka import cluster, kafka_source
 from streams.kafka.errors import SourceRefused, SourceUnavailable
+from streams.kafka.offset_plan import Log
 from streams.kafka.options import Partition, parse_options
-from streams.kafka.plan import Log
 from tests.streams.kafka.topics import NOBODY, Broker, cluster_logs, parsed, produce, read, topic_numbers
 
 pytestmark = pytest.mark.timeout(240)
@@ -83,7 +83,9 @@ def test_a_topic_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broker) -> None:
     name = f"never-{next(topic_numbers)}"
-    reader = source.KafkaStreamReader(parsed(broker, name, requestTimeoutMs="5000"))  # a busy broker answers by then
+    reader = kafka_source.KafkaStreamReader(
+        parsed(broker, name, requestTimeoutMs="5000")
+    )  # a busy broker answers by then
     for _ in range(2):
         with pytest.raises(NotFound, match=rf"no topic {name}"):
             reader.latestOffset({}, ReadAllAvailable())

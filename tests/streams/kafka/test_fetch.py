@@ -11,11 +11,11 @@ from confluent_kafka import KafkaError
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from streams.demo.broker import EmbeddedBroker
-from streams.kafka import cluster, fetch, source
+from streams.kafka import cluster, fetch, kafka_source
 from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.kafka.fetch import read_range
+from streams.kafka.offset_plan import Log, OffsetRange
 from streams.kafka.options import Partition
-from streams.kafka.plan import Log, OffsetRange
 from tests.streams.kafka.topics import WAIT_SECONDS, Broker, cluster_logs, parsed, produce, read
 
 pytestmark = pytest.mark.timeout(240)
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.mark.parametrize("headers", [False, True])
 def test_the_arrow_schema_is_what_spark_expects(*, headers: bool) -> None:
     own = fetch.SCHEMA.append(fetch.HEADERS) if headers else fetch.SCHEMA
-    assert own == to_arrow_schema(source.columns(include_headers=headers), timezone="UTC")
+    assert own == to_arrow_schema(kafka_source.columns(include_headers=headers), timezone="UTC")
 
 
 def test_a_range_is_read_exactly(broker: Broker, topic: str) -> None:

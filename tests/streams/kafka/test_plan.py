@@ -10,8 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from storage.errors import InvalidInput
-from streams.kafka.options import OTHERS, Partition
-from streams.kafka.plan import (
+from streams.kafka.offset_plan import (
     Log,
     OffsetRange,
     format_offsets,
@@ -21,6 +20,7 @@ from streams.kafka.plan import (
     plan_start,
     share_limit,
 )
+from streams.kafka.options import OTHERS, Partition
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from storage.errors import InvalidInput
 from streams.demo.broker import EmbeddedBroker
-from streams.kafka import source
+from streams.kafka import kafka_source
 from streams.kafka.errors import DataLoss
 from streams.kafka.options import parse_options
 from tests.streams.kafka.query import Query
@@ -128,7 +128,7 @@ def test_a_batch_read_notices_too(broker: Broker, topic: str) -> None:
     produce(broker, topic, ["old"] * 100)
     for strict in (True, False):
         given = options(broker, topic, failOnDataLoss=str(strict).lower())
-        reader = source.KafkaBatchReader(parse_options(given, default_starting="earliest"))
+        reader = kafka_source.KafkaBatchReader(parse_options(given, default_starting="earliest"))
         (span,) = reader.partitions()
         recreate(broker, topic, 300)
         if strict:
@@ -150,7 +150,7 @@ def test_starting_offsets_may_say_which_topic_they_are_of(broker: Broker, topic:
         query.plan()
     with Query(broker, topic, startingOffsets=recorded, failOnDataLoss="false") as query:
         assert sorted(value for *_, value in query.drain()) == sorted(sent)
-    batch = source.KafkaBatchReader(parsed(broker, topic, startingOffsets=recorded))
+    batch = kafka_source.KafkaBatchReader(parsed(broker, topic, startingOffsets=recorded))
     with pytest.raises(DataLoss, match="deleted and created"):
         batch.partitions()
     with pytest.raises(InvalidInput, match="startingOffsets"):

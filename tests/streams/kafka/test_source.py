@@ -19,10 +19,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import streams.kafka
 from streams.demo.broker import EmbeddedBroker
-from streams.kafka import cluster, source
+from streams.kafka import cluster, kafka_source
 from streams.kafka.errors import SourceUnavailable
+from streams.kafka.offset_plan import OffsetRange
 from streams.kafka.options import Partition
-from streams.kafka.plan import OffsetRange
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.kafka.topics import NOBODY, WAIT_SECONDS, Broker, options, parsed, produce, topic_numbers
 
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.timeout(240)
 def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, starting: str) -> None:
     produce(broker, topic, list(range(10)))
     chosen = parsed(broker, topic, startingOffsets=starting)
-    before = source.KafkaStreamReader(chosen)
+    before = kafka_source.KafkaStreamReader(chosen)
     start = before.initialOffset()
     produce(broker, topic, list(range(10, 20)))
     end = before.latestOffset(start, ReadAllAvailable())  # now in the checkpoint; Spark does not keep the start
     before.stop()
     broker.delete_records(topic, 0, 5)
     produce(broker, topic, list(range(20, 30)))
-    after = source.KafkaStreamReader(chosen)
+    after = kafka_source.KafkaStreamReader(chosen)
     assert after.partitions(after.initialOffset(), end) == before.partitions(start, end)
     after.stop()
 
@@ -53,11 +53,11 @@ def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> No
         own.create_topics({"away": 1})
         produce(own, "away", [1, 2])
         chosen = parsed(own, "away", startingOffsets="earliest", requestTimeoutMs="500")
-        running = source.KafkaStreamReader(chosen)
+        running = kafka_source.KafkaStreamReader(chosen)
         first = running.latestOffset(running.initialOffset(), ReadAllAvailable())
         end = running.latestOffset(first, ReadAllAvailable())
         assert running.reportLatestOffset() == {"away": {"0": 2}}
-        restarted, fresh, ending = (source.KafkaStreamReader(chosen) for _ in range(3))
+        restarted, fresh, ending = (kafka_source.KafkaStreamReader(chosen) for _ in range(3))
         ending.prepareForTriggerAvailableNow()
         own.set_reachable(reachable=False)
         for reader in (running, restarted):
@@ -82,7 +82,7 @@ def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> No
 
 def test_readers_travel_to_the_executors(broker: Broker, topic: str) -> None:
     produce(broker, topic, [1, 2, 3])
-    reader = pickle.loads(cloudpickle.dumps(source.KafkaStreamReader(parsed(broker, topic))))
+    reader = pickle.loads(cloudpickle.dumps(kafka_source.KafkaStreamReader(parsed(broker, topic))))
     span = pickle.loads(pickle.dumps(OffsetRange(Partition(topic, 0), 0, 3)))
     assert sum(batch.num_rows for batch in reader.read(span)) == 3
 
@@ -150,7 +150,7 @@ def test_batch_read_is_everything_once(kafka: SparkSession, broker: Broker) -> N
     produce(broker, name, numbers(1000), partition=0)
     produce(broker, name, numbers(500), partition=2)
     frame = kafka.read.format("weft_kafka").options(**options(broker, name, minPartitions="8")).load()
-    assert frame.schema == source.columns(include_headers=False)
+    assert frame.schema == kafka_source.columns(include_headers=False)
     assert frame.rdd.getNumPartitions() == 8
     read_all = sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
     assert read_all == [*((0, i) for i in range(1000)), *((2, i) for i in range(500))]

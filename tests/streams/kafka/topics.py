@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 
 from streams.kafka import cluster, fetch
 from streams.kafka.fetch import read_range
+from streams.kafka.offset_plan import Log, OffsetRange
 from streams.kafka.options import KafkaOptions, Partition, parse_options
-from streams.kafka.plan import Log, OffsetRange
 
 
 class Broker(Protocol):

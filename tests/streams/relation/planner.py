@@ -23,7 +23,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.relation import ParquetFile, Part, Plan
+from streams.read.relation.live_view import ParquetFile, Part, Plan
 
 # Spark's Python workers need not find the tests on their path.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from streams.relation import create_relation_view
+from streams.read.relation.live_view import create_relation_view
 from tests.streams.relation.planner import Files, answer
 
 CONDITIONS = [

@@ -17,10 +17,10 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PythonEx
 from pyspark.sql import SparkSession
 
 from storage.errors import InvalidInput, NotFound
-from streams import relation_scan
-from streams.relation import RelationFallbackWarning, create_relation_view, relation_dataframe
-from streams.relation_jvm import Jvm, UnfitError
-from streams.relation_pins import SWEEP_AT, Pins
+from streams.read.relation import spark_scan
+from streams.read.relation.jvm import Jvm, UnfitError
+from streams.read.relation.live_view import RelationFallbackWarning, create_relation_view, relation_dataframe
+from streams.read.relation.query_state import SWEEP_AT, Pins
 from tests.streams.relation.planner import Files, answer, rows
 
 # Views come and go ---------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_nothing_piles_up_query_by_query(spark: SparkSession, files: Files, name
         made.append(Pins(*arguments))
         return made[-1]
 
-    with mock.patch.object(relation_scan, "Pins", remember):
+    with mock.patch.object(spark_scan, "Pins", remember):
         create_relation_view(spark, name, files)
     gateway: Any = spark.sparkContext._gateway
     pool = gateway.gateway_property.pool
@@ -96,8 +96,8 @@ RESTART = """
 
     sys.path.insert(0, sys.argv[1])
     from pyspark.sql import SparkSession
-    from streams.relation import create_relation_view
-    from tests.streams.relation.planner import Files, rows
+    from streams.read.relation.live_view import create_relation_view
+    from tests.streams.read.relation.live_view.planner import Files, rows
 
     files = Files(Path(sys.argv[2]) / "table")
     files.add(rows(0, 10))
@@ -177,18 +177,18 @@ def test_a_read_that_breaks_its_promise_is_named(spark: SparkSession, files: Fil
 
 
 def test_a_spark_with_more_methods_than_we_answer_is_unfit(spark: SparkSession) -> None:
-    jvm = Jvm.of(spark, relation_scan.check_interfaces)
-    relation_scan.check_interfaces(jvm)
+    jvm = Jvm.of(spark, spark_scan.check_interfaces)
+    spark_scan.check_interfaces(jvm)
     with (
         mock.patch.object(Jvm, "method_names", return_value={"fromTheFuture"}),
         pytest.raises(UnfitError, match="fromTheFuture"),
     ):
-        relation_scan.check_interfaces(jvm)
+        spark_scan.check_interfaces(jvm)
 
 
 def test_a_session_without_a_jvm_is_unfit() -> None:
     with pytest.raises(UnfitError, match="Spark Connect"):
-        Jvm.of(object(), relation_scan.check_interfaces)  # type: ignore[arg-type]
+        Jvm.of(object(), spark_scan.check_interfaces)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, 2])

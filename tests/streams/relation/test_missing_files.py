@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
-from streams import table_planner
+from streams.read import table_planner
 
 pytestmark = pytest.mark.timeout(180)
 

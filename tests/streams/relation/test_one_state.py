@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
-from streams.relation import create_relation_view
+from streams.read.relation.live_view import create_relation_view
 from tests.streams.relation.planner import SCHEMA, Files, plan_text, rows
 
 

@@ -29,9 +29,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from streams.relation import Part, Plan, create_relation_view
-from streams.relation_filters import And, Or
-from streams.relation_jvm import Jvm
+from streams.read.relation.jvm import Jvm
+from streams.read.relation.live_view import Part, Plan, create_relation_view
+from streams.read.relation.pushed_filters import And, Or
 from tests.streams.relation.planner import SCHEMA, Files, State, only_ids_below_ten, plan_text, rows
 
 # Columns and filters -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from storage import Table
-from streams.sink import write_stream
+from streams.write.sink import write_stream
 
 WAIT_SECONDS = 60
 

@@ -21,12 +21,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from storage import Table
 from storage.core.names import Path as StorePath
 from storage.errors import InvalidInput
-from streams.batch import write_batch
-from streams.dead_letter import DeadLetters, open_dead_letters
-from streams.decode import decode_json
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import register
-from streams.sink import CommitReport
+from streams.write.dead_letter import DeadLetters, open_dead_letters
+from streams.write.decode import decode_json
+from streams.write.sink import CommitReport
+from streams.write.write_batch import write_batch
 from tests.streams.sink.rig import WAIT_SECONDS, event, log_files, rows, run
 
 pytestmark = pytest.mark.timeout(180)

@@ -22,14 +22,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import QueryIdleEvent
 
 from storage import Table
-from storage.core.entries import Claim, Data
+from storage.core.log.entries import Claim, Data
 from storage.core.names import LaneName
 from storage.errors import Conflict
-from storage.heartbeat import EVERY_MS, newest_heartbeats
-from storage.stores import open_store
+from storage.log.heartbeat import EVERY_MS, newest_heartbeats
+from storage.store.open_store import open_store
 from storage.table import _timeline
-from streams.batch import write_batch
-from streams.sink import CommitReport, _Attend, write_stream
+from streams.write.sink import CommitReport, _Attend, write_stream
+from streams.write.write_batch import write_batch
 from tests.faulty_store import FakeClock
 from tests.streams.sink.conftest import CONFIG
 from tests.streams.sink.rig import COLUMNS, WAIT_SECONDS, Feed, event, log_files, rows, run
@@ -254,7 +254,7 @@ def test_a_crash_between_the_files_and_the_commit_leaves_nothing_visible(
 VICTIM = """
 import sys
 from pyspark.sql import SparkSession
-from streams.sink import write_stream
+from streams.write.sink import write_stream
 uri, folder, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 df = spark.readStream.schema("id bigint, status string, seq bigint").option("maxFilesPerTrigger", 1).json(folder)

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from storage import Table
 from storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
-from streams.batch import write_batch
-from streams.sink import write_stream
+from streams.write.sink import write_stream
+from streams.write.write_batch import write_batch
 from tests.streams.sink.rig import COLUMNS, Feed
 
 pytestmark = pytest.mark.timeout(180)

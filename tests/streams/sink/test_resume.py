@@ -15,15 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
-from storage.core.cut import is_void
-from storage.core.entries import Claim, Data
+from storage.core.log.cut import is_void
+from storage.core.log.entries import Claim, Data
 from storage.errors import Conflict, Fenced, GapError, InvalidInput
 from storage.table import _timeline
-from streams.decode import decode_json
 from streams.demo.broker import EmbeddedBroker
-from streams.resume import LaneMoved, ResumePoint
-from streams.sink import write_stream
-from streams.writer_job import failure_of
+from streams.write.decode import decode_json
+from streams.write.resume import LaneMoved, ResumePoint
+from streams.write.sink import write_stream
+from streams.write.writer_job import failure_of
 from tests.streams.kafka.topics import produce, topic_numbers
 from tests.streams.sink.rig import Feed, event, rows, run
 

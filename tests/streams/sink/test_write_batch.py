@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from storage import Table
 from storage.core.names import LaneName
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, StoreUnavailable
-from storage.heartbeat import EVERY_MS, newest_heartbeats
-from storage.stores import open_store
-from storage.writer import Commit
-from streams.batch import close_after, heard_of, lane_for, write_batch
+from storage.log.heartbeat import EVERY_MS, newest_heartbeats
+from storage.store.open_store import open_store
+from storage.write.writer import Commit
+from streams.write.write_batch import close_after, heard_of, lane_for, write_batch
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.streams.sink.conftest import CONFIG
 from tests.streams.sink.rig import COLUMNS, WAIT_SECONDS, Feed, event, rows

@@ -1,0 +1,195 @@
+"""What entries say of files: where they are, what is in them, and what a reader must know to fetch only what it needs.
+
+Parts of entries, as they are stored (`storage.core.log.entries`; shapes: FORMAT.md, "Entries").
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Annotated, Any, Final, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from storage.core.names import LaneName, Path
+
+Seqs = dict[LaneName, int]
+"""Per lane the last entry of its prefix; a lane that is not named has none."""
+
+KEPT_CUTS: Final = 64  # those of a table whose file groups were compacted at about as many different times
+
+
+@functools.lru_cache(KEPT_CUTS)
+def _one_object(entries: tuple[tuple[LaneName, int], ...]) -> Seqs:
+    return dict(entries)
+
+
+SharedSeqs = Annotated[Seqs, pydantic.AfterValidator(lambda seqs: _one_object(tuple(seqs.items())))]
+"""A cut that many file groups have: one object for all of them, so memory does not grow with groups times lanes."""
+
+
+class Strict(BaseModel):
+    """A part of an entry: frozen, and nothing that this version does not know is in it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileRef(Strict):
+    """One stored file.
+
+    ``crc32`` is that of all its bytes; ``tail_crc32`` that of the last ``tail_size``, the part that says where
+    everything else is, and which every reader verifies.
+    """
+
+    path: Path
+    size: int
+    crc32: int
+    tail_size: int
+    tail_crc32: int
+    rows: int
+
+
+class Pieces(Strict):
+    """Where the rows of every file group stand, ordered by (partition, bucket, block); parallel lists.
+
+    ``partition`` indexes `LogIndex.partitions`; ``start`` is the first row within the block.
+    """
+
+    partition: list[int]
+    bucket: list[int]
+    block: list[int]
+    start: list[int]
+    rows: list[int]
+    deletes: list[int]
+
+
+class Blocks(Strict):
+    """The record batches of a log file in file order; parallel lists.
+
+    ``key_min`` and ``key_max`` are of the sort column; ``ordering_min`` and ``ordering_max`` hold, per group id, the
+    least and largest first ordering value (null: none). Values are in JSON form (`storage.core.types.encode_scalar`).
+    """
+
+    offset: list[int]
+    length: list[int]
+    crc32: list[int]
+    rows: list[int]
+    key_min: list[Any]
+    key_max: list[Any]
+    ordering_min: dict[int, list[Any]]
+    ordering_max: dict[int, list[Any]]
+
+
+class LogIndex(Strict):
+    """What a reader must know to fetch only what it needs of a log file."""
+
+    partitions: list[str]
+    pieces: Pieces
+    blocks: Blocks
+
+
+class Sidecar(Strict):
+    """A part of an entry that is too large to stand in it."""
+
+    path: Path
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, data: bytes) -> Sidecar:
+        return cls(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+class LogFile(Strict):
+    """One log file of a DATA entry.
+
+    Attributes:
+        file: Where it is.
+        form: ``event``: rows are events, with the commit's arrival; ``register``: rows are registers, one a key, with
+            the hidden state columns of slices (a fold of many event files).
+        groups: Ids of the groups it carries.
+        columns: Names of its columns, in file order.
+        deletes: How many of its rows are deletes.
+        bits: Bucket bits of the layout its index speaks of.
+        index: In place, or in a sidecar.
+    """
+
+    file: FileRef
+    form: Literal["event", "register"]
+    groups: list[int]
+    columns: list[str]
+    deletes: int
+    bits: int
+    index: LogIndex | Sidecar
+
+
+class Part(Strict):
+    """The rows of one file group in a file that holds several: ``rows`` of them from row ``first`` on."""
+
+    first: int = Field(ge=0)
+    rows: int = Field(ge=1)
+
+
+class SliceFile(Strict):
+    """One slice of a file group: everything of its logs up to ``cut``, merged.
+
+    Attributes:
+        partition: Folder of the partition, "" for none.
+        bits: Bucket bits.
+        bucket: Bucket number.
+        rev: Schema revision whose columns and types its files have.
+        parent: Cut of the slice this one was made from; empty for the first.
+        cut: Per lane the last entry that is in it.
+        groups: Ids of the groups it covers.
+        base: File of the visible rows; None if there are none.
+        shadow: File of the rows without a visible group, or hidden; None if there are none.
+        ordering_max: Per group id the largest first ordering value in base and shadow, in JSON form.
+        overflows: Per column id in how many rows an aggregate does not fit its column and shows NULL; none: not listed.
+        base_part, shadow_part: Which rows of the file are this file group's; None: all of them.
+    """
+
+    partition: str
+    bits: int
+    bucket: int
+    rev: int
+    parent: SharedSeqs
+    cut: SharedSeqs
+    groups: list[int]
+    base: FileRef | None
+    shadow: FileRef | None
+    ordering_max: dict[int, Any]
+    overflows: dict[int, int]
+    base_part: Part | None = None
+    shadow_part: Part | None = None
+
+    @property
+    def base_rows(self) -> int:
+        return _own_rows(self.base, self.base_part)
+
+    @property
+    def shadow_rows(self) -> int:
+        return _own_rows(self.shadow, self.shadow_part)
+
+    @property
+    def base_bytes(self) -> int:
+        """Stored bytes of its visible rows: of a file that others share in proportion to the rows."""
+        return _own_bytes(self.base, self.base_part)
+
+    @property
+    def shadow_bytes(self) -> int:
+        return _own_bytes(self.shadow, self.shadow_part)
+
+    @pydantic.model_serializer(mode="wrap")
+    def _without_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A slice with files of its own stays readable by whoever does not know of parts.
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
+
+
+def _own_rows(file: FileRef | None, part: Part | None) -> int:
+    return 0 if file is None else file.rows if part is None else part.rows
+
+
+def _own_bytes(file: FileRef | None, part: Part | None) -> int:
+    return 0 if file is None else file.size if part is None else file.size * part.rows // file.rows

@@ -1,0 +1,102 @@
+"""Fold of a writer's lane: what its next incarnation must know (S2 LaneContiguous, S3 EpochMonotone, S6).
+
+A function of a contiguous prefix and of the spans that restores have made void; folding in two steps gives the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.core.log.cut import Span, is_void
+from storage.core.log.entries import Claim, Data, LaneEntry, Promise
+from storage.errors import CorruptData
+
+RECENT_COMMITS: Final = 1_000  # a source replays its last batch; whoever asks for an older one waits for a look-up
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a replayed batch needs to know of the commit that is there."""
+
+    seq: int
+    rows: int
+    rows_ignored: int
+
+
+@dataclass(slots=True)
+class LaneState:
+    """What a prefix of a writer's lane says.
+
+    Attributes:
+        void: Spans of the lane that mean nothing: what was committed there counts as never sent.
+        head: Length of the prefix.
+        head_id: ``commit_id`` of its last entry, "" if empty.
+        epoch: Of the newest claim.
+        owner: Who made it.
+        barrier: The INTENT that it served; 0 for a writer's own.
+        stamp: Largest stamp.
+        committed_at_ms: That of the last entry.
+        table_rev: Largest schema revision (S19).
+        query_id: The query that committed last, "" before the first commit with a batch.
+        batches: Per query its last batch.
+        void_from: Per query that has a void batch the first of those that came before any live one: its source must go
+            back that far, and no further on.
+        source: Where the last commit left its source, as the sink recorded it.
+        recent: The newest commits with a batch, by batch; `RECENT_COMMITS` at most.
+        watermarks: By group id what the last live commit says that the lane has promised.
+    """
+
+    void: tuple[Span, ...] = ()
+    head: int = 0
+    head_id: str = ""
+    epoch: int = 0
+    owner: str = ""
+    barrier: int = 0
+    stamp: int = 0
+    committed_at_ms: int = 0
+    table_rev: int = 0
+    query_id: str = ""
+    batches: dict[str, int] = field(default_factory=dict)
+    void_from: dict[str, int] = field(default_factory=dict)
+    source: dict[str, object] = field(default_factory=dict)
+    recent: dict[tuple[str, int], Committed] = field(default_factory=dict)
+    watermarks: dict[int, Promise] = field(default_factory=dict)
+
+    def add(self, entry: LaneEntry) -> None:
+        """Fold the next entry in.
+
+        Raises:
+            CorruptData: It does not follow the last one (S2 LaneContiguous, S3 EpochMonotone, S19 RevMonotone).
+        """
+        claim = isinstance(entry, Claim)
+        if (
+            entry.seq != self.head + 1
+            or entry.prev_id != self.head_id
+            or entry.epoch != self.epoch + claim
+            or entry.table_rev < self.table_rev
+        ):
+            raise CorruptData(
+                f"entry {entry.seq} of lane {entry.lane!r} does not follow entry {self.head} (epoch {self.epoch})",
+                hint="an object was replaced, or a writer broke the protocol: report it",
+            )
+        self.head, self.head_id, self.epoch = entry.seq, entry.commit_id, entry.epoch
+        self.stamp = max(self.stamp, entry.stamp)
+        self.committed_at_ms, self.table_rev = entry.committed_at_ms, entry.table_rev
+        if isinstance(entry, Claim):
+            self.owner, self.barrier = entry.owner, entry.barrier
+        elif isinstance(entry, Data) and is_void(self.void, entry.seq):
+            if entry.query_id and entry.query_id not in self.batches:
+                self.void_from.setdefault(entry.query_id, entry.batch)
+        elif isinstance(entry, Data):
+            self.watermarks = entry.watermarks
+            if entry.query_id:
+                self._note_batch(entry)
+
+    def _note_batch(self, entry: Data) -> None:
+        self.query_id = entry.query_id
+        self.batches[entry.query_id] = entry.batch
+        self.source = entry.source
+        self.recent[entry.query_id, entry.batch] = Committed(entry.seq, entry.rows, entry.rows_ignored)
+        if len(self.recent) > RECENT_COMMITS:
+            del self.recent[next(iter(self.recent))]

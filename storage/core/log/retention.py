@@ -1,0 +1,171 @@
+"""Which files somebody needs, and which nobody ever will again (rules C1 to C3; S16 CleanSafe, S17 OrphanSafe).
+
+Values only: what a state, a snapshot or an open restore needs, and what the name of a file says of it. A file is dead
+by its name and by what is needed, never by its age. Dead is for ever: whatever could make a later entry refer to an old
+file (a restore, a savepoint, a plan) starts from a snapshot that is kept, so that the file is among those needed now.
+
+Needed, for every state from ``keep`` on, for savepoints, open plans and pins, and for the target of an open restore:
+base and shadow files of its slices, its fold files, and the log files of entries that slices do not cover and that
+are not void there. A fold makes no event file dead: a restore ends all folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.core.log import cut
+from storage.core.log.cut import Span
+from storage.core.log.entries import Base, Done, Fold, LaneAdd, TableEntry
+from storage.core.log.file_refs import LogFile, Sidecar, SliceFile
+from storage.core.log.table_state import TableState
+from storage.core.names import LaneName, Path, Place
+
+ENDLESS: Final = 1 << 62
+"""Beyond every slot: entries that are yet to come are needed too."""
+KEPT_CHECKPOINTS: Final = 2  # the newest may be damaged, or stand on what a restore has made void
+
+Spans = tuple[Span, ...]
+"""Ascending, without touching each other."""
+
+
+def joined(first: Sequence[Span], second: Sequence[Span]) -> Spans:
+    """Entries that are in either."""
+    result: list[Span] = []
+    for after, until in sorted([*first, *second]):
+        if result and after <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], until))
+        elif after < until:
+            result.append((after, until))
+    return tuple(result)
+
+
+def without(spans: Sequence[Span], void: Sequence[Span]) -> Spans:
+    """Entries of the first that are not in the second."""
+    rest = list(spans)
+    for low, high in void:
+        parts = [((after, min(until, low)), (max(after, high), until)) for after, until in rest]
+        rest = [part for pair in parts for part in pair if part[0] < part[1]]
+    return joined(rest, ())
+
+
+def touches(spans: Sequence[Span], after: int, until: int) -> bool:
+    """Whether an entry after the first number, up to the second, is in one of the spans."""
+    return any(low < until and after < high for low, high in spans)
+
+
+def contains(spans: Sequence[Span], seq: int) -> bool:
+    """Whether an entry is in one of the spans."""
+    return cut.is_void(spans, seq)
+
+
+def changes_files(entry: TableEntry) -> bool:
+    """Whether the state after an entry needs other files than the one before."""
+    return isinstance(entry, Base | Fold | Done)
+
+
+@dataclass(slots=True)
+class Needed:
+    """What has been found to be needed so far.
+
+    Attributes:
+        files: Paths of base, shadow and fold files, and of fold files' sidecars.
+        entries: Per lane the entries whose log files are needed.
+        read: Per lane the entries that readers come by: those, and void ones between them.
+    """
+
+    files: set[Path] = field(default_factory=set)
+    entries: dict[LaneName, Spans] = field(default_factory=dict)
+    read: dict[LaneName, Spans] = field(default_factory=dict)
+
+    def add_state(self, state: TableState) -> None:
+        """All that snapshots of a state may read, whatever is still committed."""
+        self.add_snapshot(state, dict.fromkeys(state.lanes, ENDLESS))
+
+    def add_snapshot(self, state: TableState, lanes: cut.Seqs) -> None:
+        """What the snapshot (``state``, ``lanes``) reads, and what a restore to it would bring back."""
+        self._add_slices(state.slices.values())
+        for fold in state.folds:
+            self._add_fold_files(fold.files)
+        self._add_entries(state.covered, lanes, state.void)
+
+    def add_entry(self, entry: TableEntry, state: TableState) -> None:
+        """What the state after a further entry needs; ``state`` is that state, and the one before has been added."""
+        match entry:
+            case Base():
+                assert not isinstance(entry.slices, Sidecar), "lists are in place once an entry is read"
+                self._add_slices(entry.slices)
+            case Fold():
+                self._add_fold_files(entry.files)
+            case Done() | LaneAdd():
+                # A lane that came later: the states before it say nothing of its entries.
+                self.add_state(state)
+
+    def add_target(self, state: TableState) -> None:
+        """What the table will need once the restore that is open in a state is done."""
+        restore = state.intent.restore if state.intent is not None else None
+        if restore is None:
+            return
+        assert not isinstance(restore.slices, Sidecar), "lists are in place once an entry is read"
+        self._add_slices(restore.slices)
+        lanes = {lane: restore.keep.get(lane, ENDLESS) for lane in state.lanes}
+        self._add_entries(restore.covered, lanes, {**state.void, **restore.void})
+
+    def _add_slices(self, slices: Iterable[SliceFile]) -> None:
+        self.files.update(file.path for own in slices for file in (own.base, own.shadow) if file is not None)
+
+    def _add_fold_files(self, files: Iterable[LogFile]) -> None:
+        for file in files:
+            self.files.update(paths_of(file))
+
+    def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, void: cut.Voids) -> None:
+        for lane, until in lanes.items():
+            whole = [(start.get(lane, 0), until)]
+            self.read[lane] = joined(self.read.get(lane, ()), whole)
+            spans = without(whole, void.get(lane, ()))
+            self.entries[lane] = joined(self.entries.get(lane, ()), spans)
+
+
+def paths_of(file: LogFile) -> Iterator[Path]:
+    """A log file and its sidecar."""
+    yield file.file.path
+    if isinstance(file.index, Sidecar):
+        yield file.index.path
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEnd:
+    """Where a lane ends; read at any time, for a slot that is taken stays taken."""
+
+    head: int
+    epoch: int
+
+
+def entry_may_come(place: Place, end: LaneEnd) -> bool:
+    """Whether the commit that a log file was written for may still be published: orphans need no clock (S17)."""
+    return place.slot > end.head and place.epoch >= end.epoch
+
+
+def plan_may_publish(place: Place, head: int, open_plans: Collection[int]) -> bool:
+    """Whether the plan that a file was made for may still be closed with it (K3).
+
+    Args:
+        place: Of the file.
+        head: Length of the prefix of the table lane to judge by.
+        open_plans: Slots of the plans that are open there.
+    """
+    return place.slot > head or place.slot in open_plans
+
+
+def kept_checkpoints(heads: Collection[int], served: Iterable[int] = ()) -> frozenset[int]:
+    """Heads of the checkpoints of a lane that stay: the newest, and the best for each prefix in ``served``."""
+    newest = sorted(set(heads), reverse=True)
+    best = (next((head for head in newest if head <= prefix), None) for prefix in served)
+    return frozenset([*newest[:KEPT_CHECKPOINTS], *(head for head in best if head is not None)])
+
+
+def newest_heartbeat(beats: Mapping[Path, Place], end: LaneEnd) -> Path | None:
+    """The newest one of a lane's present claim; those before it, and those of fenced writers, tell nothing."""
+    current = [path for path, place in beats.items() if place.epoch >= end.epoch]
+    return max(current, key=lambda path: (beats[path].epoch, beats[path].at_ms), default=None)

@@ -1,0 +1,354 @@
+"""Input rows to events: the one place where a row is judged.
+
+A batch is accepted whole or refused whole: columns and types are checked first (`InvalidInput`), then rows (`Problem`,
+so that a caller may set bad rows aside). What passes is an *event batch*: key columns, the columns of whole groups, and
+the operation as a number, delete policy resolved. MERGE semantics: "Words", "Deletes".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import names, ordering
+from storage.core.columns import list_lengths, list_rows
+from storage.core.keys import Mask
+from storage.core.model import Group, Op, Stream
+from storage.core.modes.functions import FUNCTIONS
+from storage.core.schema.casting import cast_column
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput
+
+OP_COLUMN: Final = "_op"
+SUPPLIED_COLUMN: Final = "_supplied"
+MAX_EXAMPLES: Final = 3
+
+_UPSERT_WORDS: Final = ("upsert", "I", "U", "+I", "+U", "c", "u", "r", "insert", "update")
+_DELETE_WORDS: Final = ("delete", "D", "-D", "d")
+_BEFORE_WORDS: Final = ("-U", "update_before")
+_FIRST_MOMENT: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
+_LAST_MOMENT: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
+_CALENDAR: Final[Mapping[pa.DataType, tuple[dt.date, dt.date]]] = {
+    pa.date32(): (dt.date.min, dt.date.max),
+    pa.timestamp("us"): (_FIRST_MOMENT, _LAST_MOMENT),
+    pa.timestamp("us", tz="UTC"): (_FIRST_MOMENT, _LAST_MOMENT),
+}
+"""What has a text form in SQL and in Python; statistics, partition folders and messages need one."""
+_UNKNOWN: Final = -1
+_NO_COLUMN: Final = -1
+_CODES: Final = {
+    **dict.fromkeys(_UPSERT_WORDS, int(Op.UPSERT)),
+    **dict.fromkeys(_DELETE_WORDS, int(Op.DELETE_GROUP)),
+    **dict.fromkeys(_BEFORE_WORDS, int(Op.RETRACT)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why some rows of a batch are refused. ``rows`` is a mask over the batch as it came."""
+
+    column: str
+    reason: str
+    hint: str
+    rows: Mask
+    examples: tuple[str, ...]
+
+    @property
+    def error(self) -> InvalidInput:
+        count = int(self.rows.sum())
+        shown = f", for example {'; '.join(self.examples)}" if self.examples else ""
+        return InvalidInput(
+            f"column {self.column!r}: {self.reason} in {count} of {len(self.rows)} rows{shown}", hint=self.hint
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events of one stream in input order: key columns, whole groups, `names.OP`; ``ignored`` rows were dropped."""
+
+    rows: pa.Table
+    groups: tuple[Group, ...]
+    ignored: int
+
+
+def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
+    """Events of a whole batch.
+
+    Raises:
+        InvalidInput: The batch has a wrong column or type, or any bad row.
+    """
+    groups = present_groups(table.schema.names, schema, stream)
+    columns = _cast(table, schema, stream, groups)
+    codes, problems = _judge(table, columns, schema, stream, groups)
+    if problems:
+        raise problems[0].error
+    return _events(columns, codes, schema, stream, groups)
+
+
+def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[EventBatch, tuple[Problem, ...]]:
+    """Events of the good rows of a batch, and what is wrong with the others.
+
+    Raises:
+        InvalidInput: The batch has a wrong column or type: no row of it can be good.
+    """
+    groups = present_groups(table.schema.names, schema, stream)
+    columns = _cast(table, schema, stream, groups)
+    codes, problems = _judge(table, columns, schema, stream, groups)
+    if problems:
+        good = ~np.logical_or.reduce([problem.rows for problem in problems])
+        keep = pa.array(good)
+        columns = {name: column.filter(keep) for name, column in columns.items()}
+        codes = codes[good]
+    return _events(columns, codes, schema, stream, groups), tuple(problems)
+
+
+def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) -> tuple[Group, ...]:
+    """The stream's groups that a batch with these columns writes: whole ones, but for what was added to them later.
+
+    Raises:
+        InvalidInput: An unknown or foreign column, a missing key, half a group, or no group at all.
+    """
+    allowed = schema.stream_columns(stream)
+    for name in given:
+        if given.count(name) > 1:
+            raise InvalidInput(f"column {name!r} stands in the batch twice", hint="name it once")
+        if name in allowed or name == OP_COLUMN:
+            continue
+        if name == SUPPLIED_COLUMN and _takes_parts(schema, stream):
+            continue
+        if name in schema.group_of_column:
+            raise InvalidInput(
+                f"column {name!r} belongs to group {schema.group_of_column[name].name!r}, which stream "
+                f"{stream.name!r} does not write",
+                hint=f"columns of this stream: {', '.join(allowed)}",
+            )
+        raise InvalidInput(f"the table has no column {name!r}", hint=f"columns of this stream: {', '.join(allowed)}")
+    for name in schema.key:
+        if name not in given:
+            raise InvalidInput(f"key column {name!r} is missing", hint=f"every event has: {', '.join(schema.key)}")
+    groups = []
+    for group_name in stream.groups:
+        group = schema.group_by_name[group_name]
+        missing = [name for name in group.columns if name not in given]
+        if len(missing) == len(group.columns):
+            continue
+        whole = group.ordering if group.merge == "latest_non_null" else group.columns
+        # Writers of before a column was added do not know it, and go on.
+        needed = [name for name in whole if name not in schema.added]
+        if any(name in missing for name in needed):
+            lost = ", ".join(repr(name) for name in missing if name not in schema.added)
+            raise InvalidInput(
+                f"group {group.name!r} is incomplete: column {lost} is missing",
+                hint=f"give all of {', '.join(needed)}, or no column of the group",
+            )
+        groups.append(group)
+    if not groups:
+        raise InvalidInput(
+            f"the batch has no column group of stream {stream.name!r}",
+            hint=f"columns of this stream: {', '.join(allowed)}",
+        )
+    return tuple(groups)
+
+
+def _takes_parts(schema: TableSchema, stream: Stream) -> bool:
+    return any(schema.group_by_name[name].merge == "latest_non_null" for name in stream.groups)
+
+
+def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]) -> dict[str, pa.Array]:
+    wanted = set(schema.key).union(*(group.columns for group in groups))
+    counted = {f.column for group in groups for f in group.functions if FUNCTIONS[f.name].takes == "anything"}
+    columns = {}
+    for name in schema.stream_columns(stream):
+        if name not in wanted or name not in table.schema.names:
+            continue
+        given = table.column(name)
+        if name in counted:
+            # What is counted may have any type, and only whether it is there matters.
+            given = pc.if_else(given.is_valid(), pa.scalar(1, pa.int8()), pa.scalar(None, pa.int8()))
+        columns[name] = cast_column(name, given, schema.event_types[name])
+    for group in groups:
+        for name in group.ordering:
+            if pa.types.is_float64(columns[name].type):
+                # -0.0 and 0.0 are equal but differ in bytes: one form only is ever stored. x + 0.0 gives it.
+                columns[name] = pc.add(columns[name], 0.0)
+    if SUPPLIED_COLUMN in table.schema.names:
+        columns[names.SUPPLIED] = _supplied_ids(table.column(SUPPLIED_COLUMN), groups, schema)
+    return columns
+
+
+def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
+    """Per row the ids of the columns whose NULL is a value; also a column that the batch omits may be named.
+
+    `_NO_COLUMN` stands for a name that is not a column of the batch's groups, and for NULL.
+
+    Raises:
+        InvalidInput: The column is no list of strings.
+    """
+    columns = {name: schema.column_by_name[name].id for group in groups for name in group.columns}
+    lists = cast_column(SUPPLIED_COLUMN, given, pa.list_(pa.string()))
+    named = lists.flatten().dictionary_encode()
+    ids = [columns.get(name, _NO_COLUMN) for name in named.dictionary.to_pylist()]
+    flat = pa.array([*ids, _NO_COLUMN], pa.int32()).take(named.indices.fill_null(len(ids)))
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(list_lengths(lists))]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, flat, type=schema.event_schema([names.SUPPLIED]).field(0).type)
+
+
+def _unknown_supplied(table: pa.Table, columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Iterator[Problem]:
+    """Rows that name something else than a column of the batch's groups."""
+    unknown = supplied_mask(columns.get(names.SUPPLIED), _NO_COLUMN, len(table))
+    if unknown.any():
+        known = [name for group in groups for name in group.columns]
+        given = table.column(SUPPLIED_COLUMN).filter(pa.array(unknown)).slice(0, MAX_EXAMPLES)
+        examples = tuple(repr(name) for names_given in given.to_pylist() for name in names_given if name not in known)
+        reason = "names what is not a column of a group in this batch"
+        hint = f"columns: {', '.join(known)}"
+        yield Problem(SUPPLIED_COLUMN, reason, hint, unknown, examples[:MAX_EXAMPLES])
+
+
+def supplied_mask(ids: pa.Array | None, column_id: int, rows: int) -> Mask:
+    """Rows of a log file in which the NULL of one column is a value, from the file's `names.SUPPLIED`."""
+    mask = np.zeros(rows, np.bool_)
+    if ids is not None:
+        mask[list_rows(ids)[np.asarray(ids.flatten()) == column_id]] = True
+    return mask
+
+
+def _judge(
+    table: pa.Table, columns: Mapping[str, pa.Array], schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
+) -> tuple[np.ndarray, list[Problem]]:
+    problems = [
+        _problem(columns, schema, name, "NULL in a key column", "every event names its key", columns[name].is_null())
+        for name in schema.key
+        if columns[name].null_count
+    ]
+    for group in groups:
+        for name in group.ordering:
+            if pa.types.is_float64(columns[name].type):
+                nan = pc.is_nan(columns[name]).fill_null(False)
+                if pc.any(nan).as_py():
+                    hint = "NaN has no place in an order: send NULL, or a number"
+                    problems.append(_problem(columns, schema, name, "NaN in an ordering column", hint, nan))
+    problems.extend(_unstorable(columns, schema, groups))
+    problems.extend(_unknown_supplied(table, columns, groups))
+    codes, problem = _operations(table)
+    if problem is not None:
+        problems.append(problem)
+    if stream.on_delete != "ignore":
+        problems.extend(_lost_deletes(columns, codes, schema, groups))
+    return codes, problems
+
+
+def _lost_deletes(
+    columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, groups: tuple[Group, ...]
+) -> Iterator[Problem]:
+    """Deletes, and retractions from aggregates, that would touch nothing for want of an ordering value."""
+    aggregates = tuple(group for group in groups if group.merge == "aggregate")
+    for chosen, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, aggregates)):
+        untouched = _touches_nothing(columns, touched) if touched and chosen.any() else None
+        if untouched is not None and (lost := untouched & chosen).any():
+            ordering_names = " and ".join(name for group in touched for name in group.ordering)
+            hint = "a delete needs its ordering value: it says which events it is newer than"
+            reason = "NULL in every ordering column of a delete"
+            yield _problem(columns, schema, ordering_names, reason, hint, lost)
+
+
+def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> Iterator[Problem]:
+    """Values that Arrow holds but nobody reads back: broken text; keys and ordering values outside the calendar."""
+    for name in (*schema.key, *(name for group in groups for name in group.ordering)):
+        if (limits := _CALENDAR.get(columns[name].type)) is not None:
+            low, high = (pa.scalar(limit, columns[name].type) for limit in limits)
+            outside = pc.or_(pc.less(columns[name], low), pc.greater(columns[name], high)).fill_null(False)
+            if pc.any(outside).as_py():
+                hint = "a key or ordering value is a date from year 1 to 9999: send NULL, or a date within"
+                yield _problem(columns, schema, name, "a time outside the calendar", hint, outside)
+    for name, column in columns.items():
+        if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid:
+                broken = np.array([not _is_valid(column.take(pa.array([i]))) for i in range(len(column))], np.bool_)
+                hint = "decode the bytes with their own encoding, or declare the column binary"
+                if broken.any():
+                    yield _problem(columns, schema, name, "text that is not UTF-8", hint, broken)
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
+    """Operation code of every row, deletes as DELETE_GROUP; `_UNKNOWN` where the word is none."""
+    if OP_COLUMN not in table.schema.names:
+        return np.zeros(len(table), np.int8), None
+    words = cast_column(OP_COLUMN, table.column(OP_COLUMN), pa.string()).dictionary_encode()
+    known = words.dictionary.to_pylist()
+    by_index = np.array([_CODES.get(word, _UNKNOWN) for word in known], np.int8)
+    indices = np.asarray(words.indices.fill_null(len(known)))
+    codes = np.append(by_index, np.int8(Op.UPSERT))[indices]
+    unknown = codes == _UNKNOWN
+    if not unknown.any():
+        return codes, None
+    examples = tuple(repr(word) for word in known if word not in _CODES)[:MAX_EXAMPLES]
+    hint = f"{', '.join(_UPSERT_WORDS)}, {', '.join(_DELETE_WORDS)}, {', '.join(_BEFORE_WORDS)}, or NULL for an upsert"
+    return codes, Problem(OP_COLUMN, "not an operation", hint, unknown, examples)
+
+
+def _touches_nothing(columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Mask | None:
+    """Mask of the rows that touch no group for want of an ordering value; None where every row touches one."""
+    result: Mask | None = None
+    for group in groups:
+        if not group.ordering:
+            return None
+        missing = ordering.all_null([columns[name] for name in group.ordering])
+        if missing is None:
+            return None
+        result = missing if result is None else result & missing
+    return result
+
+
+def _events(
+    columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
+) -> EventBatch:
+    dropped = np.zeros(len(codes), np.bool_)
+    deletes, retracts = codes == Op.DELETE_GROUP, codes == Op.RETRACT
+    if stream.on_delete == "ignore":
+        dropped |= deletes
+    if stream.on_delete == "ignore" or not any(group.merge == "aggregate" for group in groups):
+        dropped |= retracts
+    if stream.on_delete == "row":
+        codes = np.where(deletes, np.int8(Op.DELETE_ROW), codes)
+    untouched = _touches_nothing(columns, groups)
+    if untouched is not None:
+        dropped |= untouched
+    arrays = [*columns.values(), pa.array(codes, pa.int8())]
+    rows = pa.Table.from_arrays(arrays, schema=schema.event_schema((*columns, names.OP)).remove_metadata())
+    ignored = int(dropped.sum())
+    return EventBatch(rows.filter(pa.array(~dropped)) if ignored else rows, groups, ignored)
+
+
+def _problem(
+    columns: Mapping[str, pa.Array], schema: TableSchema, column: str, reason: str, hint: str, rows: pa.Array | Mask
+) -> Problem:
+    mask = np.asarray(rows)
+    examples = tuple(
+        f"row {i} (" + ", ".join(f"{name}={_shown(columns[name][i])}" for name in schema.key) + ")"
+        for i in np.flatnonzero(mask)[:MAX_EXAMPLES].tolist()
+    )
+    return Problem(column, reason, hint, mask, examples)
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (ValueError, OverflowError):
+        return f"no {value.type}"  # the very thing that is wrong with the row

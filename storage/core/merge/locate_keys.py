@@ -1,0 +1,80 @@
+"""Home of a key: the one file group in which all of its rows are (S15 KeySingleHome)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import keys, names
+from storage.core.keys import Indices, KeyVector
+from storage.core.log.table_state import FileGroup
+from storage.core.schema.table_schema import TableSchema
+
+Columns = Mapping[str, pa.Array]
+"""Rows of which the key columns are looked at, with the types that the table has."""
+
+
+def folders(schema: TableSchema, rows: Columns) -> pa.Array:
+    """Partition folder of every row; "" where the table has no partitions."""
+    parts = []
+    for name in schema.partition_by:
+        distinct = rows[name].dictionary_encode()
+        texts = [names.encode_partition(name, partition_text(value)) for value in distinct.dictionary]
+        parts.append(pa.array(texts, pa.string()).take(distinct.indices))
+    if not parts:
+        return pa.repeat(pa.scalar("", pa.string()), len(rows[schema.key[0]]))
+    return pc.binary_join_element_wise(*parts, "/")
+
+
+def partition_folders(schema: TableSchema, rows: Columns) -> tuple[list[str], Indices]:
+    """Distinct partition folders in order, and the number of each row's."""
+    if not schema.partition_by:
+        return [""], np.zeros(len(rows[schema.key[0]]), np.int64)
+    encoded = folders(schema, rows).dictionary_encode()
+    known = encoded.dictionary.to_pylist()
+    ordered = sorted(known)
+    number_of = {text: number for number, text in enumerate(ordered)}
+    number = np.array([number_of[text] for text in known], np.int64)
+    return ordered, number[np.asarray(encoded.indices)]
+
+
+def buckets(schema: TableSchema, rows: Columns) -> Indices:
+    """Bucket of every row."""
+    return keys.buckets([rows[name] for name in schema.key], schema.bucket_bits).astype(np.int64)
+
+
+def partition_text(value: pa.Scalar) -> str:
+    """Text of a partition value before encoding: what SQL prints; binaries in hexadecimal."""
+    plain = value.as_py()
+    return plain.hex() if isinstance(plain, bytes) else str(plain)
+
+
+def sort_keys(schema: TableSchema, rows: Columns) -> pa.Array:
+    """The sort column of rows, made of their key columns."""
+    columns = [rows[name] for name in schema.key]
+    return keys.encode_sort_key(columns) if schema.has_sort_key else columns[0]
+
+
+def key_columns(schema: TableSchema, rows: pa.Table) -> dict[str, pa.Array]:
+    """The key columns of a table, each as one array."""
+    return {name: keys.one_array(rows.column(name)) for name in schema.key}
+
+
+def homes(schema: TableSchema, rows: Columns) -> Mapping[FileGroup, KeyVector]:
+    """Per file group the keys among ``rows``, sorted and distinct."""
+    ordered, partition = partition_folders(schema, rows)
+    vector = keys.key_vector(sort_keys(schema, rows))
+    found = {}
+    place = (partition << schema.bucket_bits) | buckets(schema, rows)
+    order = np.argsort(place, kind="stable")
+    values, starts = np.unique(place[order], return_index=True)
+    bounds = itertools.pairwise([*starts.tolist(), len(order)])
+    for value, (start, end) in zip(values.tolist(), bounds, strict=True):
+        own = keys.take(vector, order[start:end])
+        group = FileGroup(ordered[value >> schema.bucket_bits], schema.bucket_bits, value % (1 << schema.bucket_bits))
+        found[group] = keys.union([own])
+    return found

@@ -1,0 +1,156 @@
+"""Registers in files: the rows of a fold, and registers merged with registers.
+
+A fold keeps what events say, merged with each other but not with the slice below them: one row a key, and in every
+group one register or none. The columns are those of slices, but nothing is made up: values are those of the register,
+NULL where the group is absent or has no register, and no default is shown. A group has a register in a row exactly
+when one of its hidden columns is not NULL; an event that leaves all of them NULL (a retraction of nothing, a merger
+that keeps nothing) says nothing to any mode. As registers merge associatively and commutatively (S13), it does not
+matter which events a fold holds; that it holds each of them once does (S11 ExactlyOnceFold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import keys, names
+from storage.core.columns import scatter
+from storage.core.keys import Indices, KeyVector, Mask
+from storage.core.merge.stitch import LogState
+from storage.core.model import Group
+from storage.core.modes import Registers, mode_of
+from storage.core.modes.base import Columns, take_rows
+from storage.core.modes.history import pick
+from storage.core.schema.table_schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterPiece:
+    """Consecutive rows of one register-form file: of one file group sorted by key, of several one after the other.
+
+    Attributes:
+        keys: Distinct.
+        groups: Ids of the groups that the file carries.
+        columns: Wanted columns by name, as in a slice.
+        place: Per row the file group of a run that it is of; None of a single one.
+    """
+
+    keys: KeyVector
+    groups: Collection[int]
+    columns: Columns
+    place: Indices | None = None
+
+
+def group_registers(
+    pieces: Sequence[RegisterPiece], schema: TableSchema, group: Group, wanted: Collection[str]
+) -> Registers | None:
+    """The registers of one group among consecutive pieces of one file; None where it has none.
+
+    Args:
+        pieces: At least one, in the order of the file.
+        schema: The snapshot's.
+        group: The group.
+        wanted: Names of slice columns, of which the group's are given.
+    """
+    if group.id not in pieces[0].groups:
+        return None
+    state = [field.name for field in schema.state_fields(group)]
+    columns = {
+        name: pa.concat_arrays([_column(piece, schema.slice.field(name)) for piece in pieces])
+        for name in (*group.columns, *state)
+        if name in wanted
+    }
+    exists = np.flatnonzero(_some_valid([columns[name] for name in state if name in columns]))
+    if len(exists) == 0:
+        return None
+    vector = keys.take(keys.concat([piece.keys for piece in pieces]), exists)
+    order, ordered = keys.in_order(vector)
+    return Registers(ordered, take_rows(columns, exists[order]))
+
+
+def _column(piece: RegisterPiece, field: pa.Field) -> pa.Array:
+    """A column of a piece; NULLs where its file is older than the column."""
+    column = piece.columns.get(field.name)
+    return pa.nulls(len(piece.keys), field.type) if column is None else column
+
+
+def _some_valid(columns: Sequence[pa.Array]) -> Mask:
+    return np.logical_or.reduce([np.asarray(column.is_valid()) for column in columns])
+
+
+def merge_registers(schema: TableSchema, group: Group, parts: Sequence[Registers]) -> Registers:
+    """One register a key, of registers of one group: at least one list, older ones first.
+
+    The result has the columns of the first.
+    """
+    return reduce(lambda old, new: _merge_two(schema, group, old, new), parts)
+
+
+def _merge_two(schema: TableSchema, group: Group, old: Registers, new: Registers) -> Registers:
+    mode, columns = mode_of(group), schema.column_by_name
+    vector = keys.union([old.keys, new.keys])
+    places = _places(vector, old.keys)
+    frame = {name: pick(column, places) for name, column in old.columns.items()}
+    rows = keys.lower_bound(vector, new.keys)
+    added = {name: new.columns[name] for name in old.columns}
+    before = take_rows({name: frame[name] for name in mode.reads(group, columns, added)}, rows)
+    changed, merged = mode.merge(group, columns, new.keys, before, added)
+    return Registers(vector, {name: scatter(column, rows[changed], merged[name]) for name, column in frame.items()})
+
+
+def _places(vector: KeyVector, of: KeyVector) -> Indices:
+    """Per key of ``vector`` its position in ``of``, a part of it; -1 where it is not there."""
+    places = np.full(len(vector), -1, np.int64)
+    places[keys.lower_bound(vector, of)] = np.arange(len(of))
+    return places
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRows:
+    """Rows of one file group for a register-form file, in key order.
+
+    Attributes:
+        columns: As in a slice: key columns, and those of the groups that were asked for.
+        deletes: Rows in which some register is a delete, or has one below it, or is otherwise not present: a reader
+            must decide whether such a row is visible.
+    """
+
+    columns: Mapping[str, pa.Array]
+    deletes: Mask
+
+    def __len__(self) -> int:
+        return len(self.deletes)
+
+
+def register_rows(schema: TableSchema, groups: Sequence[Group], state: LogState) -> RegisterRows:
+    """What is known of the keys of one file group; keys without any register are left out.
+
+    Requires all columns of these groups in ``state``.
+    """
+    count = len(state.directory.keys)
+    columns = dict(state.directory.columns)
+    known = np.zeros(count, np.bool_)
+    deletes = np.zeros(count, np.bool_)
+    for group in groups:
+        hidden = [field.name for field in schema.state_fields(group)]
+        registers = state.registers.get(group.id)
+        if registers is None:
+            fields = (schema.slice.field(name) for name in (*group.columns, *hidden))
+            columns |= {field.name: pa.nulls(count, field.type) for field in fields}
+            continue
+        places = _places(state.directory.keys, registers.keys)
+        own = {name: pick(registers.columns[name], places) for name in (*group.columns, *hidden)}
+        exists = _some_valid([own[name] for name in hidden])
+        known |= exists
+        deletes |= exists & np.asarray(own[names.arrival(group.id)].is_null())
+        floor = own.get(names.floor_arrival(group.id))
+        if floor is not None:
+            deletes |= np.asarray(floor.is_valid())
+        columns |= own
+    if known.all():
+        return RegisterRows(columns, deletes)
+    return RegisterRows(take_rows(columns, known), deletes[known])

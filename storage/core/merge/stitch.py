@@ -1,0 +1,274 @@
+"""Stitch: base rows, shadow rows and collapsed logs of one file group, or of a run of small ones, to rows.
+
+The base comes as a stream of batches in key order; each is merged with the part of the logs that falls into its key
+range, so memory is the logs and the shadow of what is stitched at once plus one base batch.
+
+    base      a b . d e | g . i          one batch after the other
+    shadow    . . c . . | . h .          rows without a visible group, or hidden by their owner
+    logs      a . . d x | g h . z        registers, per group
+              ----------+--------
+    rows      a b . d e x g h i z        visible; the others go to the next shadow
+
+Several small file groups are stitched as one: in the order of a run (`storage.core.merge.run_keys`) their rows are
+sorted.
+
+Two ways to run it. *Exact*: the state of every group is read, and visibility is decided for every row that was touched
+(compaction, and reads where logs hold deletes or a shadow exists). *Plain*: no delete is in sight, so every base row
+stays visible and every new key becomes visible, whatever its groups say; only the groups that the reader wants are
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import keys, names
+from storage.core.columns import nulls_or_default, scatter
+from storage.core.keys import KeyVector, Mask
+from storage.core.merge.collapse import KeyDirectory
+from storage.core.merge.run_keys import RunKeys
+from storage.core.model import Group, Op
+from storage.core.modes import Registers, mode_of
+from storage.core.modes.base import take_rows
+from storage.core.schema.table_schema import TableSchema
+
+Columns = Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Stitched:
+    """Rows of one key range, empty where there are none: the visible ones, and (ordered only) the shadow's."""
+
+    visible: dict[str, pa.Array]
+    hidden: dict[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """Collapsed logs: all keys, and the registers of each group that is read.
+
+    Of several file groups all keys are those of ``run_keys``; None of a single one.
+    """
+
+    directory: KeyDirectory
+    registers: Mapping[int, Registers]
+    run_keys: RunKeys | None = None
+
+    def keys_of(self, schema: TableSchema, rows: Columns) -> KeyVector:
+        """The keys of rows of base or shadow; of several file groups they know which they are of (``names.PLACE``)."""
+        vector = keys.key_vector(rows[schema.sort_column])
+        if self.run_keys is None:
+            return vector
+        return self.run_keys.vector(vector, np.asarray(rows[names.PLACE]))
+
+
+@dataclass(frozen=True, slots=True)
+class Stitch:
+    """What to stitch: see the module.
+
+    Attributes:
+        schema: Of the snapshot.
+        columns: Columns that base batches, shadow and result have (names as in a slice).
+        groups: Groups whose state is among ``columns``; with ``exact`` all of them.
+        exact: Decide visibility; else see *plain*.
+        ordered: Emit rows in key order, and all rows of the shadow; else new rows follow the batch they fall into. Of a
+            single file group only.
+        result: Those of ``columns`` that are right in what is emitted; all of them if ``ordered``.
+    """
+
+    schema: TableSchema
+    columns: tuple[str, ...]
+    groups: tuple[Group, ...]
+    exact: bool
+    ordered: bool
+    result: frozenset[str]
+
+    def run(self, base: Iterable[Columns], shadow: Columns | None, logs: LogState | None) -> Iterator[Stitched]:
+        """Rows of the file groups, one item a base batch and one for what comes after the last.
+
+        Args:
+            base: Batches of ``columns`` in key order; of several file groups, and with logs, with ``names.PLACE``.
+            shadow: ``columns`` of the whole shadow, likewise.
+            logs: None where there are none.
+        """
+        if logs is None:
+            # An untouched base row is visible and an untouched shadow row is not: nothing to decide, or to sort.
+            for batch in base:
+                yield Stitched(dict(batch), {})
+            if shadow is not None and self.ordered:
+                yield Stitched({}, dict(shadow))
+            return
+        shadow_keys = logs.keys_of(self.schema, shadow) if shadow is not None else None
+        previous: tuple[Columns, KeyVector] | None = None
+        log_from = shadow_from = 0
+        for batch in base:
+            if previous is not None:
+                last = previous[1][-1]
+                log_to = keys.upper_bound(logs.directory.keys, last)
+                shadow_to = keys.upper_bound(shadow_keys, last) if shadow_keys is not None else 0
+                yield self._range(previous, _slice(shadow, shadow_from, shadow_to), _log_slice(logs, log_from, log_to))
+                log_from, shadow_from = log_to, shadow_to
+            previous = batch, logs.keys_of(self.schema, batch)
+        shadow_end = len(shadow_keys) if shadow_keys is not None else 0
+        log_end = len(logs.directory.keys)
+        yield self._range(previous, _slice(shadow, shadow_from, shadow_end), _log_slice(logs, log_from, log_end))
+
+    def _range(self, base: tuple[Columns, KeyVector] | None, shadow: Columns | None, logs: LogState | None) -> Stitched:
+        if logs is None:
+            return Stitched(dict(base[0]) if base else {}, dict(shadow or {}) if self.ordered else {})
+        parts, vectors = [], []
+        if base is not None:
+            parts.append(dict(base[0]))
+            vectors.append(base[1])
+        extra = self._extra(base[1] if base is not None else None, shadow, logs)
+        if extra is not None:
+            parts.append(extra[0])
+            vectors.append(extra[1])
+        for part, vector in zip(parts, vectors, strict=True):
+            self._apply(part, vector, logs)
+        if not self.exact:
+            return Stitched(self._join(parts), {})
+        masks = [self._visible(part) for part in parts]
+        visible = [part if mask.all() else take_rows(part, mask) for part, mask in zip(parts, masks, strict=True)]
+        hidden = [take_rows(part, ~mask) for part, mask in zip(parts, masks, strict=True) if not mask.all()]
+        return Stitched(self._join(visible), self._join(hidden) if self.ordered else {})
+
+    def _extra(
+        self, base: KeyVector | None, shadow: Columns | None, logs: LogState
+    ) -> tuple[dict[str, pa.Array], KeyVector] | None:
+        """Rows of the keys that are not in the base: from the shadow, or without any state yet; and their keys."""
+        wanted = logs.directory.keys
+        key_columns: Columns = logs.directory.columns
+        if base is not None:
+            _, found = keys.find(base, wanted)
+            if found.all():
+                wanted, key_columns = keys.take(wanted, slice(0, 0)), take_rows(key_columns, ~found)
+            elif found.any():
+                wanted, key_columns = keys.take(wanted, ~found), take_rows(key_columns, ~found)
+        have_shadow = shadow is not None and len(shadow[self.schema.sort_column]) > 0
+        if self.ordered and have_shadow:
+            assert shadow is not None
+            shadow_keys = logs.keys_of(self.schema, shadow)
+            _, there = keys.find(shadow_keys, wanted)
+            fresh = self._blank(take_rows(key_columns, ~there), int((~there).sum()))
+            both = self._in_key_order(dict(shadow), fresh)
+            return both, logs.keys_of(self.schema, both)
+        if len(wanted) == 0:
+            return None
+        frame = self._blank(key_columns, len(wanted))
+        if have_shadow:
+            assert shadow is not None
+            position, there = keys.find(logs.keys_of(self.schema, shadow), wanted)
+            if there.any():
+                rows = np.flatnonzero(there)
+                old = take_rows(shadow, position[there])
+                frame = {name: scatter(column, rows, old[name]) for name, column in frame.items()}
+        return frame, wanted
+
+    def _blank(self, key_columns: Columns, count: int) -> dict[str, pa.Array]:
+        """Rows of keys of which nothing is known yet: defaults, and no state."""
+        frame = {}
+        for name in self.columns:
+            if name in key_columns:
+                frame[name] = key_columns[name]
+            else:
+                column = self.schema.column_by_name.get(name)
+                field = self.schema.slice.field(name)
+                frame[name] = nulls_or_default(field, count, column.default if column else None)
+        return frame
+
+    def _apply(self, frame: dict[str, pa.Array], vector: KeyVector, logs: LogState) -> None:
+        """Merge the registers of every group into the rows that have their keys."""
+        for group in self.groups:
+            registers = logs.registers.get(group.id)
+            if registers is None or len(registers) == 0:
+                continue
+            position, found = keys.find(vector, registers.keys)
+            if not found.any():
+                continue
+            new, new_keys = registers.columns, registers.keys
+            if not found.all():
+                position, new, new_keys = position[found], take_rows(new, found), keys.take(new_keys, found)
+            mode, columns = mode_of(group), self.schema.column_by_name
+            old = take_rows({name: frame[name] for name in mode.reads(group, columns, new)}, position)
+            changed, merged = mode.merge(group, columns, new_keys, old, new)
+            rows = position[changed]
+            present = merged[names.arrival(group.id)].is_valid()
+            for name, column in merged.items():
+                if name in self.result:
+                    frame[name] = scatter(frame[name], rows, self._with_default(name, column, present))
+
+    def _with_default(self, name: str, values: pa.Array, present: pa.Array) -> pa.Array:
+        column = self.schema.column_by_name.get(name)
+        if column is None or column.default is None:
+            return values
+        return pc.if_else(present, values, pa.scalar(column.default, column.type))
+
+    def _visible(self, frame: Columns) -> Mask:
+        """Visible: at least one group is present, and no group's register is a delete of the row."""
+        present = np.zeros(len(frame[self.schema.sort_column]), np.bool_)
+        deleted = np.zeros_like(present)
+        for group in self.schema.groups:
+            there = np.asarray(frame[names.arrival(group.id)].is_valid())
+            present |= there
+            kind = frame.get(names.floor_kind(group.id))  # an aggregate group has no floor
+            if kind is not None and kind.null_count < len(kind):
+                row_delete = np.asarray(pc.equal(kind, int(Op.DELETE_ROW)).fill_null(False))
+                deleted |= row_delete & ~there
+        return present & ~deleted
+
+    def _join(self, parts: Sequence[dict[str, pa.Array]]) -> dict[str, pa.Array]:
+        if len(parts) < len(("base", "extra")):
+            return parts[0] if parts else {}
+        if self.ordered:
+            return self._in_key_order(*parts)
+        first, second = parts
+        return {name: pa.concat_arrays([first[name], second[name]]) for name in self.result}
+
+    def _in_key_order(self, first: Columns, second: Columns) -> dict[str, pa.Array]:
+        both = {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}
+        order = pa.array(keys.stable_order(keys.key_vector(both[self.schema.sort_column])))
+        return take_rows(both, order)
+
+
+def _slice(columns: Columns | None, start: int, stop: int) -> Columns | None:
+    if columns is None:
+        return None
+    return {name: column.slice(start, stop - start) for name, column in columns.items()}
+
+
+def _log_slice(logs: LogState | None, start: int, stop: int) -> LogState | None:
+    """The part of the logs whose keys are number ``start`` to ``stop`` of the directory."""
+    if logs is None or start == stop:
+        return None
+    vector = keys.take(logs.directory.keys, slice(start, stop))
+    columns = {name: column.slice(start, stop - start) for name, column in logs.directory.columns.items()}
+    registers = {}
+    for group_id, register in logs.registers.items():
+        first = int(keys.lower_bound(register.keys, vector[:1])[0])
+        last = keys.upper_bound(register.keys, vector[-1])
+        registers[group_id] = Registers(
+            keys.take(register.keys, slice(first, last)),
+            {name: column.slice(first, last - first) for name, column in register.columns.items()},
+        )
+    return LogState(KeyDirectory(vector, columns), registers, logs.run_keys)
+
+
+def needed_columns(
+    schema: TableSchema, values: Sequence[str], groups: Sequence[Group], *, exact: bool
+) -> tuple[str, ...]:
+    """Slice columns to read for these value columns and the state of these groups, in slice order.
+
+    Key columns and the sort column are always among them.
+    """
+    wanted = {*values, *schema.key, schema.sort_column}
+    for group in groups:
+        wanted.update(mode_of(group).reads(group, schema.column_by_name, values))
+        if exact:
+            wanted.update((names.arrival(group.id), names.floor_kind(group.id)))
+    return tuple(name for name in schema.slice.names if name in wanted)

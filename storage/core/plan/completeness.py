@@ -1,0 +1,125 @@
+"""Completeness: whether a snapshot can be without events up to some value, as far as its streams declare.
+
+A snapshot is complete through T, T included, if every stream that feeds a group that is read has a watermark above T:
+what comes later is above T then, or late. Rules of this room:
+
+1. A stream that was never written, or that promises nothing, is not there yet: it holds back.
+2. What can never be complete (a group without a first ordering value that carries watermarks, a T of another kind) is
+   wrong input, not a matter of waiting.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from storage.core.model import Group
+from storage.core.plan.watermarks import CARRY, DAY_TICKS, Value, Watermark, Watermarks, to_ticks, watermark_type
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import format_type
+from storage.errors import InvalidInput, NotComplete
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
+_FORMS: Final = "give an integer, a date (2024-01-31) or a time (2024-01-31T10:00:00Z)"
+
+
+def check_complete(
+    watermarks: Watermarks, schema: TableSchema, through: Value | str, require: Sequence[str] | None = None
+) -> None:
+    """Refuse a snapshot that may lack events up to a value, that value included, as far as its streams declare.
+
+    Args:
+        watermarks: Of the snapshot.
+        schema: Of the snapshot.
+        through: Integer, date or datetime as the first ordering columns have it, or its text form. A date means the
+            end of that day, in UTC where the column is an instant.
+        require: Groups that matter; none or None for all.
+
+    Raises:
+        NotComplete: Some stream that feeds one of these groups is not there yet.
+        NotFound: The table has no such group.
+        InvalidInput: ``through`` is not a value of a group's first ordering column, or that carries no watermark.
+    """
+    if isinstance(through, str):
+        through = parse_through(through)
+    if isinstance(through, bool) or not isinstance(through, int | dt.date):
+        raise InvalidInput(f"complete_through {through!r} is no value of an ordering column", hint=_FORMS)
+    lagging: list[Watermark] = []
+    for name in require or schema.group_by_name:
+        limit = _limit(through, schema.group(name), schema)
+        own = [groups[name] for groups in watermarks.values() if name in groups]
+        lagging.extend(mark for mark in own if mark.value is None or to_ticks(mark.value) <= limit)
+    if lagging:
+        silent = any(mark.value is None and mark.lanes for mark in lagging)
+        hint = "read again later, without complete_through, or name the groups that matter: require"
+        if silent:
+            hint += (
+                "; a lane that promises nothing needs a writer with a lateness, or to be closed if nothing more comes"
+            )
+        raise NotComplete(
+            f"the snapshot is not complete through {_text(through)}: {'; '.join(map(_told, lagging))}", hint=hint
+        )
+
+
+def _told(mark: Watermark) -> str:
+    what = f"stream {mark.stream!r} (group {mark.group!r})"
+    if not mark.lanes:
+        return f"{what} was never written"
+    held = ", ".join(repr(str(lane)) for lane in mark.held_by)
+    if mark.value is None:
+        return f"{what} promises nothing" + (f": no watermark in lane {held}" if held else "")
+    return f"{what} has watermark {_text(mark.value)}" + (f" (lane {held})" if len(mark.lanes) > 1 and held else "")
+
+
+def _limit(through: Value, group: Group, schema: TableSchema) -> int:
+    """The largest number that is still within ``through``, in ticks of the group's first ordering column."""
+    first = watermark_type(group, schema)
+    if first is None:
+        raise InvalidInput(
+            f"complete_through: group {group.name!r} can have no watermark",
+            hint=f"{CARRY}; name the groups that matter: require",
+        )
+    moment, whole_day = isinstance(through, dt.datetime), not isinstance(through, int | dt.datetime)
+    if pa.types.is_integer(first) and isinstance(through, int):
+        return through
+    if pa.types.is_date32(first) and (moment or whole_day):
+        return to_ticks(through) // DAY_TICKS if moment else to_ticks(through)
+    if pa.types.is_timestamp(first) and whole_day:
+        return (to_ticks(through) + 1) * DAY_TICKS - 1
+    if isinstance(through, dt.datetime) and pa.types.is_timestamp(first) and (not through.tzinfo) == (not first.tz):
+        return to_ticks(through)
+    kind = "an integer"
+    if not pa.types.is_integer(first):
+        zone = "" if pa.types.is_date32(first) else " with a time zone" if first.tz else " without a time zone"
+        kind = f"a date, or a time{zone}"
+    raise InvalidInput(
+        f"complete_through {_text(through)}: group {group.name!r} is ordered by {group.ordering[0]} "
+        f"{format_type(first)}",
+        hint=f"give {kind}; where groups have no kind in common, name those that matter: require",
+    )
+
+
+def parse_through(text: str) -> Value:
+    """The value of its text form: digits, or a date or time in ISO 8601.
+
+    Raises:
+        InvalidInput: It is none of these.
+    """
+    plain = text.strip()
+    if _INTEGER.fullmatch(plain):
+        return int(plain)
+    try:
+        return dt.date.fromisoformat(plain) if len(plain) == len("2024-01-31") else dt.datetime.fromisoformat(plain)
+    except ValueError:
+        raise InvalidInput(
+            f"complete_through {text!r} is no value of an ordering column",
+            hint=_FORMS,
+        ) from None
+
+
+def _text(value: Value) -> str:
+    return value.isoformat() if isinstance(value, dt.date) else str(value)

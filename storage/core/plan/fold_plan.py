@@ -1,0 +1,101 @@
+"""What to fold, and from where on: pure planning.
+
+A fold holds, of every file group whose events wait, either those events alone, on top of the folds that the file group
+has already, or everything since its slice anew: when it has `MAX_CHAIN` folds, or when what waits is at least as large
+as they are. So no reader merges more than `MAX_CHAIN` folds of a file group. What it costs: by the second rule a row is
+written again at most once for every doubling of what follows the slice; by the first, once in `MAX_CHAIN` folds. With n
+folds of equal size between two compactions a row is written about 1 + n / (2 * MAX_CHAIN) times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from storage.core.log import cut
+from storage.core.log.entries import FoldedGroup
+from storage.core.log.table_state import FileGroup, TableState
+from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+
+MAX_CHAIN: Final = 4  # each fold of a file group is a piece that every read of it fetches and merges
+RUN_BYTES: Final = 64 * 1024 * 1024  # of stored logs that become one file: memory is a small multiple of it
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFold:
+    """The part that one file group has in a fold: where it begins, and the pieces that it merges."""
+
+    folded: FoldedGroup
+    pieces: FileSlice
+
+    @property
+    def group(self) -> FileGroup:
+        return self.pieces.group
+
+
+def plan_folds(state: TableState, files: Sequence[LiveFile]) -> list[GroupFold]:
+    """Every file group that has events in no slice and no fold, in order."""
+    whole = {file_slice.group: file_slice for file_slice in plan_slices(state, files)}
+    return [
+        _plan(state, events, whole[events.group])
+        for events in plan_slices(state, files, folds=False)
+        if len(events.rows)
+    ]
+
+
+def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
+    group = events.group
+    parent = dict(events.slice.cut) if events.slice is not None else {}
+    chain = sum(1 for fold in state.folds if group in fold.groups)
+    anew = chain >= MAX_CHAIN or events.log_bytes >= whole.log_bytes - events.log_bytes
+    folded = FoldedGroup(
+        partition=group.partition,
+        bits=group.bits,
+        bucket=group.bucket,
+        parent=parent,
+        start=parent if anew else dict(state.folded_to(group)),
+    )
+    return GroupFold(folded, whole if anew else events)
+
+
+def cut_runs(folds: Sequence[GroupFold]) -> Iterator[list[GroupFold]]:
+    """Neighbouring file groups whose logs together are at most `RUN_BYTES`, or one that is larger: a file each."""
+    run: list[GroupFold] = []
+    filled = 0
+    for fold in folds:
+        if run and filled + fold.pieces.log_bytes > RUN_BYTES:
+            yield run
+            run, filled = [], 0
+        run.append(fold)
+        filled += fold.pieces.log_bytes
+    if run:
+        yield run
+
+
+def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
+    """Whether a part of a fold up to ``to`` begins where slice and folds end now, and holds more than they do.
+
+    A fold of everything since the slice takes the place of those before it, so it must reach as far as they do; if it
+    reaches no further, it is not worth it.
+    """
+    group = FileGroup(folded.partition, folded.bits, folded.bucket)
+    own = state.slices.get(group)
+    reached = state.folded_to(group)
+    return (
+        folded.parent == (own.cut if own is not None else {})
+        and folded.start in (folded.parent, reached)
+        and cut.within(reached, to)
+        and not cut.within(to, reached)
+    )
+
+
+def still_covered(before: TableState, now: TableState, to: cut.Seqs) -> bool:
+    """Whether what slices and folds held up to ``to`` at ``before`` they hold now.
+
+    A compaction that began before a fold, and ends after it, gives the fold up: its slice may hold less.
+    """
+    return all(
+        cut.within(to, own.cut) or (group in before.slices and before.slices[group].cut == own.cut)
+        for group, own in now.slices.items()
+    )

@@ -1,0 +1,1 @@
+"""Table schemas: columns, groups and streams, casts of input, and files of older schema revisions."""

@@ -1,0 +1,1 @@
+"""Data files: log files, base files and what is cached of them."""

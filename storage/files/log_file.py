@@ -1,0 +1,297 @@
+"""Log files: sorted events to bytes with an index, and the indexed pieces of a file back to columns.
+
+A log file is one Arrow IPC *file* with lz4 buffers, sorted by (file group, key), cut into blocks by bytes, not by file
+group: small groups share a block, large ones take several. FORMAT.md, "Log files".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.core import keys, names
+from storage.core.keys import Indices, Mask
+from storage.core.log import sidecar_codec
+from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar
+from storage.core.merge.events import EventBatch
+from storage.core.merge.locate_keys import buckets, key_columns, partition_folders, sort_keys
+from storage.core.model import Group, Op
+from storage.core.names import LaneName, Path
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import encode_scalar
+from storage.errors import CorruptData
+from storage.store.object_store import ObjectStore, check_tail, damaged
+
+BLOCK_MIN_BYTES: Final = 256 * 1024  # below this, the fixed cost of a record batch is felt
+BLOCK_MAX_BYTES: Final = 16 * 1024 * 1024  # above this, a reader of one small file group wastes too much
+INLINE_INDEX_BYTES: Final = 16 * 1024  # a commit of a thousand tasks is still one small object
+
+_MAGIC: Final = pa.py_buffer(b"ARROW1\0\0")
+_WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+def write_log_file(
+    store: ObjectStore, schema: TableSchema, batch: EventBatch, *, lane: LaneName, epoch: int, seq: int, task: int
+) -> LogFile | None:
+    """Write the events of one task as one log file, durably; None if there are none.
+
+    Args:
+        store: The table's store.
+        schema: The table's schema.
+        batch: Events in input order (their order is their position).
+        lane: The writer's lane.
+        epoch: The writer's claim.
+        seq: The slot that will refer to the file.
+        task: Number of the file within the commit.
+    """
+    if len(batch.rows) == 0:
+        return None
+    rows, partitions, partition, bucket = _sorted(schema, batch.rows)
+    sorted_rows = SortedRows(
+        form="event",
+        groups=batch.groups,
+        rows=rows.cast(schema.event_schema(rows.schema.names)),
+        partitions=partitions,
+        partition=partition,
+        bucket=bucket,
+        deletes=np.asarray(rows.column(names.OP)) != Op.UPSERT,
+        versions={group.id: group.ordering[:1] for group in batch.groups if group.ordering},
+    )
+    return put_log_file(store, schema, names.log_path(lane, epoch, seq, task, uuid.uuid4().hex), sorted_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The rows of one log file (at least one), by (partition, bucket, key).
+
+    Attributes:
+        form: See `LogFile`.
+        groups: That it carries.
+        rows: With the schema of the file.
+        partitions: Distinct partition folders in order.
+        partition, bucket: Per row the number of its partition folder, and its bucket.
+        deletes: Which rows a reader counts as deletes.
+        versions: Per group id the columns that hold first ordering values.
+    """
+
+    form: Literal["event", "register"]
+    groups: Sequence[Group]
+    rows: pa.Table
+    partitions: list[str]
+    partition: Indices
+    bucket: Indices
+    deletes: Mask
+    versions: Mapping[int, Sequence[str]]
+
+
+def put_log_file(store: ObjectStore, schema: TableSchema, path: Path, content: SortedRows) -> LogFile:
+    """Write one log file, durably, and its index where that is large; what an entry says of it."""
+    data, index = _encode(schema, content)
+    footer = index.blocks.offset[-1] + index.blocks.length[-1]
+    store.put(path, data)
+    return LogFile(
+        file=FileRef(
+            path=path,
+            size=data.size,
+            crc32=zlib.crc32(data),
+            tail_size=data.size - footer,
+            tail_crc32=zlib.crc32(memoryview(data)[footer:]),
+            rows=len(content.rows),
+        ),
+        form=content.form,
+        groups=[group.id for group in content.groups],
+        columns=content.rows.schema.names,
+        deletes=sum(index.pieces.deletes),
+        bits=schema.bucket_bits,
+        index=_inline_or_sidecar(store, path, index),
+    )
+
+
+def remove_log_file(store: ObjectStore, file: LogFile) -> None:
+    """Remove a file that no entry can refer to, as far as the store lets us: what stays is garbage, not data."""
+    paths = [file.file.path, *([file.index.path] if isinstance(file.index, Sidecar) else [])]
+    for path in paths:
+        with contextlib.suppress(OSError):
+            store.delete(path)
+
+
+def _inline_or_sidecar(store: ObjectStore, log_file: Path, index: LogIndex) -> LogIndex | Sidecar:
+    encoded = sidecar_codec.encode_list(index)
+    if len(encoded) <= INLINE_INDEX_BYTES:
+        return index
+    path = names.log_index_path(log_file)
+    store.put(path, encoded)
+    return Sidecar.of(path, encoded)
+
+
+def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], Indices, Indices]:
+    """Rows by (partition, bucket, key), stable; partition folders, and partition and bucket number of every row."""
+    own_keys = key_columns(schema, rows)
+    if schema.has_sort_key:
+        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, own_keys))
+    bucket = buckets(schema, own_keys)
+    partitions, partition = partition_folders(schema, own_keys)
+    order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
+    file_group = (partition << schema.bucket_bits) | bucket
+    order = order[np.argsort(file_group[order], kind="stable")]
+    return rows.take(pa.array(order)), partitions, partition[order], bucket[order]
+
+
+def _encode(schema: TableSchema, content: SortedRows) -> tuple[pa.Buffer, LogIndex]:
+    (batch,) = content.rows.combine_chunks().to_batches()
+    file_group = (content.partition << schema.bucket_bits) | content.bucket
+    group_starts = np.append(keys.run_starts(file_group), len(batch))
+    bounds = _block_bounds(group_starts, max(batch.nbytes // len(batch), 1))
+    sink = pa.BufferOutputStream()
+    offsets = []
+    with pa.ipc.new_file(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
+        for start, stop in itertools.pairwise(bounds):
+            offsets.append(sink.tell())
+            writer.write_batch(batch.slice(start, stop - start))
+        offsets.append(sink.tell())
+    data = sink.getvalue()
+    index = LogIndex(
+        partitions=content.partitions,
+        pieces=_pieces(group_starts, np.array(bounds), content),
+        blocks=_blocks(schema, content.versions, batch, bounds, data, offsets),
+    )
+    return data, index
+
+
+def _block_bounds(group_starts: Indices, row_bytes: int) -> list[int]:
+    """First row of every block, and the end: cut between file groups once a block is big enough, else within one."""
+    bounds = [0]
+    for start, stop in zip(group_starts[:-1].tolist(), group_starts[1:].tolist(), strict=True):
+        if (start - bounds[-1]) * row_bytes >= BLOCK_MIN_BYTES:
+            bounds.append(start)
+        while (stop - bounds[-1]) * row_bytes > BLOCK_MAX_BYTES:
+            bounds.append(bounds[-1] + max(BLOCK_MAX_BYTES // row_bytes, 1))
+    end = int(group_starts[-1])
+    return bounds if bounds[-1] == end else [*bounds, end]
+
+
+def _pieces(group_starts: Indices, bounds: Indices, content: SortedRows) -> Pieces:
+    """One piece for every file group and block that share rows."""
+    edges = np.union1d(group_starts, bounds)
+    first, rows = edges[:-1], np.diff(edges)
+    block = np.searchsorted(bounds, first, side="right") - 1
+    return Pieces(
+        partition=content.partition[first].tolist(),
+        bucket=content.bucket[first].tolist(),
+        block=block.tolist(),
+        start=(first - bounds[block]).tolist(),
+        rows=rows.tolist(),
+        deletes=np.add.reduceat(content.deletes.astype(np.int64), first).tolist(),
+    )
+
+
+def _blocks(
+    schema: TableSchema,
+    versions: Mapping[int, Sequence[str]],
+    batch: pa.RecordBatch,
+    bounds: Sequence[int],
+    data: pa.Buffer,
+    offsets: Sequence[int],
+) -> Blocks:
+    spans = list(itertools.pairwise(bounds))
+    parts = [batch.slice(start, stop - start) for start, stop in spans]
+    key_ranges = [_min_max(part, [schema.sort_column]) for part in parts]
+    ordering = {group: [_min_max(part, columns) for part in parts] for group, columns in versions.items()}
+    view = memoryview(data)
+    return Blocks(
+        offset=list(offsets[:-1]),
+        length=[end - start for start, end in itertools.pairwise(offsets)],
+        crc32=[zlib.crc32(view[start:end]) for start, end in itertools.pairwise(offsets)],
+        rows=[stop - start for start, stop in spans],
+        key_min=[low for low, _ in key_ranges],
+        key_max=[high for _, high in key_ranges],
+        ordering_min={group: [low for low, _ in ranges] for group, ranges in ordering.items()},
+        ordering_max={group: [high for _, high in ranges] for group, ranges in ordering.items()},
+    )
+
+
+def _min_max(part: pa.RecordBatch, columns: Sequence[str]) -> tuple[Any, Any]:
+    """Least and largest value of columns of one type, in JSON form; None where all are null."""
+    found = pc.min_max(pa.chunked_array([part.column(name) for name in columns]))
+    return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
+
+
+_MESSAGE_BYTES: Final = 256  # of a schema's message, besides the schema: some 50
+
+
+def block_lead(file: FileRef) -> int:
+    """Bytes to leave free before a block, where its decoder puts the schema: the tail holds it, so it is no larger."""
+    return file.tail_size + _MESSAGE_BYTES
+
+
+class BlockDecoder:
+    """Verifies and decodes blocks of one log file, wanted columns only.
+
+    A block is decoded where it lies, behind the schema of the verified tail: as a stream of Arrow that has one batch.
+    All that is given to it was read with `block_lead` bytes before it.
+    """
+
+    def __init__(self, file: LogFile, blocks: Blocks, columns: Collection[str], tail: pa.Buffer) -> None:
+        """Take what every block of the file needs.
+
+        Args:
+            file: The file as its entry describes it.
+            blocks: From the file's index.
+            columns: Names among ``file.columns`` are decoded, others left out.
+            tail: What stands in the file's `tail_range`.
+
+        Raises:
+            CorruptData: The tail is damaged, or not that of such a file.
+        """
+        self._file, self._blocks = file, blocks
+        included = [position for position, name in enumerate(file.columns) if name in columns]
+        self._options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+        self._lead = block_lead(file.file)
+        tail = tail.slice(self._lead)
+        check_tail(tail, file.file)
+        with self._decoding(), pa.ipc.open_file(tail) as footer:
+            schema = footer.schema
+            if schema.names != file.columns:
+                raise pa.ArrowInvalid(f"its columns are {', '.join(schema.names)}")
+            self._schema = schema.serialize()
+
+    def decode(self, number: int, block: pa.Buffer) -> pa.RecordBatch:
+        """Rows of a block.
+
+        Raises:
+            CorruptData: It is damaged, or does not decode.
+        """
+        stored = block.slice(self._lead)
+        if zlib.crc32(stored) != self._blocks.crc32[number]:
+            raise damaged(self._file.file.path, f"block {number}")
+        # The first one has what a file begins with, the schema too.
+        first = stored.slice(0, _MAGIC.size).equals(_MAGIC)
+        stream = stored.slice(_MAGIC.size) if first else self._with_schema(block)
+        with self._decoding(), pa.ipc.open_stream(stream, options=self._options) as reader:
+            try:
+                return reader.read_next_batch()
+            except StopIteration:
+                raise pa.ArrowInvalid(f"block {number} holds no batch") from None
+
+    def _with_schema(self, block: pa.Buffer) -> pa.Buffer:
+        start = self._lead - self._schema.size
+        np.frombuffer(block, np.uint8)[start : self._lead] = np.frombuffer(self._schema, np.uint8)
+        return block.slice(start)
+
+    @contextlib.contextmanager
+    def _decoding(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptData(
+                f"log file {self._file.file.path} does not decode: {error}", hint="restore it from a copy"
+            ) from error

@@ -1,0 +1,78 @@
+"""Register-form log files: the registers of some file groups to the bytes of one file.
+
+Cut into blocks, indexed and read like any other log file (`storage.files.log_file`); the rows are registers with the
+columns of slices, see `storage.core.merge.registers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import names
+from storage.core.keys import Indices
+from storage.core.log.file_refs import LogFile
+from storage.core.log.table_state import FileGroup
+from storage.core.merge.registers import RegisterRows, register_rows
+from storage.core.merge.stitch import LogState
+from storage.core.model import Group
+from storage.core.names import Path
+from storage.core.schema.table_schema import TableSchema
+from storage.files.log_file import SortedRows, put_log_file
+from storage.store.object_store import ObjectStore
+
+
+def write_register_file(
+    store: ObjectStore, schema: TableSchema, path: Path, states: Iterable[tuple[FileGroup, LogState]]
+) -> LogFile | None:
+    """Write the registers of some file groups as one file, durably; None where none of them has any.
+
+    Args:
+        store: The table's store.
+        schema: The snapshot's.
+        path: Of the file, which nobody else uses.
+        states: In order of file group; all columns.
+    """
+    collapsed = list(states)
+    carried = {group for _, state in collapsed for group in state.registers}
+    groups = tuple(group for group in schema.groups if group.id in carried)
+    parts = [(file_group, register_rows(schema, groups, state)) for file_group, state in collapsed]
+    parts = [(file_group, rows) for file_group, rows in parts if len(rows)]
+    if not parts:
+        return None
+    partitions = sorted({file_group.partition for file_group, _ in parts})
+    sizes = [len(rows) for _, rows in parts]
+    content = SortedRows(
+        form="register",
+        groups=groups,
+        rows=_table(schema, [rows for _, rows in parts]),
+        partitions=partitions,
+        partition=_each([partitions.index(file_group.partition) for file_group, _ in parts], sizes),
+        bucket=_each([file_group.bucket for file_group, _ in parts], sizes),
+        deletes=np.concatenate([rows.deletes for _, rows in parts]),
+        versions={group.id: _version_columns(schema, group) for group in groups if group.ordering},
+    )
+    return put_log_file(store, schema, path, content)
+
+
+def _each(values: Sequence[int], sizes: Sequence[int]) -> Indices:
+    return np.repeat(np.array(values, np.int64), sizes)
+
+
+def _table(schema: TableSchema, parts: Sequence[RegisterRows]) -> pa.Table:
+    """All rows, one chunk a file group; columns in the order of slices."""
+    file_schema = pa.schema([field for field in schema.slice if field.name in parts[0].columns])
+    batches = [
+        pa.RecordBatch.from_arrays([rows.columns[name] for name in file_schema.names], schema=file_schema)
+        for rows in parts
+    ]
+    return pa.Table.from_batches(batches, file_schema)
+
+
+def _version_columns(schema: TableSchema, group: Group) -> tuple[str, ...]:
+    """Where the first ordering values of a group's registers stand: shown, below as a floor, or hidden by a merger."""
+    hidden = {field.name for field in schema.state_fields(group)}
+    others = (names.floor_ordering(group.id, 0), names.top_ordering(group.id, 0))
+    return (group.ordering[0], *(name for name in others if name in hidden))

@@ -1,0 +1,112 @@
+"""Where a slot's entry is by now: in the slot, or in the archive of its chunk (PROTOCOL.md, "Archives"; S20).
+
+Once a chunk's archive exists, it alone says what the chunk's slots hold; an object in one of them is what has not been
+deleted yet, or was put there too late and means nothing. So whoever reads a slot asks *afterwards* whether its chunk is
+archived: a slot is deleted after its archive is there, so one whose archive is absent has never been deleted before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from storage.core.log import archive_codec
+from storage.core.log.archive_codec import Archive, chunk_of, decode_archive, path_of_archive
+from storage.core.log.cut import Seqs
+from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_path
+from storage.store.object_store import ObjectStore, missing
+
+KEPT_BYTES: Final = 64 * 1024 * 1024  # of unpacked archives in memory; the newest stays whatever its size
+ASK_AT_ONCE: Final = 64  # archives: those that are there come as a whole
+FEW: Final = 8  # chunks that are asked for one by one; of more the table lane tells which may be archived at all
+
+Slot = tuple[LaneName, int]
+
+
+class Archives:
+    """The slots and archives of one table, as one process has met them. Safe for use from several threads.
+
+    What the store raises is passed on: `CommitLog.publish` must tell silence from refusal.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._known: set[tuple[LaneName, int]] = set()
+        self._open: dict[tuple[LaneName, int], Archive] = {}
+        self._lock = threading.Lock()
+        self.announced: Callable[[], Seqs] | None = None
+        """Reads the table lane, and says per lane up to where its slots may be archived by now."""
+
+    def knows(self, slot: Slot) -> bool:
+        """Whether the slot is known to be archived. Nothing is asked: what was archived once is so for ever."""
+        return (slot[0], chunk_of(slot[1])) in self._known
+
+    def ask(self, slots: Iterable[Slot]) -> bool:
+        """Ask for the archives of slots that were read before; whether one of these slots is archived.
+
+        Raises:
+            CorruptData: An archive is damaged.
+        """
+        wanted = list(slots)
+        chunks = sorted({(lane, chunk_of(seq)) for lane, seq in wanted} - self._known)
+        if sum(lane != TABLE_LANE for lane, _ in chunks) > FEW and self.announced is not None:
+            announced = self.announced()  # the table lane is read for it, which asks for archives of that lane alone
+            chunks = [
+                (lane, chunk)
+                for lane, chunk in chunks
+                if lane == TABLE_LANE or archive_codec.last_slot(chunk) <= announced.get(lane, 0)
+            ]
+        for start in range(0, len(chunks), ASK_AT_ONCE):
+            part = chunks[start : start + ASK_AT_ONCE]
+            for (lane, chunk), data in zip(part, self._get([archive_path(*own) for own in part]), strict=True):
+                if data is not None:
+                    self._keep(decode_archive(data, lane, chunk))
+        return any(self.knows(slot) for slot in wanted)
+
+    def content(self, slot: Slot) -> bytes:
+        """Bytes of the entry in a slot that is known to be archived.
+
+        Raises:
+            CorruptData: The archive is damaged, or gone.
+        """
+        lane, seq = slot
+        held = self._open.get((lane, chunk_of(seq)))
+        if held is None:
+            path = path_of_archive(lane, seq)
+            data = self._store.get(path)
+            if data is None:
+                raise missing(path)
+            held = decode_archive(data, lane, chunk_of(seq))
+            self._keep(held)
+        return held.content(seq)
+
+    def read(self, slots: Sequence[Slot]) -> list[bytes | None]:
+        """Bytes of the entries in slots, None for a slot that is free."""
+        data = self.in_slots(slots)
+        self.ask(data)
+        return [self.content(slot) if self.knows(slot) else data[slot] for slot in slots]
+
+    def taken(self, slot: Slot) -> bool:
+        """Whether there is an entry in a slot."""
+        # An object that came too late is in a slot that is taken, too.
+        return self.knows(slot) or self.in_slots([slot])[slot] is not None or self.ask([slot])
+
+    def in_slots(self, slots: Sequence[Slot]) -> dict[Slot, bytes | None]:
+        """What stands in those of the slots that are not known to be archived."""
+        asked = [slot for slot in slots if not self.knows(slot)]
+        return dict(zip(asked, self._get([slot_path(*slot) for slot in asked]), strict=True))
+
+    def _get(self, paths: Sequence[Path]) -> Sequence[bytes | None]:
+        if len(paths) <= 1:
+            return [self._store.get(path) for path in paths]
+        return self._store.get_many(paths)
+
+    def _keep(self, found: Archive) -> None:
+        key = (found.lane, found.chunk)
+        with self._lock:
+            self._known.add(key)
+            self._open.pop(key, None)
+            self._open[key] = found
+            while len(self._open) > 1 and sum(len(own.body) for own in self._open.values()) > KEPT_BYTES:
+                del self._open[next(iter(self._open))]

@@ -1,0 +1,116 @@
+"""Checkpoints in the store: found by listing, never needed, never trusted without proof.
+
+One is written now and then by whoever adds to a lane, at no promise: a failure to write one changes nothing, and who
+may only read never tries. It is used if its bytes have their digest and the log still holds the entry it stands on, by
+``commit_id``; of a lane, if it took the same entries for void. Cleaning removes those that newer ones replace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table
+from storage.core.log.cut import Span, is_void
+from storage.core.log.lane_state import LaneState
+from storage.core.log.table_state import TableState
+from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, parse_checkpoint
+from storage.errors import StoreUnavailable
+from storage.log.commit_log import CommitLog, new_id
+from storage.store.object_store import ObjectStore, answering
+
+TABLE_EVERY: Final = 64  # entries of the table lane: they are large, and one holds as much as many of them
+LANE_EVERY: Final = 1_000  # entries of a writer's lane: a claim reads at most so many, and one is as large as 20
+MAX_TRIES: Final = 3  # damaged ones passed over before replaying from the beginning
+
+S = TypeVar("S", TableState, LaneState)
+
+
+class Checkpoints:
+    """The checkpoints of one table, as one process has met them."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._saved: dict[LaneName, int] = {}
+
+    def newest_table(self, log: CommitLog, until: int | None = None) -> TableState | None:
+        """The newest usable state of a prefix of the table lane, not longer than ``until``."""
+        return self._newest(log, TABLE_LANE, decode_table, until, lambda state: state.head)
+
+    def newest_lane(self, log: CommitLog, lane: LaneName, void: tuple[Span, ...]) -> LaneState | None:
+        """The newest usable state of a lane: one that took the same entries for void, as far as it reaches."""
+        state = self._newest(log, lane, decode_lane, None, lambda state: agreed(void, state.void, state.head))
+        if state is not None:
+            state.void = void
+        return state
+
+    def is_due(self, lane: LaneName, head: int) -> bool:
+        """Whether a state of this head is worth a checkpoint, as far as this process has seen any."""
+        return head - self._saved.get(lane, 0) >= (LANE_EVERY if lane else TABLE_EVERY)
+
+    def save_table(self, state: TableState) -> None:
+        """Write one if it is due."""
+        self._save(TABLE_LANE, state.head, lambda: encode_table(state))
+
+    def save_lane(self, lane: LaneName, state: LaneState) -> None:
+        """Write one if it is due."""
+        self._save(lane, state.head, lambda: encode_lane(state))
+
+    def _newest(
+        self,
+        log: CommitLog,
+        lane: LaneName,
+        decode: Callable[[bytes], S | None],
+        until: int | None,
+        usable_to: Callable[[S], int],
+    ) -> S | None:
+        """``usable_to``: up to where a state and the wanted one are of the same log; all of it, if it is usable."""
+        tries = 0
+        for head, path in self._listed(lane):
+            if until is not None and head > until:
+                continue
+            with answering(path):
+                data = self._store.get(path)
+            state = decode(data) if data is not None else None
+            if state is not None and state.head == head and log.holds(lane, head, state.head_id):
+                until = usable_to(state)
+                if until == state.head:
+                    self._saved[lane] = max(self._saved.get(lane, 0), head)
+                    return state
+                continue  # not counted: the next one is from before the restore that made this one useless
+            tries += 1
+            if tries == MAX_TRIES:
+                break
+        return None
+
+    def _listed(self, lane: LaneName) -> Iterator[tuple[int, Path]]:
+        """(head, path) of a lane's checkpoints, newest first."""
+        folder = checkpoint_folder(lane)
+        with answering(folder):
+            names = [name for name, _ in self._store.list(folder)]
+        for name in sorted(names, reverse=True):
+            head = parse_checkpoint(name)
+            if head is not None:
+                yield head, Path(f"{folder}/{name}")
+
+    def _save(self, lane: LaneName, head: int, encode: Callable[[], bytes]) -> None:
+        if not self.is_due(lane, head):
+            return
+        with contextlib.suppress(OSError, StoreUnavailable):  # the next one makes up for it
+            # Others write them too: one of several processes is enough.
+            saved = (known for known, _ in self._listed(lane) if known <= head)
+            self._saved[lane] = next(saved, 0)
+            if self.is_due(lane, head):
+                self._saved[lane] = head
+                self._store.put(checkpoint_path(lane, head, new_id()), encode())
+
+
+def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:
+    """Up to which entry, ``head`` at most, two lists of spans take the same entries for void."""
+    edges = sorted({0, head, *(edge for span in (*first, *second) for edge in span if edge < head)})
+    for after, _ in itertools.pairwise(edges):
+        if is_void(first, after + 1) != is_void(second, after + 1):
+            return after
+    return head

@@ -1,0 +1,345 @@
+"""The timeline as one process knows it: table state at the head or in the past, and the lanes' entries a snapshot
+needs.
+
+Knowledge only grows: every refresh reads forward from what is known. Safe for use from several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from storage.clock import Clock, Stamps, arrival
+from storage.core.log import cut
+from storage.core.log.cut import Cut
+from storage.core.log.entries import Data, Entry, LaneEntry, TableEntry
+from storage.core.log.file_refs import LogFile
+from storage.core.log.table_state import TableState, fold_table
+from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
+from storage.core.plan.slices import LiveFile
+from storage.errors import Conflict, CorruptData, NotFound, SnapshotExpired, TableError, UnsupportedFormat
+from storage.log.checkpoint_store import Checkpoints
+from storage.log.commit_log import CommitLog, lane_entries, new_id, read_table_lane, table_entries
+from storage.log.pins import unexpired
+from storage.store.object_store import ObjectStore, answering
+
+MAX_PUBLISH_TRIES: Final = 100  # each lost try means that another process got something done
+MAX_READ_TRIES: Final = 10  # a re-read is due only when a compaction overtook the one before
+
+T = TypeVar("T", bound=TableEntry)
+
+
+class Timeline:
+    """All lanes of one table, folded as far as they have been read."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, stamps: Stamps) -> None:
+        self.store, self.clock, self.stamps = store, clock, stamps
+        self.log = CommitLog(store, clock)
+        self.log.archives.announced = self.archivable
+        self._lock = threading.RLock()
+        self.checkpoints = Checkpoints(store)
+        self._state: TableState | None = None
+        self._folded: Mapping[Path, LogFile] = {}
+
+    def refresh(self) -> TableState:
+        """Table state at the newest contiguous prefix of the table lane.
+
+        Raises:
+            NotFound: There is no table.
+            CorruptData: There was one, or an entry is damaged.
+        """
+        with self._lock:
+            if self._state is None:
+                self._state = self.checkpoints.newest_table(self.log)
+            known = self._state.head if self._state is not None else 0
+            for fresh in self.log.read_on(TABLE_LANE, known):
+                self._state = fold_table(self._state, table_entries(fresh))
+                self.log.forget_before(TABLE_LANE, fresh[-1].seq)
+            if self._state is None:
+                if self.lacks_first():
+                    raise CorruptData(
+                        f"the first entry of the table at {self.store.uri} is missing, but others are there",
+                        hint=f"restore {slot_path(TABLE_LANE, 1)} from a copy of the store; weft verify looks further",
+                    )
+                raise NotFound(
+                    f"there is no table at {self.store.uri}", hint="check the path, or create it: Table.create"
+                )
+            self.stamps.observe(self._state.stamp)
+            return self._state
+
+    def archivable(self) -> cut.Seqs:
+        """Per lane the last slot that may be archived by now."""
+        return self.refresh().archived
+
+    def lacks_first(self) -> bool:
+        """Whether there are entries, but not the one that made the table; asked where it was not found."""
+        if not self.store.list(Path(TIMELINE)) and not self.store.list(Path(ARCHIVE)):
+            return False
+        with answering(slot_path(TABLE_LANE, 1)):
+            return not self.log.archives.taken((TABLE_LANE, 1))
+
+    def at(self, table: int) -> TableState:
+        """Table state of an older prefix.
+
+        Raises:
+            NotFound: The table lane is not that long.
+        """
+        state = self.refresh()
+        if table == state.head:
+            return state
+        if not 1 <= table < state.head:
+            raise NotFound(f"the table lane has {state.head} entries, not {table}", hint="is it a cut of this table?")
+        *_, past = self._states_up_to(table)
+        return past
+
+    def _states_up_to(self, table: int) -> Iterator[TableState]:
+        """The states of the prefixes from the newest checkpoint within ``table`` up to ``table``."""
+        state = self.checkpoints.newest_table(self.log, table)
+        if state is not None:
+            yield state
+        for entry in read_table_lane(self.log, state.head if state is not None else 0, table):
+            state = fold_table(state, [entry])
+            assert state is not None, "folding an entry gives a state"
+            yield state
+        self.log.forget_before(TABLE_LANE, table)
+
+    def publish(self, build: Callable[[TableState], T | None]) -> T | None:
+        """Append one entry to the table lane, on top of whatever others append meanwhile.
+
+        Args:
+            build: From the newest state the entry to publish (see `header`), or None if there is no need any more.
+                Called anew after every lost race, so that it checks against what won.
+
+        Raises:
+            Conflict: The race was lost too many times.
+            CommitUnknown: See `CommitLog.publish`.
+        """
+        for _ in range(MAX_PUBLISH_TRIES):
+            state = self.refresh()
+            entry = build(state)
+            if entry is None:
+                return None
+            winner = self.log.publish(entry)
+            if winner.commit_id == entry.commit_id:
+                self._save_checkpoint(entry.seq)
+                return entry
+        raise Conflict(
+            f"lost {MAX_PUBLISH_TRIES} races for the table lane", hint="fewer processes should compact this table"
+        )
+
+    def _save_checkpoint(self, head: int) -> None:
+        """Now and then. The entry is published: what fails now must not look like a failure of that."""
+        if self.checkpoints.is_due(TABLE_LANE, head):
+            with contextlib.suppress(TableError):
+                self.checkpoints.save_table(self.refresh())
+
+    def header(self, state: TableState) -> dict[str, Any]:
+        """Header fields of the entry of the table lane that follows a state."""
+        return {
+            "lane": TABLE_LANE,
+            "seq": state.head + 1,
+            "epoch": 0,
+            "commit_id": new_id(),
+            "prev_id": state.head_id,
+            "table_rev": 0,
+            "stamp": self.stamps.next(self.clock),
+            "committed_at_ms": max(self.clock.now_ms(), state.committed_at_ms),
+        }
+
+    def newest_cut(self) -> tuple[TableState, Cut]:
+        """The head snapshot: T first, strictly after it every lane (rules R1 to R3)."""
+        for _ in range(MAX_READ_TRIES):
+            state = self.refresh()
+            start = state.log_start()
+            tails = self.log.read_tails(
+                {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()}
+            )
+            lanes = {}
+            for lane, tail in tails.items():
+                known = start.get(lane, 0)
+                lanes[lane] = known + _committed(lane_entries(tail), state.rev)
+                self.log.forget_before(lane, known)
+            if state.readable_at(lanes):
+                return state, Cut(state.head, lanes)
+        raise CorruptData(
+            f"slices of {self.store.uri} hold commits that no lane has", hint="entries were removed: restore them"
+        )
+
+    def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:
+        """The snapshot of the longest prefix up to ``table`` that is one with ``lanes`` (R3), as far as it knows them.
+
+        Args:
+            table: A prefix of the table lane.
+            lanes: Of every lane that it has.
+        """
+        past = self._readable(table, lanes)
+        return past, Cut(past.head, self._known_to(past, {lane: lanes[lane] for lane in past.lanes}))
+
+    def _readable(self, table: int, lanes: cut.Seqs) -> TableState:
+        """The longest prefix up to ``table`` whose slices and folds hold nothing beyond ``lanes``."""
+        while table:
+            found: TableState | None = None
+            first = table
+            for state in self._states_up_to(table):
+                first = min(first, state.head)
+                if state.readable_at(lanes):
+                    found = state
+            if found is not None:
+                return found
+            table = first - 1
+        raise CorruptData("the table's first entry holds slices", hint="it was replaced: restore it from a copy")
+
+    def _known_to(self, state: TableState, until: cut.Seqs) -> dict[LaneName, int]:
+        """The last entries up to ``until`` whose schema and restores ``state`` knows (R2); revisions ascend (S19)."""
+        return self.last_while(until, lambda entry: entry.table_rev <= state.rev)
+
+    def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
+        """Last entry of every lane, sought from where slices, folds or ``known`` show that there are some."""
+        there: cut.Seqs = known or {}
+        for reached in state.reached():
+            there = cut.highest(there, reached)
+        open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
+        # A closed lane is not searched: what is known of it may lie behind its end, where a late claim can stand.
+        found = self.log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
+        return {lane.name: found[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
+
+    def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
+        """The snapshot of a cut.
+
+        Raises:
+            NotFound: The table has not got that far, has no such lane, or never was in that state.
+            SnapshotExpired: What it needs was given up by cleaning.
+        """
+        state = self.at(wanted.table)
+        self.check_kept(wanted)
+        for lane, seq in wanted.lanes.items():
+            entry = self.log.entry(lane, seq) if lane in state.lanes and seq else None
+            if lane not in state.lanes or (seq and entry is None):
+                raise NotFound(f"cut {wanted}: lane {lane!r} has no entry {seq}", hint="is it a cut of this table?")
+            if entry is not None and entry.table_rev > state.rev:
+                raise NotFound(f"cut {wanted}: lane {lane!r} is ahead of the table lane", hint="take cuts as they come")
+        if not state.readable_at(wanted.lanes):
+            raise NotFound(
+                f"cut {wanted} was never a state of the table: its slices hold more", hint="take cuts as they come"
+            )
+        return state, wanted
+
+    def check_kept(self, at: Cut) -> None:
+        """Refuse a snapshot that cleaning may have taken files of (rule R4).
+
+        Raises:
+            SnapshotExpired: It is older than what is retained, and no savepoint, pin or open compaction keeps it.
+        """
+        state = self.refresh()
+        # Pins and open compactions may end at any moment: they allow a try, and no more than that.
+        lent = (plan.at for plan in state.plans.values())
+        if not state.keeps(at) and at not in lent and not any(p.at == at for p in unexpired(self.store, self.clock)):
+            check_promised(state, at)
+
+    def newest_within(self, state: TableState, keep: cut.Seqs) -> TableState | None:
+        """The newest state whose slices hold nothing beyond ``keep`` in the lanes that it names.
+
+        None where cleaning has given up all of those, or a restore lies in between.
+        """
+
+        def fits(past: TableState) -> bool:
+            return past.restored == state.restored and all(
+                file.cut.get(lane, 0) <= seq for file in past.slices.values() for lane, seq in keep.items()
+            )
+
+        if fits(state):
+            return state
+        table = state.head - 1
+        while table >= max(state.keep, state.restored):
+            found: TableState | None = None
+            first = table
+            for past in self._states_up_to(table):
+                first = min(first, past.head)
+                if past.head >= state.keep and fits(past):
+                    found = past
+            if found is not None:
+                return found
+            table = first - 1
+        return None
+
+    def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
+        """Files of folds, and of all live commits that slices and folds do not hold for all file groups.
+
+        In version order: what a fold holds knows its versions itself.
+        """
+        return [*self._fold_files(state), *self.committed_files(state, state.log_start(), at.lanes)]
+
+    def committed_files(self, state: TableState, after: cut.Seqs, until: cut.Seqs) -> list[LiveFile]:
+        """Files of all live commits after one cut, up to another, in version order."""
+        tails = self.log.read_tails({lane: (after.get(lane, 0), last) for lane, last in until.items()})
+        live: list[tuple[Data, LogFile]] = []
+        for lane, tail in tails.items():
+            spans = state.void.get(lane, ())
+            for entry in tail:
+                if isinstance(entry, Data) and not cut.is_void(spans, entry.seq):
+                    live.extend((entry, file) for file in entry.files)
+        indexes = self.log.indexes([file for _, file in live])
+        found = [
+            LiveFile(entry.lane, entry.seq, arrival(entry.stamp, state.lanes[entry.lane].lane_id), file, index)
+            for (entry, file), index in zip(live, indexes, strict=True)
+        ]
+        # Stable: files of one commit keep their place in it.
+        return sorted(found, key=lambda live: live.arrival)
+
+    def _fold_files(self, state: TableState) -> list[LiveFile]:
+        live = [(fold, file) for fold in state.folds for file in fold.files]
+        indexes = self.log.indexes([file for _, file in live])
+        # Nobody else says when a fold is not read any more; an older snapshot may fetch its index again.
+        known, self._folded = self._folded, {file.file.path: file for _, file in live}
+        self.log.forget_indexes([file for path, file in known.items() if path not in self._folded])
+        return [
+            LiveFile(TABLE_LANE, fold.slot, 0, file, index, fold.to)
+            for (fold, file), index in zip(live, indexes, strict=True)
+        ]
+
+    def last_while(self, heads: cut.Seqs, holds: Callable[[Entry], bool]) -> dict[LaneName, int]:
+        """Per lane the last of the entries up to a head for which something holds that holds for none after it."""
+        # What is asked for lies mostly after old entries, of which 256 are read at once: so that is looked at first.
+        archived = self._state.archived if self._state is not None else {}
+        old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
+        reached = self.log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
+        bounds = {lane: (0, head) for lane, head in heads.items()}
+        bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in reached.items()}
+        return self.log.last_where(bounds, holds)
+
+
+def _committed(tail: list[LaneEntry], rev: int) -> int:
+    """How many entries belong to a snapshot that knows schema revision ``rev`` (rule R2)."""
+    for count, entry in enumerate(tail):
+        if entry.table_rev > rev:
+            return count
+    return len(tail)
+
+
+def check_promised(state: TableState, at: Cut) -> None:
+    """Refuse to rest anything on a snapshot that the table lane does not promise to keep (rule R4, S16 CleanSafe).
+
+    Raises:
+        SnapshotExpired: Cleaning may take its files, or has done so.
+    """
+    if not state.keeps(at):
+        raise SnapshotExpired(
+            f"snapshot {at} is no longer kept: cleaning has given up what is older than entry {state.keep} "
+            "of the table lane",
+            hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
+        )
+
+
+def check_writable(state: TableState, known: frozenset[str]) -> None:
+    """Refuse to write to a table that asks more of its writers than this version does.
+
+    Raises:
+        UnsupportedFormat: It does.
+    """
+    unknown = sorted(state.writer_features - known)
+    if unknown:
+        raise UnsupportedFormat(
+            f"the table uses features that this version cannot write: {', '.join(unknown)}", hint="upgrade weft"
+        )

@@ -1,0 +1,84 @@
+"""Marks: what was committed by a time, recorded in the table lane, so that times can be settled (S24 TimeStable).
+
+Whoever writes to the table anyway records one a minute. A mark that cannot be recorded is nobody's failure: the next
+one says more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from storage.core.log import cut
+from storage.core.log.entries import Mark
+from storage.core.log.table_state import TableState
+from storage.errors import TableError
+from storage.log.table_log import Timeline
+
+MARK_EVERY_MS: Final = 60_000  # within which the clocks of writers decide what a time shows
+
+
+def publish_mark(timeline: Timeline) -> Mark:
+    """Record what is committed now.
+
+    Raises:
+        Conflict, CommitUnknown, StoreUnavailable: As of every entry of the table lane.
+    """
+    made = timeline.publish(lambda state: _mark(timeline, state, {}))
+    assert made is not None, "a mark is made or refused"
+    return made
+
+
+def _mark(timeline: Timeline, state: TableState, known: cut.Seqs) -> Mark:
+    """A mark that follows a state; ``known``: per lane an entry that there is, which saves looking for it."""
+    began = max(timeline.clock.now_ms(), state.committed_at_ms)
+    lanes = cut.highest(state.seen, timeline.heads(state, cut.highest(state.seen, known)))
+    header = timeline.header(state)
+    header["committed_at_ms"] = max(began, header["committed_at_ms"])
+    return Mark(**header, began_at_ms=began, lanes=lanes)
+
+
+class Marker:
+    """Records marks for one process, when they are due."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._mark = 0
+        self._since_ms: int | None = None
+
+    def mark_if_due(self, state: TableState, known: cut.Seqs | None = None, *, unless_idle: bool = False) -> None:
+        """Record a mark if the newest one in ``state`` is older than a minute; nothing is raised if that fails.
+
+        A clock that is behind what the table lane says records nothing: it does not know what time it is.
+
+        Args:
+            state: The newest that is known.
+            known: Per lane an entry that there is.
+            unless_idle: Record nothing if nothing was committed since the newest mark.
+        """
+        if not self._is_due(state):
+            return
+        newest = state.mark
+
+        def build(state: TableState) -> Mark | None:
+            if state.mark != newest or self._timeline.clock.now_ms() < state.committed_at_ms:
+                return None  # another process was first, or has a clock that is ahead
+            made = _mark(self._timeline, state, known or {})
+            idle = unless_idle and state.mark == state.head and cut.within(made.lanes, state.seen)
+            return None if idle else made
+
+        with contextlib.suppress(TableError):
+            made = self._timeline.publish(build)
+            self._mark = made.seq if made is not None else self._mark
+        # Whatever came of it, this process tries again after a minute only.
+        self._since_ms = self._timeline.clock.now_ms()
+
+    def _is_due(self, state: TableState) -> bool:
+        now = self._timeline.clock.now_ms()
+        if self._since_ms is None:
+            self._mark, self._since_ms = state.mark, state.marked_at_ms
+        elif self._mark != state.mark:
+            # One that is new to this process: by its own clock it is from now.
+            self._mark, self._since_ms = state.mark, now
+        self._since_ms = min(self._since_ms, now)  # the clock was set back: a minute begins anew
+        return now - self._since_ms >= MARK_EVERY_MS

@@ -1,0 +1,215 @@
+"""Pruning: what a read need not look at, because no row of it can be in the answer.
+
+Three steps, coarse to fine; each may keep too much, none drops what could match:
+
+- file groups: by the keys that the filter names (their home), and by partition folders;
+- log pieces, where keys are named: by the key range of their blocks;
+- row groups of base files: by key range, and by the statistics of any column. A row group whose rows do not match as
+  they are is still read if logs touch keys in its range: the filter is about merged rows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Never, TypeAlias
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from storage.core import keys, names
+from storage.core.keys import KeyVector
+from storage.core.log.table_state import FileGroup
+from storage.core.merge.locate_keys import homes, key_columns, partition_text
+from storage.core.plan.slices import PIECES, FileSlice, LiveFile
+from storage.core.predicate import ColumnRange, Known, Node, may_hold, possible_values
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import decode_scalar
+from storage.errors import InvalidInput
+
+MAX_KEYS: Final = 10_000  # more than this named by a filter are looked for as any other condition
+
+Keys = Mapping[FileGroup, KeyVector]
+"""Per file group the keys that are wanted, sorted and distinct."""
+
+KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
+"""Keys as a user gives them."""
+
+
+def keys_in(schema: TableSchema, predicate: Node | None) -> Keys | None:
+    """The keys that a filter names; None if there can be others."""
+    if predicate is None:
+        return None
+    values: list[list[Any]] = []
+    for name in schema.key:
+        found = possible_values(predicate, name, schema.column_by_name[name].type)
+        if found is None:
+            return None
+        values.append(list(found))
+    if math.prod(map(len, values)) > MAX_KEYS:
+        return None
+    return homes(schema, key_columns(schema, key_table(schema, list(itertools.product(*values)))))
+
+
+def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:
+    """The key columns of keys that somebody asks for, with the types that they have.
+
+    Args:
+        schema: The table's.
+        given: Values of a key of one column, tuples of a key of several; or a table or batch that has the key columns.
+
+    Raises:
+        InvalidInput: A key is not of these types, has another number of columns, or a NULL.
+    """
+    types = [schema.column_by_name[name].type for name in schema.key]
+    try:
+        if isinstance(given, pa.Table | pa.RecordBatch):
+            columns = [_cast(given.column(name), own) for name, own in zip(schema.key, types, strict=True)]
+        else:
+            rows = [own if isinstance(own, tuple) else (own,) for own in _listed(given)]
+            columns = [
+                _cast(pa.array([row[i] for row in rows if len(row) == len(types) or _refuse(row)]), own)
+                for i, own in enumerate(types)
+            ]
+    except (pa.ArrowException, KeyError, TypeError, OverflowError, ValueError) as error:
+        shape = ", ".join(f"{name} {own}" for name, own in zip(schema.key, types, strict=True))
+        raise InvalidInput(f"these are no keys of the table: {error}", hint=f"its key is ({shape})") from error
+    if any(column.null_count for column in columns):
+        raise InvalidInput("a key has a NULL", hint="no row has such a key: leave it out")
+    return pa.table(columns, names=list(schema.key))
+
+
+def _cast(given: pa.Array | pa.ChunkedArray, own: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Arrow would also read numbers from texts, and write numbers and truths as such: keys of other types."""
+    kind = given.type.value_type if pa.types.is_dictionary(given.type) else given.type
+    if not pa.types.is_null(kind) and (pa.types.is_boolean(kind) or _is_text(kind) != _is_text(own)):
+        raise TypeError(f"{kind} was given for {own}")
+    return given.cast(own)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    binaries = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return any(is_kind(kind) for is_kind in (*texts, *binaries))
+
+
+def _listed(given: Iterable[Any]) -> Iterable[Any]:
+    if isinstance(given, str | bytes | Mapping):  # of which the characters or names would be looked for
+        raise TypeError(f"a {type(given).__name__} is not a list of keys")
+    return given
+
+
+def _refuse(row: tuple[Any, ...]) -> Never:
+    raise ValueError(f"{row!r} has {len(row)} values")
+
+
+def matching(
+    schema: TableSchema, slices: Sequence[FileSlice], predicate: Node | None, wanted: Keys | None
+) -> list[FileSlice]:
+    """The file groups that can have rows of the answer."""
+    if wanted is not None:
+        return [own for own in slices if own.group in wanted]
+    if predicate is None or not schema.partition_by:
+        return list(slices)
+    named = _folders_in(schema, predicate)
+    partitions = {own.group.partition for own in slices}
+    kept = {partition for partition in partitions if _partition_may_match(schema, partition, predicate, named)}
+    return [own for own in slices if own.group.partition in kept]
+
+
+def _folders_in(schema: TableSchema, predicate: Node) -> Mapping[str, frozenset[str]]:
+    """Per partition column the folders of the values that a filter names; without those of which there can be others.
+
+    Once a read: a filter may name many values, and there may be many partitions.
+    """
+    result = {}
+    for name in schema.partition_by:
+        arrow_type = schema.column_by_name[name].type
+        values = possible_values(predicate, name, arrow_type)
+        if values is not None:
+            result[name] = frozenset(_folder(name, value, arrow_type) for value in values)
+    return result
+
+
+def _partition_may_match(
+    schema: TableSchema, partition: str, predicate: Node, named: Mapping[str, frozenset[str]]
+) -> bool:
+    folders = dict(zip(schema.partition_by, partition.split("/"), strict=True))
+    if any(folders[name] not in found for name, found in named.items()):
+        return False
+    return may_hold(
+        predicate,
+        lambda name: _value_of_folder(folders[name], schema.column_by_name[name].type) if name in folders else None,
+    )
+
+
+def _folder(name: str, value: Any, arrow_type: pa.DataType) -> str:
+    return names.encode_partition(name, partition_text(pa.scalar(value, arrow_type)))
+
+
+def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None:
+    """The one value of a partition column, where its folder tells: long ones are cut, and empty ones have a word."""
+    text = unquote(folder.partition("=")[2])
+    value: Any = None
+    if "~" in folder or text == "__empty__":
+        return None
+    if pa.types.is_integer(arrow_type):
+        value = int(text)
+    elif pa.types.is_string(arrow_type):
+        value = text
+    elif pa.types.is_date(arrow_type):
+        value = dt.date.fromisoformat(text)
+    return None if value is None else ColumnRange(arrow_type, value, value, nulls=0, rows=1)
+
+
+def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], wanted: KeyVector) -> FileSlice:
+    """A file group with those log pieces alone that can hold wanted keys."""
+    if len(file_slice.rows) == 0 or len(wanted) == 0:
+        return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in PIECES})
+    arrow_type = schema.slice.field(schema.sort_column).type
+    blocks = [
+        (files[file].index.blocks, block)
+        for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True)
+    ]
+    least = _vector([decode_scalar(own.key_min[block], arrow_type) for own, block in blocks], arrow_type)
+    largest = _vector([decode_scalar(own.key_max[block], arrow_type) for own, block in blocks], arrow_type)
+    keep = keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)
+    return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in PIECES})
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Which row groups of one base file to read.
+
+    Attributes:
+        schema: The snapshot's.
+        predicate: What merged rows must satisfy, as far as it could be read.
+        wanted: Keys that are wanted; None for all.
+        touched: Keys in the logs; None if there are none.
+    """
+
+    schema: TableSchema
+    predicate: Node | None
+    wanted: KeyVector | None
+    touched: KeyVector | None
+
+    def may_match(self, known: Known) -> bool:
+        """Whether the merged rows of a row group can be in the answer."""
+        if self.predicate is None and self.wanted is None:
+            return True
+        span = known(self.schema.sort_column)
+        bounds = None
+        if span is not None and span.least is not None:
+            bounds = _vector([span.least, span.largest], self.schema.slice.field(self.schema.sort_column).type)
+        if self.wanted is not None and bounds is not None and not keys.any_within(self.wanted, bounds):
+            return False
+        if self.predicate is None or may_hold(self.predicate, known):
+            return True
+        return self.touched is not None and (bounds is None or keys.any_within(self.touched, bounds))
+
+
+def _vector(values: Sequence[Any], arrow_type: pa.DataType) -> KeyVector:
+    return keys.key_vector(pa.array(values, arrow_type))

@@ -1,0 +1,1 @@
+"""Cleaning: which snapshots expire, and which objects are garbage."""

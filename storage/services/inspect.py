@@ -1,0 +1,447 @@
+"""What an operator asks of a table: what is in it, what happened, which files, how far each stream has got.
+
+Facts only, as frozen values, gathered from entries and sizes; no data file is opened. Cost is bounded by what is asked
+for, not by the table's history: the newest entries of a lane are read, and its claim is found by bisection.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from storage.clock import Clock, Stamps, SystemClock
+from storage.core.log.cut import Cut, is_void
+from storage.core.log.entries import (
+    Abort,
+    Base,
+    Claim,
+    CleanDone,
+    CleanIntent,
+    Create,
+    Data,
+    Done,
+    Entry,
+    Fold,
+    Intent,
+    LaneAdd,
+    Mark,
+    Noop,
+    Plan,
+    Release,
+    Savepoint,
+    Schema,
+)
+from storage.core.log.file_refs import Sidecar
+from storage.core.names import TABLE_LANE, LaneName
+from storage.core.plan.watermarks import Watermark, Watermarks, to_ticks
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import encode_scalar
+from storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
+from storage.log.pins import unexpired
+from storage.log.table_log import Timeline
+from storage.read.snapshot import Snapshot
+from storage.store.open_store import open_store
+
+MAX_LANE_ENTRIES: Final = 1_000  # read of a lane to add up its rows; beyond that the sum is marked as a part
+_SYSTEM_CLOCK: Final = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Something that keeps the files of a snapshot from being cleaned.
+
+    Attributes:
+        what: ``savepoint``, ``compaction`` (one that has begun and not ended, or a fold) or ``pin`` (a long reader).
+        name: Of the savepoint, id of the plan, owner of the pin.
+        cut: Text of the snapshot.
+        since_ms: When it began; None for pins.
+        until_ms: When it ends by itself; None for all but pins.
+        note: What its maker said of a savepoint.
+    """
+
+    what: Literal["savepoint", "compaction", "pin"]
+    name: str
+    cut: str
+    since_ms: int | None
+    until_ms: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """How far one stream says that one group is complete.
+
+    Attributes:
+        column: The first ordering column; None where the group's order has no watermarks.
+        watermark: No later event of the stream is below it, in JSON form; None: nothing is promised.
+        lag_ms: By how much it is behind the clock; None where there is none, or it is no time.
+        late: Events so far that broke a promise.
+        held_by: The open lanes that it waits for.
+    """
+
+    stream: str
+    group: str
+    column: str | None
+    watermark: Any
+    lag_ms: int | None
+    late: int
+    held_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A table at a glance.
+
+    Attributes:
+        cut: Text of the newest snapshot.
+        rows_in_base: Visible rows of the compacted part.
+        events_in_logs: Events that wait for compaction; with 0 of them ``rows_in_base`` is the table's number of rows.
+        commits_waiting: Commits of which some rows wait for compaction.
+        compactions_open: Compactions that have begun and not ended, or died.
+        keep: Snapshots whose cut has a smaller first number are given up, unless they are savepoints.
+        keepers: What keeps files of older snapshots. How much garbage there is, only a dry run of a clean can tell.
+        streams: How far every stream says that its groups are complete.
+    """
+
+    uri: str
+    table_id: str
+    created_at_ms: int
+    schema: TableSchema
+    cut: str
+    file_groups: int
+    rows_in_base: int
+    events_in_logs: int
+    base_bytes: int
+    log_bytes: int
+    commits: int
+    commits_waiting: int
+    compactions_open: int
+    keep: int
+    keepers: tuple[Keeper, ...]
+    streams: tuple[StreamReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One entry of any lane.
+
+    Attributes:
+        lane: "" for the table lane.
+        rows: Events of a DATA entry, rows of the slices of a BASE entry; None for others.
+        files: Files that became visible with it.
+        bytes: Of these files.
+        detail: What else there is to say, in words.
+    """
+
+    committed_at_ms: int
+    lane: str
+    seq: int
+    kind: str
+    rows: int | None
+    files: int
+    bytes: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file group at the newest snapshot. ``log_files`` counts files with rows of this group."""
+
+    file_group: str
+    base_rows: int
+    base_bytes: int
+    shadow_rows: int
+    shadow_bytes: int
+    log_files: int
+    log_rows: int
+    log_bytes: int
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """One lane: what its writer has done. Commits that a restore or an undo has taken back are not counted.
+
+    Attributes:
+        epoch: Number of the newest claim.
+        owner: Who made it, and when that was.
+        query_id: The query that committed last; "" if there is none.
+        batch: Its number of that batch.
+        rows: Events of all commits that were looked at.
+        rows_complete: These are all commits of the lane.
+        source: Where the last commit left its source.
+        closed: The lane has ended for ever.
+        writer: ``live``: it has given a sign of life lately; ``silent``: it has not, and did not say that it ends: it
+            died, or waits long without telling; ``closed``: the last one ended in order, or was fenced; ``never``:
+            there was none. Advisory: only a fence makes sure.
+        heartbeat_at_ms: Of its last sign of life; None if there is none of the present writer.
+        watermarks: By group what the lane promises of its events to come (JSON form); None: nothing.
+        late: Events so far that broke a promise.
+    """
+
+    lane: str
+    stream: str
+    head: int
+    epoch: int
+    owner: str
+    claimed_at_ms: int | None
+    last_commit: int | None
+    committed_at_ms: int | None
+    last_rows: int | None
+    query_id: str
+    batch: int | None
+    rows: int
+    rows_complete: bool
+    rows_waiting: int
+    source: Mapping[str, Any]
+    closed: bool
+    writer: Literal["live", "silent", "closed", "never"]
+    heartbeat_at_ms: int | None
+    watermarks: Mapping[str, Any]
+    late: int
+
+
+class Inspection:
+    """One look at a table; everything it tells is of one moment, that of its making.
+
+    Raises:
+        NotFound: There is no table.
+    """
+
+    def __init__(
+        self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock = _SYSTEM_CLOCK
+    ) -> None:
+        self._timeline = Timeline(open_store(uri, storage_options), clock, Stamps())
+        self._state, cut = self._timeline.newest_cut()
+        self._snapshot = Snapshot(self._timeline, self._state, cut)
+        self._lanes = cut.lanes
+        self._marks: Watermarks | None = None
+
+    @property
+    def _watermarks(self) -> Watermarks:
+        """Read for whoever asks: not everybody does, and it takes a round trip."""
+        if self._marks is None:
+            self._marks = self._snapshot.watermarks()
+        return self._marks
+
+    def overview(self) -> Overview:
+        """The table at a glance."""
+        slices, files = self._snapshot.slices, self._snapshot.files
+        created = self._timeline.log.entry(TABLE_LANE, 1)
+        assert created is not None, "a table has a first entry"
+        return Overview(
+            uri=self._timeline.store.uri,
+            table_id=self._state.table_id,
+            created_at_ms=created.committed_at_ms,
+            schema=self._state.schema,
+            cut=str(self._snapshot.cut),
+            file_groups=len(slices),
+            rows_in_base=sum(s.slice.base_rows for s in slices if s.slice),
+            events_in_logs=sum(int(s.rows.sum()) for s in slices),
+            base_bytes=sum(s.base_bytes for s in slices),
+            log_bytes=sum(s.log_bytes for s in slices),
+            commits=sum(self._lanes.values()),
+            commits_waiting=len({(file.lane, file.seq) for file in files}),
+            compactions_open=len(self._state.plans),
+            keep=self._state.keep,
+            keepers=tuple(self._keepers()),
+            streams=tuple(self.streams()),
+        )
+
+    def streams(self) -> list[StreamReport]:
+        """Every stream and group, in the schema's order."""
+        now = self._timeline.clock.now_ms()
+        return [_stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
+
+    def _keepers(self) -> Iterator[Keeper]:
+        state = self._state
+        for name, kept in state.savepoints.items():
+            yield Keeper("savepoint", name, str(kept.at), kept.committed_at_ms, None, kept.note)
+        for plan_id, plan in state.plans.items():
+            yield Keeper("compaction", plan_id, str(plan.at), plan.committed_at_ms, None)
+        for pin in unexpired(self._timeline.store, self._timeline.clock):
+            yield Keeper("pin", pin.owner, str(pin.at), None, pin.expires_at_ms)
+
+    def timeline(self, limit: int) -> list[TimelineEntry]:
+        """The newest entries of all lanes, newest first."""
+        found = self._newest(TABLE_LANE, self._state.head, limit)
+        for lane, head in self._lanes.items():
+            found.extend(self._newest(lane, head, limit))
+        found.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
+        return [_described(entry, void=isinstance(entry, Data) and self._is_void(entry)) for entry in found[:limit]]
+
+    def files(self) -> list[FileReport]:
+        """Every file group, in order."""
+        files = self._snapshot.files
+        reports = []
+        for s in self._snapshot.slices:
+            own = set(s.file.tolist())
+            reports.append(
+                FileReport(
+                    file_group=str(s.group),
+                    base_rows=s.slice.base_rows if s.slice else 0,
+                    base_bytes=s.slice.base_bytes if s.slice else 0,
+                    shadow_rows=s.slice.shadow_rows if s.slice else 0,
+                    shadow_bytes=s.slice.shadow_bytes if s.slice else 0,
+                    log_files=len(own),
+                    log_rows=int(s.rows.sum()),
+                    log_bytes=s.log_bytes,
+                    commits=len({(files[i].lane, files[i].seq) for i in own}),
+                )
+            )
+        return reports
+
+    def lanes(self) -> list[LaneReport]:
+        """Every lane, in the order in which they were added."""
+        waiting: dict[LaneName, int] = {}
+        for file in self._snapshot.files:
+            waiting[file.lane] = waiting.get(file.lane, 0) + file.file.file.rows
+        beats = newest_heartbeats(self._timeline.store)
+        return [self._lane(lane, waiting.get(lane, 0), beats.get(lane)) for lane in self._state.lanes]
+
+    def _lane(self, lane: LaneName, waiting: int, beat: Heartbeat | None) -> LaneReport:
+        head = self._lanes.get(lane, 0)
+        newest = self._newest(lane, head, MAX_LANE_ENTRIES)
+        data = [entry for entry in newest if isinstance(entry, Data) and not self._is_void(entry)]
+        last = data[-1] if data else None
+        claim = self._claim(lane, head)
+        # One of an older claim is what a fenced writer, or one that died before, has left.
+        present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
+        stream = self._state.lanes[lane].stream
+        promises = {name: mark.lanes[lane] for name, mark in self._watermarks[stream].items()}
+        return LaneReport(
+            lane=lane,
+            stream=stream,
+            head=head,
+            epoch=claim.epoch if claim else 0,
+            owner=claim.owner if claim else "",
+            claimed_at_ms=claim.committed_at_ms if claim else None,
+            last_commit=last.seq if last else None,
+            committed_at_ms=last.committed_at_ms if last else None,
+            last_rows=last.rows if last else None,
+            query_id=last.query_id if last else "",
+            batch=last.batch if last and last.query_id else None,
+            rows=sum(entry.rows for entry in data),
+            rows_complete=head <= MAX_LANE_ENTRIES,
+            rows_waiting=waiting,
+            source=last.source if last else {},
+            closed=self._state.lanes[lane].closed is not None,
+            writer=self._writer(claim, present),
+            heartbeat_at_ms=present.at_ms if present else None,
+            watermarks={group: encode_scalar(own.value) for group, own in promises.items()},
+            late=sum(own.late for own in promises.values()),
+        )
+
+    def _is_void(self, entry: Data) -> bool:
+        """Whether a restore or an undo has taken a commit back."""
+        return is_void(self._state.void.get(entry.lane, ()), entry.seq)
+
+    def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
+        if claim is None:
+            return "never"
+        if beat is None:
+            return "closed"
+        return "live" if self._timeline.clock.now_ms() - beat.at_ms <= SILENT_AFTER_MS else "silent"
+
+    def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
+        """The last entries of a lane, oldest of them first."""
+        return self._timeline.log.read_after(lane, max(0, head - limit), head)
+
+    def _claim(self, lane: LaneName, head: int) -> Claim | None:
+        """The newest claim: the first entry of the head's epoch, for epochs ascend (S3)."""
+        last = self._timeline.log.entry(lane, head) if head else None
+        if last is None:
+            return None
+        low, high = 0, head
+        while high - low > 1:
+            middle = (low + high) // 2
+            entry = self._timeline.log.entry(lane, middle)
+            assert entry is not None, "a slot below the head is never free"
+            low, high = (low, middle) if entry.epoch == last.epoch else (middle, high)
+        claim = self._timeline.log.entry(lane, high)
+        return claim if isinstance(claim, Claim) else None
+
+
+def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
+    lag_ms = None
+    if isinstance(mark.value, dt.date):
+        moment = mark.value if isinstance(mark.value, dt.datetime) else dt.datetime.combine(mark.value, dt.time.min)
+        # A date begins, and a wall clock that does not say where it hangs is read, in UTC.
+        lag_ms = max(0, now_ms - (to_ticks(moment) // 1_000))
+    return StreamReport(
+        mark.stream, mark.group, mark.column, encode_scalar(mark.value), lag_ms, mark.late, mark.held_by
+    )
+
+
+def _archived(entry: CleanIntent) -> str:
+    if not entry.archived:
+        return ""
+    reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
+    return f"; old entries may be archived up to {reached}"
+
+
+def _described(entry: Entry, *, void: bool) -> TimelineEntry:
+    rows: int | None = None
+    sizes: list[int] = []
+    match entry:
+        case Create():
+            detail = f"table {entry.table_id}"
+        case LaneAdd():
+            detail = f"lane {entry.name} of stream {entry.stream}"
+        case Schema():
+            detail = f"schema: {entry.change}"
+        case Plan():
+            detail = f"compaction {entry.plan_id[:8]} of {entry.file_groups} file groups"
+        case Abort():
+            detail = f"compaction {entry.plan_id[:8]} ended: {entry.reason}"
+        case Base():
+            assert not isinstance(entry.slices, Sidecar), "lists are in place once an entry is read"
+            made = {file.path: file for own in entry.slices for file in (own.base, own.shadow) if file}
+            sizes = [file.size for file in made.values()]
+            rows = sum(own.base_rows for own in entry.slices)
+            detail = (
+                f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}: {len(entry.slices)} file groups"
+            )
+        case Fold():
+            assert not isinstance(entry.file_groups, Sidecar), "lists are in place once an entry is read"
+            sizes = [file.file.size for file in entry.files]
+            rows = sum(file.file.rows for file in entry.files)
+            detail = f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"
+        case Savepoint():
+            note = f": {entry.note}" if entry.note else ""
+            detail = f"savepoint {entry.name} keeps {Cut(entry.table, entry.lanes)}{note}"
+        case Release():
+            detail = f"savepoint {entry.name} is released"
+        case Intent():
+            what = entry.restore.label if entry.restore is not None else "closing"
+            detail = f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
+        case Done():
+            detail = f"what entry {entry.intent} began holds from here on"
+        case Mark():
+            detail = f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
+        case CleanIntent():
+            detail = f"snapshots before entry {entry.keep} are given up{_archived(entry)}"
+        case CleanDone():
+            detail = f"{entry.files} files deleted, {entry.bytes} bytes"
+        case Claim():
+            detail = f"claim {entry.epoch} by {entry.owner}"
+            detail += f" for entry {entry.barrier} of the table lane" if entry.barrier else ""
+        case Data():
+            sizes, rows = [file.file.size for file in entry.files], entry.rows
+            detail = f"stream {entry.stream}" + (f", batch {entry.batch}" if entry.query_id else "")
+            detail += f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
+            detail += ", taken back: void" if void else ""
+        case Noop():
+            detail = entry.reason
+    return TimelineEntry(
+        committed_at_ms=entry.committed_at_ms,
+        lane=entry.lane,
+        seq=entry.seq,
+        kind=entry.kind,
+        rows=rows,
+        files=len(sizes),
+        bytes=sum(sizes),
+        detail=detail,
+    )

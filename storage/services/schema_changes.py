@@ -1,0 +1,282 @@
+"""Schema changes under live writers: what may be added or made wider, and how that is published.
+
+A change is a configuration that is changed and then checked as a whole, by the very checks that a new table passes. It
+is made of the newest schema, and made anew after every lost race, so that concurrent changes are merged: what two
+operators add is both there. A change that is there already is none; one that contradicts what is there is refused.
+Nothing is ever dropped, renamed, reordered or narrowed, for a writer with the old schema is never asked: it goes on
+(PROTOCOL.md, "Schema changes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from storage import mergers
+from storage.config import build_schema, configuration, load_config
+from storage.core.log.entries import Schema
+from storage.core.log.table_state import TableState
+from storage.core.model import Group
+from storage.core.modes import mode_name
+from storage.core.schema.evolution import widens
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import encode_scalar, format_type, parse_type
+from storage.errors import Conflict, InvalidInput
+from storage.log.table_log import Timeline
+
+Change = Callable[[TableSchema], TableSchema | None]
+"""From the newest schema the one that is wanted, columns not yet stamped; None if there is nothing to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """What a change did. ``rev`` is the schema revision that has it; ``changed`` is False if it was there before."""
+
+    rev: int
+    changed: bool
+
+
+def add_column(
+    timeline: Timeline, group: str, name: str, type_name: str, default: object, function: str | Mapping[str, Any] | None
+) -> SchemaChange:
+    """Add a column at the end of a group and of the table.
+
+    Raises:
+        NotFound: There is no such group.
+        InvalidInput: The changed configuration is wrong, or the group is merged by code.
+        Conflict: There is another column of that name.
+    """
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        own = schema.group(group)
+        if mode_name(own) == "custom":
+            raise InvalidInput(
+                f"group {group!r} is merged by {own.merge!r}, which was written for its columns",
+                hint="add a group for the new column",
+            )
+        config = configuration(schema)
+        _check_free(schema, name, group)
+        config["columns"][name] = {"type": type_name, "default": default}
+        if name not in own.columns:
+            config["groups"][group]["columns"].append(name)
+        functions = config["groups"][group]["functions"]
+        functions.pop(name, None)
+        if function is not None:
+            functions[name] = function
+        wanted = _checked(config)
+        if name not in own.columns:
+            return wanted
+        _check_same(f"column {name!r}", _about_column(schema, name), _about_column(wanted, name))
+        return None
+
+    return _publish(timeline, f"add column {group}.{name} {type_name}", change)
+
+
+def add_group(
+    timeline: Timeline,
+    name: str,
+    columns: Mapping[str, Any],
+    *,
+    streams: Sequence[str],
+    new_streams: Mapping[str, str],
+    **settings: object,
+) -> SchemaChange:
+    """Add a group of new columns, and let streams write it.
+
+    Args:
+        timeline: The table's.
+        name: Of the group.
+        columns: Name to type name, or to a mapping of type and default.
+        streams: Streams of the table that write the group from now on.
+        new_streams: Streams that write this group alone: name to what their deletes mean.
+        settings: As in a configuration: ordering, merge, functions, state.
+
+    Raises:
+        NotFound: There is no such stream.
+        InvalidInput: The changed configuration is wrong.
+        Conflict: There is another group, column or stream of that name.
+    """
+    if isinstance(streams, str):
+        raise InvalidInput(f"streams: {streams!r} is a text", hint=f'streams=["{streams}"]')
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        known = schema.group_by_name.get(name)
+        config = configuration(schema)
+        for column, spec in columns.items():
+            _check_free(schema, column, name)
+            config["columns"][column] = spec
+        if known is not None:
+            _check_same(f"group {name!r}", {"columns": set(known.columns)}, {"columns": set(columns)})
+        config["groups"][name] = {"columns": list(columns), **settings}
+        for stream in streams:
+            own = config["streams"][schema.stream(stream).name]["groups"]
+            own.extend([] if name in own else [name])
+        for stream, on_delete in new_streams.items():
+            _add_stream(schema, config, stream, [name], on_delete)
+        wanted = _checked(config)
+        added = wanted.group_by_name[name]
+        if known is not None:
+            _check_same(f"group {name!r}", _about_group(schema, known), _about_group(wanted, added))
+            return wanted if wanted.streams != schema.streams else None
+        mergers.prepare(replace(wanted, groups=(added,)), mergers.allowed())
+        return wanted
+
+    return _publish(timeline, f"add group {name}", change)
+
+
+def add_stream(timeline: Timeline, name: str, groups: Sequence[str], on_delete: str) -> SchemaChange:
+    """Add a producer of groups that the table has.
+
+    Raises:
+        InvalidInput: The changed configuration is wrong: no such group, or deletes that do not go together.
+        Conflict: There is another stream of that name.
+    """
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        config = configuration(schema)
+        _add_stream(schema, config, name, groups, on_delete)
+        wanted = _checked(config)
+        return wanted if wanted.streams != schema.streams else None
+
+    return _publish(timeline, f"add stream {name}", change)
+
+
+def widen_column(timeline: Timeline, name: str, type_name: str) -> SchemaChange:
+    """Give a column a type that holds all its values and more.
+
+    Raises:
+        NotFound: There is no such column.
+        InvalidInput: The type is none, or does not hold all values of the column, or code merges the column.
+    """
+    target = parse_type(type_name)
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        column = schema.column(name)
+        if column.type == target:
+            return None
+        if not widens(column.type, target):
+            raise InvalidInput(
+                f"column {name!r} is {format_type(column.type)}, and {format_type(target)} is not a wider form of it",
+                hint="tinyint < smallint < int < bigint, float < double, decimal(p,s) < decimal(more,s); "
+                "for any other type add a column",
+            )
+        group = schema.group_of_column.get(name)
+        if group is not None and mode_name(group) == "custom":
+            raise InvalidInput(
+                f"column {name!r}: group {group.name!r} is merged by {group.merge!r}, which was written for its types",
+                hint="add a group with a column of the wider type",
+            )
+        config = configuration(schema)
+        config["columns"][name]["type"] = type_name
+        return _checked(config)
+
+    return _publish(timeline, f"widen column {name} to {format_type(target)}", change)
+
+
+def set_default(timeline: Timeline, name: str, value: object) -> SchemaChange:
+    """Show another value where a column's group is absent; None: NULL.
+
+    Raises:
+        NotFound: There is no such column.
+        InvalidInput: The column takes no default, or the value is not of its type.
+    """
+
+    def change(schema: TableSchema) -> TableSchema | None:
+        before = schema.column(name)
+        config = configuration(schema)
+        config["columns"][name]["default"] = value
+        wanted = _checked(config)
+        after = wanted.column_by_name[name]
+        return None if encode_scalar(after.default) == encode_scalar(before.default) else wanted
+
+    return _publish(timeline, f"set default of {name}", change)
+
+
+def _publish(timeline: Timeline, words: str, change: Change) -> SchemaChange:
+    def build(state: TableState) -> Schema | None:
+        wanted = change(state.schema)
+        if wanted is None:
+            return None
+        header = timeline.header(state)
+        schema = _stamped(state.schema, wanted, header["seq"])
+        return Schema(
+            **header,
+            reader_features=schema.reader_features,
+            writer_features=sorted(state.writer_features),
+            table_schema=schema.to_json(),
+            change=words,
+        )
+
+    published = timeline.publish(build)
+    return SchemaChange(timeline.refresh().schema_rev if published is None else published.seq, published is not None)
+
+
+def _stamped(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:
+    """The wanted schema with the slot of its entry in what is new: readers of older files go by it."""
+    columns = []
+    for column in wanted.columns:
+        old = before.column_by_name.get(column.name)
+        if old is None:
+            columns.append(replace(column, since=slot, changed=slot))
+            continue
+        assert old.id == column.id, "ids never change"
+        same = old.type == column.type and encode_scalar(old.default) == encode_scalar(column.default)
+        columns.append(replace(column, since=old.since, changed=old.changed if same else slot))
+    return replace(wanted, columns=tuple(columns))
+
+
+def _checked(config: Mapping[str, Any]) -> TableSchema:
+    return build_schema(load_config(config))
+
+
+def _add_stream(schema: TableSchema, config: dict[str, Any], name: str, groups: Sequence[str], on_delete: str) -> None:
+    for known in schema.streams:
+        if known.name == name:
+            now = {"groups": set(known.groups), "on_delete": known.on_delete}
+            _check_same(f"stream {name!r}", now, {"groups": set(groups), "on_delete": on_delete})
+            return
+    config["streams"][name] = {"groups": groups, "on_delete": on_delete}
+
+
+def _check_free(schema: TableSchema, name: str, group: str) -> None:
+    """Refuse the name of a key column, or of a column of another group."""
+    if name in schema.key:
+        raise Conflict(f"column {name!r} is a key column already", hint="choose another name")
+    owner = schema.group_of_column.get(name)
+    if owner is not None and owner.name != group:
+        raise Conflict(f"column {name!r} is in group {owner.name!r} already", hint="choose another name")
+
+
+def _check_same(what: str, now: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Refuse to add again, differently, what is there."""
+    differing = [part for part in now if now[part] != asked[part]]
+    if differing:
+        shown = (f"{part} {_shown(now[part])}, not {_shown(asked[part])}" for part in differing)
+        raise Conflict(
+            f"{what} is there already, with {'; '.join(shown)}",
+            hint="widen_column widens a type, set_default changes a default; for anything else choose another name",
+        )
+
+
+def _shown(value: object) -> str:
+    return ", ".join(sorted(value)) if isinstance(value, set) else repr(value)
+
+
+def _about_column(schema: TableSchema, name: str) -> dict[str, Any]:
+    column = schema.column_by_name[name]
+    functions = {f.column: (f.name, f.delimiter) for group in schema.groups for f in group.functions}
+    return {
+        "type": format_type(column.type),
+        "default": encode_scalar(column.default),
+        "function": functions.get(name),
+    }
+
+
+def _about_group(schema: TableSchema, group: Group) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "ordering": list(group.ordering),
+        "merge": group.merge,
+        "state": dict(group.state),
+    }
+    return about | {f"column {name}": _about_column(schema, name) for name in group.columns}

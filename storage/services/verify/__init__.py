@@ -1,0 +1,1 @@
+"""Verification: every invariant that can be checked from what is stored."""

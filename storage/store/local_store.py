@@ -1,0 +1,213 @@
+"""Local folders as object stores: what a crash or a full disk leaves is nothing, or all of an object.
+
+An object is written under a temporary name and synced before it gets its own. Creating is a hard link, which is
+exclusive and shows whole files (`open("x")` shows empty ones, and check-then-rename is a race). Then the folder is
+synced: a name is durable as late as that. A temporary name ends with the final one, so that cleaning can tell what a
+dead writer left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path as LocalPath
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+
+from storage.core.names import Path
+from storage.errors import StoreRefused
+from storage.store.object_store import Ranges, Wanted, answering, check_create_size, missing, read_each, wrong_size
+
+_TEMPORARY: Final = ".tmp-"
+_TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{32}-(.+)", re.DOTALL)
+# What `link` answers on FAT, exFAT and some network and FUSE file systems.
+_NO_HARD_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+
+_durable_folders: Final[set[LocalPath]] = set()
+"""Folders whose names, and those of their parents, this process has synced."""
+
+
+class LocalStore:
+    """A local folder. Objects appear by an exclusive hard link of a synced file: never empty, never half."""
+
+    def __init__(self, root: str) -> None:
+        self._root = LocalPath(root)
+
+    @property
+    def uri(self) -> str:
+        return self._root.as_uri()
+
+    def url(self, path: Path) -> str:
+        return f"file://{self._root}/{path}"
+
+    def put_if_absent(self, path: Path, data: bytes) -> bool:
+        check_create_size(path, data)
+        target = self._root / path
+        try:
+            self._make_folder(target.parent)
+            temporary = _temporary(target)
+            try:
+                with temporary.open("xb") as file:
+                    file.write(data)
+                    _sync_file(file)
+                created = self._link(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            # Also if it was there: whoever made it may not have come to this line yet.
+            _sync_folder(target.parent)
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                # A refusal and not silence: nobody should wait for another answer.
+                raise PermissionError(error.errno, error.strerror, error.filename) from error
+            raise
+        return created
+
+    def _link(self, temporary: LocalPath, target: LocalPath) -> bool:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                # No earlier try can have arrived either, so this is an answer, not silence.
+                raise StoreRefused(
+                    f"the file system of {self._root} takes no hard links ({error.strerror}), "
+                    "and without them objects cannot be created exclusively",
+                    hint="use a local disk (ext4, XFS, Btrfs, APFS, NTFS), NFS, or an object store",
+                ) from error
+            raise
+        return True
+
+    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
+        with self.open_output(path) as file:
+            file.write(data)
+
+    @contextlib.contextmanager
+    def open_output(self, path: Path) -> Iterator[BinaryIO]:
+        target = self._root / path
+        temporary = _temporary(target)
+        with answering(path):
+            self._make_folder(target.parent)
+            try:
+                with temporary.open("xb") as file:
+                    yield file
+                    _sync_file(file)
+                temporary.rename(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            _sync_folder(target.parent)
+
+    def get(self, path: Path) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        return [self.get(path) for path in paths]
+
+    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
+        del ranges  # a local read costs no round trip
+        full = f"{self._root}/{path}"  # there may be many small files: a path object costs more than to open one
+        with answering(path):
+            try:
+                found = os.stat(full).st_size  # noqa: PTH116 - see above
+            except (FileNotFoundError, NotADirectoryError):
+                raise missing(path) from None
+            if found != size:
+                raise wrong_size(path, found, size)
+            # Not a memory map: its pages would count as this process's memory, and a file cut short would kill it.
+            return pa.OSFile(full)
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        return read_each(self, wanted)
+
+    def leftovers(self) -> list[tuple[Path, Path]]:
+        found = []
+        with answering(Path(".")):
+            for file, _ in _walk(self._root):
+                parsed = _TEMPORARY_NAME.fullmatch(file.name)
+                if parsed is not None:
+                    temporary = file.relative_to(self._root)
+                    final = temporary.with_name(parsed.group(1))
+                    found.append((Path(temporary.as_posix()), Path(final.as_posix())))
+        return sorted(found)
+
+    def list(self, folder: Path) -> list[tuple[str, int]]:
+        top = self._root / folder
+        with answering(folder):
+            return sorted(
+                (file.relative_to(top).as_posix(), size)
+                for file, size in _walk(top)
+                if not file.name.startswith(_TEMPORARY)
+            )
+
+    def delete(self, path: Path) -> None:
+        with contextlib.suppress(NotADirectoryError):
+            (self._root / path).unlink(missing_ok=True)
+
+    def delete_many(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            with answering(path):
+                self.delete(path)
+
+    def _make_folder(self, folder: LocalPath) -> None:
+        """Create a folder and make its name, and those of its parents, survive a crash."""
+        if folder in _durable_folders and folder.is_dir():
+            return
+        created = []
+        parent = folder
+        while not parent.is_dir():
+            created.append(parent)
+            parent = parent.parent
+        for name in reversed(created):
+            try:
+                name.mkdir(exist_ok=True)
+            except FileExistsError:
+                raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(name)) from None
+            _sync_folder(name.parent)
+        # What is there already may have been made a moment ago, by a process that has not synced it yet.
+        for name in (folder, *folder.parents):
+            if name not in created:
+                with contextlib.suppress(PermissionError):  # above the root: a folder may be entered but not read
+                    _sync_folder(name.parent)
+            if name == self._root:
+                break
+        _durable_folders.add(folder)
+
+
+def _temporary(target: LocalPath) -> LocalPath:
+    return target.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}-{target.name}")
+
+
+def _walk(top: LocalPath) -> Iterator[tuple[LocalPath, int]]:
+    """Files below a folder with their sizes; what disappears meanwhile is left out."""
+    try:
+        entries = list(os.scandir(top))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield from _walk(LocalPath(entry.path))
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                yield LocalPath(entry.path), entry.stat().st_size
+
+
+def _sync_file(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: LocalPath) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,94 @@
+"""Objects in the memory of this process, for tests and for trying things out: gone when it ends.
+
+Instances of one URI share their objects, as those of one bucket do. A pickled instance finds them in the same process
+only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+
+from storage.core.names import Path
+from storage.store.object_store import Ranges, Wanted, check_create_size, missing, read_each, wrong_size
+
+_folders: Final[dict[str, dict[Path, bytes]]] = {}
+_lock: Final = threading.Lock()
+
+
+class MemoryStore:
+    """A dict of objects. One lock makes every operation one step."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    def url(self, path: Path) -> str:
+        return f"{self._uri}/{path}"
+
+    def put_if_absent(self, path: Path, data: bytes) -> bool:
+        check_create_size(path, data)
+        with _lock:
+            if path in self._objects:
+                return False
+            self._objects[path] = bytes(data)
+            return True
+
+    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
+        with _lock:
+            self._objects[path] = bytes(data)
+
+    @contextlib.contextmanager
+    def open_output(self, path: Path) -> Iterator[BinaryIO]:
+        file = io.BytesIO()
+        yield file
+        self.put(path, file.getvalue())
+
+    def get(self, path: Path) -> bytes | None:
+        return self._objects.get(path)
+
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        return [self.get(path) for path in paths]
+
+    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
+        del ranges
+        data = self._objects.get(path)
+        if data is None:
+            raise missing(path)
+        if len(data) != size:
+            raise wrong_size(path, len(data), size)
+        return pa.BufferReader(data)
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        return read_each(self, wanted)
+
+    def leftovers(self) -> list[tuple[Path, Path]]:
+        return []
+
+    def list(self, folder: Path) -> list[tuple[str, int]]:
+        prefix = f"{folder}/" if folder else ""
+        with _lock:
+            found = [
+                (path.removeprefix(prefix), len(o)) for path, o in self._objects.items() if path.startswith(prefix)
+            ]
+        return sorted(found)
+
+    def delete(self, path: Path) -> None:
+        with _lock:
+            self._objects.pop(path, None)
+
+    def delete_many(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    @property
+    def _objects(self) -> dict[Path, bytes]:
+        return _folders.setdefault(self._uri, {})

@@ -1,0 +1,260 @@
+"""The only I/O seam: a folder of immutable objects on a local disk or on an object store.
+
+What the protocol needs of a store, and nothing more (PROTOCOL.md, "Store operations"): create-if-absent that never
+overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. Durability: when a write returns,
+its bytes survive a crash of the machine (S7). An answer that is neither yes nor no is an exception; only `publish`
+(`storage.log.commit_log`) may interpret one. Which stores there are, and what was tested: STORES.md.
+
+    store/object_store.py   the protocol, its errors, `check_capability`
+    store/open_store.py     `open_store`: from a location to a store
+    store/local_store.py    folders
+    store/memory_store.py   objects in this process
+    store/remote_store.py   S3, GCS, Azure
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from storage.core.log.file_refs import FileRef
+from storage.core.names import PROBES, Path
+from storage.errors import CorruptData, InvalidInput, MissingFile, StoreRefused, StoreUnavailable
+
+MAX_CREATE_BYTES: Final = 32 * 1024 * 1024
+"""Of a conditional put: beyond 50 MiB and more, SDKs use several requests, whose condition is checked by the last."""
+
+PROBE_TRIES: Final = 2  # a cleaner may take the first for what a dead writer left, and remove it half-way
+_HINTS: Final = {
+    errno.ENOSPC: "the disk is full: free space, and try again",
+    errno.EDQUOT: "the disk quota is used up: free space, and try again",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.ENAMETOOLONG: "the path is too long for this file system: put the table into a folder with a shorter name",
+    errno.ENOTDIR: "a part of the path is a file and not a folder",
+}
+_REFUSALS: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileNotFoundError)
+"""Failures that waiting does not change: no permission, a path that cannot be, a bucket that does not exist."""
+
+Ranges = Sequence[tuple[int, int]]
+"""(offset, length) pairs in ascending order."""
+
+
+class Wanted(NamedTuple):
+    """What to read of an object of known size; before each range ``lead`` bytes are left free, for the reader's use."""
+
+    path: Path
+    size: int
+    ranges: Ranges
+    lead: int = 0
+
+
+class ObjectStore(Protocol):
+    """A table's folder. Instances can be pickled, and opened again in another process.
+
+    `put_if_absent`, `get`, `get_many` and `delete` raise what the store says as OSError (PermissionError where access
+    is refused), for their callers must tell silence from refusal; all others raise StoreUnavailable.
+    """
+
+    @property
+    def uri(self) -> str: ...
+
+    def url(self, path: Path) -> str:
+        """Where other engines find an object; literal, nothing percent-encoded."""
+        ...
+
+    def put_if_absent(self, path: Path, data: bytes) -> bool:
+        """Create an object that is not there yet, durably and all at once; False if it is there already.
+
+        Raises:
+            InvalidInput: It has more than `MAX_CREATE_BYTES`.
+            StoreUnavailable: The store certainly did not create it, and never will.
+        """
+        ...
+
+    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
+        """Write an object of a name that nobody else will ever use."""
+        ...
+
+    def open_output(self, path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+        """Like `put`, for an object written piece by piece. It exists once the block ends without an exception."""
+        ...
+
+    def get(self, path: Path) -> bytes | None:
+        """The whole object, or None if it does not exist. Any other failure is an exception."""
+        ...
+
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        """`get` of each path, in that order; in parallel where an answer takes a round trip, up to a bound."""
+        ...
+
+    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
+        """Random access to an object of known size; ``ranges`` is what will be read of it, if known.
+
+        Raises:
+            CorruptData: It is missing, or shorter; raised here or by the read that would go beyond its end.
+        """
+        ...
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        """What stands in ranges of objects, per object, each in memory that may be written; in parallel where an answer
+        takes a round trip, up to a bound.
+
+        Raises:
+            CorruptData: One is missing, or shorter.
+        """
+        ...
+
+    def leftovers(self) -> list[tuple[Path, Path]]:
+        """(temporary file, object that it was to become) of writes that are under way or died.
+
+        They are not objects: `list` and `get` do not show them, `delete` removes them.
+        """
+        ...
+
+    def list(self, folder: Path) -> list[tuple[str, int]]:
+        """(path below the folder, size) of every object below it; nothing where there is no such folder."""
+        ...
+
+    def delete(self, path: Path) -> None:
+        """Remove an object; nothing happens if it is gone already."""
+        ...
+
+    def delete_many(self, paths: Sequence[Path]) -> None:
+        """Remove objects; those that are gone already do not matter. After a failure some may be left."""
+        ...
+
+
+def check_capability(store: ObjectStore) -> None:
+    """Refuse a store that overwrites where it was asked to create: every guarantee rests on that.
+
+    Raises:
+        StoreRefused: It does, or it refuses to be written.
+        StoreUnavailable: It cannot be written for another reason.
+    """
+    if not any(_creates_exclusively(store) for _ in range(PROBE_TRIES)):
+        raise StoreRefused(
+            f"{store.uri} does not create objects exclusively: a second create of one name was not refused",
+            hint="use a store with conditional writes (If-None-Match), or switch them on; storage/STORES.md lists some",
+        )
+
+
+def _creates_exclusively(store: ObjectStore) -> bool:
+    path = Path(f"{PROBES}/{uuid.uuid4().hex}")
+    try:
+        first = store.put_if_absent(path, b"first")
+        second = store.put_if_absent(path, b"second")
+        content = store.get(path)
+    except OSError as error:
+        raise _failure(error)(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            store.delete(path)
+    return first and not second and content == b"first"
+
+
+@contextlib.contextmanager
+def answering(path: Path) -> Iterator[None]:
+    """Turn a store's failure into the error that tells the caller what to do.
+
+    Raises:
+        StoreRefused: Instead of an OSError that waiting does not change, such as a missing permission.
+        StoreUnavailable: Instead of any other OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise no_answer(path, error) from error
+
+
+def no_answer(path: Path, error: Exception) -> StoreUnavailable:
+    """The error for a store that does not do what it is asked, for a reason of its own."""
+    return _failure(error)(f"no access to {path}: {error}", hint=_hint(error))
+
+
+def _failure(error: Exception) -> type[StoreUnavailable]:
+    """Whether the store refused, or did not answer."""
+    return StoreRefused if isinstance(error, _REFUSALS) else StoreUnavailable
+
+
+def _hint(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    if number in _HINTS:
+        return _HINTS[number]
+    if isinstance(error, PermissionError):
+        return "check the credentials, and what they are allowed to do"
+    return "the store did not answer: try again"
+
+
+def check_create_size(path: Path, data: bytes) -> None:
+    """Refuse an object that not every store can create in one request.
+
+    Raises:
+        InvalidInput: It is too large.
+    """
+    if len(data) > MAX_CREATE_BYTES:
+        raise InvalidInput(
+            f"{path} would have {len(data):,} bytes; at most {MAX_CREATE_BYTES:,} can be created at once",
+            hint="commit fewer files at once: fewer tasks, or smaller batches",
+        )
+
+
+def read_each(store: ObjectStore, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+    """`ObjectStore.read_ranges`, one object after the other: no more than one is open."""
+    return [_read(store, own) for own in wanted]
+
+
+def _read(store: ObjectStore, wanted: Wanted) -> list[pa.Buffer]:
+    parts = []
+    with answering(wanted.path), store.open_input(wanted.path, wanted.size, wanted.ranges) as source:
+        for offset, length in wanted.ranges:
+            part = pa.allocate_buffer(wanted.lead + length)
+            source.seek(offset)
+            if source.readinto(memoryview(part).cast("B")[wanted.lead :]) != length:
+                raise wrong_size(wanted.path, source.size(), wanted.size)  # it has lost its end since it was opened
+            parts.append(part)
+    return parts
+
+
+def verify_tail(source: pa.NativeFile, file: FileRef) -> None:
+    """Check the part of an open file that says where everything else is; raises as `check_tail` does."""
+    offset, length = tail_range(file)
+    check_tail(source.read_at(length, offset), file)
+
+
+def check_tail(tail: pa.Buffer | bytes, file: FileRef) -> None:
+    """Check that part of a file.
+
+    Raises:
+        CorruptData: It is not what was written.
+    """
+    if zlib.crc32(tail) != file.tail_crc32:
+        raise damaged(file.path, "the footer")
+
+
+def tail_range(file: FileRef) -> tuple[int, int]:
+    """Where that part is."""
+    return file.size - file.tail_size, file.tail_size
+
+
+def damaged(path: Path, part: str) -> CorruptData:
+    """The error for bytes that do not have their checksum."""
+    return CorruptData(f"file {path} is damaged: {part} does not have its checksum", hint="restore it from a copy")
+
+
+def missing(path: Path) -> MissingFile:
+    """The error for an object that must be there."""
+    return MissingFile(
+        f"file {path} is missing, but the log refers to it",
+        hint="restore it from a copy of the store; nothing was skipped, and no answer was given without it",
+    )
+
+
+def wrong_size(path: Path, found: int, size: int) -> CorruptData:
+    """The error for an object that was cut off, or replaced."""
+    return CorruptData(f"file {path} has {found} bytes, but the log says {size}", hint="restore it from a copy")

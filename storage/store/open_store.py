@@ -1,0 +1,50 @@
+"""Which store a location means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from storage.errors import InvalidInput
+from storage.store.local_store import LocalStore
+from storage.store.memory_store import MemoryStore
+from storage.store.object_store import ObjectStore
+
+
+def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
+    """The store of a table: a path or ``file://`` URI for a local folder, or the URL of an object store.
+
+    Raises:
+        InvalidInput: The URI names no store that is known, or its package is not installed.
+    """
+    if not uri:
+        raise InvalidInput("the table's location is empty", hint="give a path or a URL such as s3://bucket/table")
+    parts = urlsplit(uri)
+    if parts.scheme in {"", "file"} or len(parts.scheme) == 1:  # one letter is a Windows drive
+        path = unquote(parts.path) if parts.scheme == "file" else uri
+        return LocalStore(str(Path(path).expanduser().absolute()))
+    if parts.scheme == "memory":
+        return MemoryStore(uri.rstrip("/"))
+    # Loaded for whoever asks for it: cloud SDKs take long to import.
+    from storage.store.remote_store import RemoteStore
+
+    return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
+
+
+def check_reachable(uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Ask a store whether it answers, before anything else is asked of it; the SDKs of stores would try for minutes.
+
+    Raises:
+        InvalidInput: See `open_store`.
+        StoreRefused: It refuses access, or there are no credentials.
+        StoreUnavailable: It does not answer within seconds, or its host does not exist.
+    """
+    store = open_store(uri, storage_options)
+    if isinstance(store, LocalStore | MemoryStore):
+        return
+    from storage.store.remote_store import RemoteStore
+
+    if isinstance(store, RemoteStore):
+        store.check_reachable()

@@ -1,0 +1,452 @@
+"""S3, Google Cloud Storage and Azure, through fsspec.
+
+Only file systems whose ``pipe_file(mode="create")`` is *one* request that the *server* decides (STORES.md says how each
+does that): most others look first and write then, which no probe can tell from the real thing. What they differ in
+otherwise stands in `_KINDS` and `_told`, and nowhere else.
+
+SDKs try again by themselves, so a refusal may be the echo of our own put whose answer was lost: `publish` reads back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import selectors
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, BinaryIO, Final, cast
+from urllib.parse import urlsplit
+
+import fsspec
+import pyarrow as pa
+from fsspec.asyn import sync
+from fsspec.exceptions import FSTimeoutError
+
+from storage.core.names import Path
+from storage.errors import InvalidInput, StoreRefused, StoreUnavailable, TableError
+from storage.store.object_store import Ranges, Wanted, answering, check_create_size, missing, no_answer, wrong_size
+
+MAX_PARALLEL_REQUESTS: Final = 16  # of one call; many tasks of many processes do this at the same time
+_MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
+_S3_DELETES: Final = 1_000  # the most that one request may name
+
+REACH_SECONDS: Final = 10.0
+"""In all, for the question whether a store answers: a person waits for it, or a job that has to say what it lacks."""
+_QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "standard", "total_max_attempts": 2}}
+"""Of that question to S3: so that its own reason is told, as of a host that does not exist, and not only the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A family of stores.
+
+    Attributes:
+        extra: Of this package, with what the family needs.
+        whole: Arguments of `cat_file` for a small object. By default s3fs asks for its size first: a round trip more.
+        bulk_delete: Whether `delete_objects` is there.
+        quick: Options of the file system for a single question with a short bound.
+    """
+
+    extra: str
+    whole: Mapping[str, Any] = field(default_factory=dict)
+    bulk_delete: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+
+_S3: Final = _Kind("s3", {"max_concurrency": 1}, bulk_delete=True, quick=_QUICK)
+_GCS: Final = _Kind("gcs")
+_AZURE: Final = _Kind("azure")
+_KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE, "abfss": _AZURE}
+
+
+_NOBODY: Final = "_weft/is-anybody-there"
+"""An object that no table has."""
+_REACH_HINT: Final = "check the URL, the network, and the storage options, such as endpoint_url"
+
+_loops: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""Event loops of this process that wait for stores' answers."""
+
+
+def _let_go() -> None:
+    """In a forked child: let nothing that tidies up reach what the parent's event loops wait for.
+
+    The kernel keeps one list (epoll) for both processes. SDKs close inherited connections when they are collected, and
+    that would take the parent's connections off the list: their answers would never be heard.
+    """
+    for loop in _loops:
+        if hasattr(loop, "_selector"):
+            loop._selector = selectors.SelectSelector()  # noqa: SLF001 - asyncio has no name for this
+    _loops.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+class RemoteStore:
+    """A prefix of a bucket or container.
+
+    Raises:
+        InvalidInput: The URL's scheme is unknown, its package is not installed, or the options do not fit.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+        scheme = urlsplit(uri).scheme
+        kind = _KINDS.get(scheme)
+        if kind is None:
+            raise InvalidInput(
+                f"cannot open {uri!r}: {scheme!r} is not a kind of store that creates objects exclusively",
+                hint="give a folder, or a URL that starts with s3://, gs:// or abfs://",
+            )
+        self._uri, self._options, self._kind = uri, dict(options), kind
+        try:
+            self._connect()
+        except (ValueError, TypeError, ImportError) as error:
+            raise InvalidInput(
+                f"cannot open {uri!r}: {error}",
+                hint=f"is the extra weft[{kind.extra}] installed, and are the storage options those of fsspec?",
+            ) from error
+
+    def _connect(self) -> None:
+        """Open the file system for this process: sessions and event loops survive neither pickling nor a fork."""
+        # A listing from memory would hide what others write.
+        options = {**self._options, "use_listings_cache": False}
+        self._file_system, root = fsspec.url_to_fs(self._uri, **options)
+        self._root = root.rstrip("/")
+        self._process = os.getpid()
+        _loops.add(self._file_system.loop)
+
+    @property
+    def _fs(self) -> Any:
+        if self._process != os.getpid():
+            self._connect()
+        return self._file_system
+
+    def check_reachable(self) -> None:
+        """Ask the store one question, with an answer within `REACH_SECONDS`; SDKs go on asking for minutes.
+
+        Raises:
+            StoreRefused: It refuses access, or there are no credentials.
+            StoreUnavailable: It does not answer, or its host does not exist.
+        """
+        options = {**self._options, "use_listings_cache": False, "skip_instance_cache": True}
+        if self._kind.quick:
+            options["config_kwargs"] = {**self._kind.quick, **options.get("config_kwargs", {})}
+        try:
+            with _told():
+                file_system, root = fsspec.url_to_fs(self._uri, **options)
+                file_system.retries = 1  # s3fs tries again on top of its SDK
+                asked = f"{root.rstrip('/')}/{_NOBODY}"
+                sync(file_system.loop, file_system._cat_file, asked, timeout=REACH_SECONDS, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
+        except FileNotFoundError:
+            return  # that is an answer
+        except PermissionError as error:
+            raise StoreRefused(
+                f"no access to {self._uri}: {error}",
+                hint="check the credentials, and what they are allowed to do; storage options say which ones",
+            ) from error
+        except FSTimeoutError as error:
+            raise StoreUnavailable(
+                f"no access to {self._uri}: no answer within {REACH_SECONDS:g} s", hint=_REACH_HINT
+            ) from error
+        except OSError as error:
+            raise StoreUnavailable(f"no access to {self._uri}: {error}", hint=_REACH_HINT) from error
+
+    def __reduce__(self) -> tuple[type[RemoteStore], tuple[str, Mapping[str, Any]]]:
+        return RemoteStore, (self._uri, self._options)
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    def url(self, path: Path) -> str:
+        return f"{self._uri}/{path}"
+
+    def put_if_absent(self, path: Path, data: bytes) -> bool:
+        check_create_size(path, data)
+        try:
+            with _told():
+                self._fs.pipe_file(self._full(path), data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def put(self, path: Path, data: pa.Buffer | bytes) -> None:
+        with answering(path), _told():
+            self._fs.pipe_file(self._full(path), bytes(data))
+
+    @contextlib.contextmanager
+    def open_output(self, path: Path) -> Iterator[BinaryIO]:
+        with answering(path):
+            with _told():
+                file = self._fs.open(self._full(path), "wb")
+            try:
+                yield cast("BinaryIO", _Output(file))
+                with _told():
+                    file.close()
+            except BaseException:
+                _discard(file)
+                raise
+
+    def get(self, path: Path) -> bytes | None:
+        try:
+            with _told():
+                return self._fs.cat_file(self._full(path), **self._kind.whole)
+        except FileNotFoundError:
+            return None
+
+    def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
+        if not paths:
+            return []
+        full = [self._full(path) for path in paths]
+        with _told():
+            answers = self._fs.cat_ranges(
+                full, None, None, batch_size=MAX_PARALLEL_REQUESTS, on_error="return", **self._kind.whole
+            )
+        return [_whole(answer) for answer in answers]
+
+    def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
+        (source,) = self._inputs([Wanted(path, size, ranges or ())])
+        return pa.PythonFile(source, mode="r")
+
+    def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
+        found = zip(self._inputs(wanted), wanted, strict=True)
+        return [
+            [pa.py_buffer(bytearray(asked.lead) + own.part(start, start + length)) for start, length in asked.ranges]
+            for own, asked in found
+        ]
+
+    def _inputs(self, wanted: Sequence[Wanted]) -> list[_Input]:
+        """The objects, with what will be read of them at hand: all of it is asked for at once."""
+        inputs = [_Input(self._fs, self._full(asked.path), asked.path, asked.size) for asked in wanted]
+        spans = [(own, *span) for own, asked in zip(inputs, wanted, strict=True) for span in _merge(asked.ranges)]
+        if spans:
+            answers = self._fs.cat_ranges(
+                [own.full_path for own, _, _ in spans],
+                [start for _, start, _ in spans],
+                [end for _, _, end in spans],
+                batch_size=MAX_PARALLEL_REQUESTS,
+                on_error="return",
+            )
+            for (own, start, end), answer in zip(spans, answers, strict=True):
+                own.keep(start, end, answer)
+        return inputs
+
+    def leftovers(self) -> list[tuple[Path, Path]]:
+        return []  # uploads that were not completed are not files; STORES.md says how stores drop them
+
+    def list(self, folder: Path) -> list[tuple[str, int]]:
+        top = self._full(folder)
+        with answering(folder):
+            try:
+                with _told():
+                    found = self._fs.find(top, detail=True)
+            except FileNotFoundError:
+                return []
+        # Not below it is an object, or on some servers a folder, of that very name. Names that end with a slash are
+        # placeholders for folders, made by consoles and other tools.
+        prefix = f"{top.rstrip('/')}/"  # the store's own folder ends with one
+        objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")
+        return sorted((name, int(info["size"])) for name, info in objects)
+
+    def delete(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError), _told():
+            self._fs.rm_file(self._full(path))
+
+    def delete_many(self, paths: Sequence[Path]) -> None:
+        if self._kind.bulk_delete:
+            for start in range(0, len(paths), _S3_DELETES):
+                self._delete_at_once(paths[start : start + _S3_DELETES])
+        elif paths:
+            with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
+                for future in [pool.submit(self._delete_one, path) for path in paths]:
+                    future.result()
+
+    def _delete_at_once(self, paths: Sequence[Path]) -> None:
+        bucket, _, _ = self._fs.split_path(self._full(paths[0]))
+        names = [{"Key": self._fs.split_path(self._full(path))[1]} for path in paths]
+        with answering(paths[0]), _told():
+            answer = self._fs.call_s3("delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True})
+        failed = answer.get("Errors", [])  # fsspec's own bulk delete would pass over them
+        if failed:
+            raise StoreUnavailable(
+                f"{len(failed)} of {len(paths)} objects were not deleted; {failed[0].get('Key')}: "
+                f"{failed[0].get('Code')} {failed[0].get('Message', '')}",
+                hint="may these credentials delete? Otherwise try again",
+            )
+
+    def _delete_one(self, path: Path) -> None:
+        with answering(path):
+            self.delete(path)
+
+    def _full(self, path: Path) -> str:
+        return f"{self._root}/{path}"
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Let every failure be an OSError of the right kind: SDKs have their own errors, and fsspec does not know all.
+
+    Raises:
+        FileExistsError: The server says that the object is there (412).
+        PermissionError: It refuses access (401, 403), or there are no credentials.
+        OSError: Anything else, as a conflict that is not decided yet (409), or no answer at all.
+    """
+    try:
+        yield
+    except (FileExistsError, FileNotFoundError, PermissionError, TableError):
+        raise
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        match _status(error):
+            case HTTPStatus.PRECONDITION_FAILED:
+                raise FileExistsError(message) from error
+            case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+                raise PermissionError(message) from error
+        if isinstance(error, OSError):
+            raise
+        raise OSError(message) from error
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that an SDK's error carries, itself or as its cause."""
+    if type(error).__name__ == "NoCredentialsError":  # botocore's, before anything is sent
+        return HTTPStatus.UNAUTHORIZED
+    if type(error) is OSError and str(error).startswith("Forbidden:"):  # gcsfs keeps nothing but the word
+        return HTTPStatus.FORBIDDEN
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore
+        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    for name in ("status_code", "code"):  # Azure, gcsfs
+        value = getattr(error, name, None)
+        if isinstance(value, int):
+            return value
+    return None if error.__cause__ is None else _status(error.__cause__)
+
+
+def _whole(answer: Any) -> bytes | None:
+    """One answer of `cat_ranges`.
+
+    Raises:
+        OSError: It is an error, other than that there is no such object.
+    """
+    if isinstance(answer, FileNotFoundError):
+        return None
+    if isinstance(answer, BaseException):
+        with _told():
+            raise answer
+    return answer
+
+
+def _discard(file: Any) -> None:
+    """Forget what was uploaded; the object never was there. What fails here is a piece that the store drops in time."""
+    with contextlib.suppress(Exception):
+        file.discard()
+    # Else the file would be sent after all, when it is collected.
+    file.forced = True
+    with contextlib.suppress(Exception):
+        file.close()
+
+
+class _Output(io.RawIOBase):
+    """An upload. Closing it is not up to who writes: it is complete when the block that it was opened for ends."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__()
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        with _told():
+            return self._file.write(view)
+
+
+class _Input(io.RawIOBase):
+    """A remote object of known size: what was kept of it is there, other parts are fetched as they are asked for."""
+
+    def __init__(self, fs: Any, full_path: str, path: Path, size: int) -> None:
+        super().__init__()
+        self._fs, self.full_path, self._path, self._size = fs, full_path, path, size
+        self._position = 0
+        self._parts: list[tuple[int, bytes]] = []
+
+    def keep(self, start: int, end: int, answer: Any) -> None:
+        """Take what the store has answered for a range."""
+        self._parts.append((start, self._checked(answer, start, end)))
+
+    def part(self, start: int, end: int) -> bytes:
+        for offset, part in self._parts:
+            if offset <= start and end <= offset + len(part):
+                return part[start - offset : end - offset]
+        try:
+            answer = self._fs.cat_file(self.full_path, start=start, end=end)
+        except Exception as error:
+            raise self._failure(error) from error
+        return self._checked(answer, start, end)
+
+    def _checked(self, answer: Any, start: int, end: int) -> bytes:
+        if isinstance(answer, Exception):
+            raise self._failure(answer) from answer
+        if len(answer) != end - start:
+            found = start + len(answer) if answer else self._found()
+            raise wrong_size(self._path, found, self._size)
+        return answer
+
+    def _failure(self, error: Exception) -> TableError:
+        try:
+            with _told():
+                raise error
+        except FileNotFoundError:
+            return missing(self._path)
+        except OSError as told:
+            # A range that begins behind the end is answered with an error (416), or with nothing.
+            with contextlib.suppress(StoreUnavailable):
+                found = self._found()
+                if found != self._size:
+                    return wrong_size(self._path, found, self._size)
+            return no_answer(self._path, told)
+
+    def _found(self) -> int:
+        with answering(self._path), _told():
+            return self._fs.info(self.full_path)["size"]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._position + size, self._size)
+        start, self._position = self._position, max(end, self._position)
+        if end <= start:
+            return b""
+        return self.part(start, end)
+
+
+def _merge(ranges: Ranges) -> list[tuple[int, int]]:
+    """(start, end) of what to fetch for ranges in ascending order."""
+    spans: list[tuple[int, int]] = []
+    for offset, length in ranges:
+        end = offset + length
+        if spans and offset - spans[-1][1] <= _MERGE_GAP_BYTES:
+            start, before = spans.pop()
+            spans.append((start, max(before, end)))
+        else:
+            spans.append((offset, end))
+    return spans

@@ -1,0 +1,1 @@
+"""Writing: a writer of one lane, and the part of a commit that runs in tasks."""

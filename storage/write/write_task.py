@@ -1,0 +1,135 @@
+"""The part of a commit that tasks do: rows to log files, which nobody sees before the writer commits them.
+
+A task has a `WriteTicket` from `storage.write.writer.Writer.begin` and gives back what it has `Written`; it needs no
+timeline, and runs anywhere. Its rows are accepted whole or refused whole, or the bad ones are handed to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from storage.core.log.file_refs import LogFile
+from storage.core.merge.events import EventBatch, Problem, prepare, prepare_good
+from storage.core.model import Stream
+from storage.core.names import LaneName
+from storage.core.plan.watermarks import Seen, joined, see
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import TableError
+from storage.files.log_file import remove_log_file, write_log_file
+from storage.store.object_store import ObjectStore
+
+CHUNK_BYTES: Final = 128 * 1024 * 1024  # one log file of a long append: bounds memory, keeps files large
+
+Batch = tuple[str, int]
+"""(query id, batch number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTicket:
+    """The right to write files for one slot of a lane; goes to tasks.
+
+    ``watched``: the groups whose events have to be looked at for the lane's watermarks
+    (`storage.core.plan.watermarks`).
+    """
+
+    store: ObjectStore
+    schema: TableSchema
+    stream: Stream
+    lane: LaneName
+    epoch: int
+    seq: int
+    batch: Batch | None
+    watched: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one task wrote: files in the order of its rows, how many rows meant nothing, what watched groups saw."""
+
+    files: tuple[LogFile, ...]
+    rows_ignored: int
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Written]) -> Written:
+        """What several parts of one commit wrote, in their order."""
+        parts = list(parts)
+        return cls(
+            tuple(file for part in parts for file in part.files),
+            sum(part.rows_ignored for part in parts),
+            joined(part.seen for part in parts),
+        )
+
+
+OnProblems = Callable[[pa.Table, Sequence[Problem]], None]
+"""Takes the input rows of a chunk and what is wrong with some of them."""
+
+
+def write_rows(
+    ticket: WriteTicket,
+    rows: pa.Table | pa.RecordBatchReader,
+    *,
+    task: int = 0,
+    on_problems: OnProblems | None = None,
+) -> Written:
+    """Write the log files of one task. Nothing is visible before `Writer.commit`.
+
+    Args:
+        ticket: From `Writer.begin`.
+        rows: Input rows of the stream.
+        task: Number of the task; tasks' rows are ordered by it.
+        on_problems: Gets bad rows, which are then left out; without it they are an error.
+
+    Raises:
+        InvalidInput: A column, type or row is wrong; what was written is removed again.
+    """
+    files: list[LogFile] = []
+    seen: list[dict[str, Seen]] = []
+    ignored = 0
+    try:
+        for chunk in _chunks(rows):
+            events = _prepared(ticket, chunk, on_problems)
+            ignored += events.ignored
+            seen.append(see(events.rows, events.groups, ticket.watched))
+            file = write_log_file(
+                ticket.store, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
+            )
+            if file is not None:
+                files.append(file)
+    except TableError:
+        for file in files:
+            # Nobody can know of these files yet.
+            remove_log_file(ticket.store, file)
+        raise
+    return Written(tuple(files), ignored, joined(seen))
+
+
+def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:
+    if on_problems is None:
+        return prepare(chunk, ticket.schema, ticket.stream)
+    events, problems = prepare_good(chunk, ticket.schema, ticket.stream)
+    if problems:
+        on_problems(chunk, problems)
+    return events
+
+
+def _chunks(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """The input in tables of about `CHUNK_BYTES`; at least one, be it empty, so that its columns are checked."""
+    if isinstance(rows, pa.Table):
+        yield rows
+        return
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    seen = False
+    for batch in rows:
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(pending, rows.schema)
+            pending, size, seen = [], 0, True
+    if pending or not seen:
+        yield pa.Table.from_batches(pending, rows.schema)

@@ -1,0 +1,403 @@
+"""Writer: one incarnation of one stream on one lane.
+
+Entering claims the lane and thereby fences every older incarnation (PROTOCOL.md, W1 to W4). A batch is accepted whole
+or refused whole, and committed exactly once however often it is replayed (S3 EpochMonotone, S4 AckedDurable, S6
+BatchExactlyOnce). Writers of other lanes are never waited for, and never contended with (L1 NonBlocking).
+
+The work is in three steps so that Spark can do the middle one in its tasks:
+`begin` (driver) -> `write_task.write_rows` (anywhere, in parallel) -> `commit` (driver).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from storage.core.log.cut import Span, is_void
+from storage.core.log.entries import WRITER_FEATURES, Claim, Data, LaneAdd
+from storage.core.log.lane_state import LaneState
+from storage.core.log.table_state import Lane, TableState
+from storage.core.names import LaneName, StreamName, lane_name
+from storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
+from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
+from storage.log.commit_log import CommitLog, lane_entries, new_id
+from storage.log.fencing_barrier import complete_barrier
+from storage.log.heartbeat import Pulse
+from storage.log.table_log import Timeline, check_writable
+from storage.log.time_marks import Marker
+from storage.store.object_store import check_capability
+from storage.write.observed_lanes import OtherLanes
+from storage.write.write_task import Batch, WriteTicket, Written, write_rows
+
+MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
+LOOK_UP_ENTRIES: Final = 1_000  # of a lane in memory while an old batch is looked for
+TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
+MAX_LANE_ID: Final = (1 << 20) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What an append did.
+
+    Attributes:
+        lane: The writer's lane.
+        seq: Entry that made it visible; the lane's last entry if nothing was to be published.
+        rows: Events stored.
+        rows_ignored: Rows that mean nothing: ignored deletes, and upserts without any ordering value.
+        replayed: The batch had been committed before; nothing was written.
+        late: Events below what the lane had promised (`Table.watermarks`), counted per group; stored like any other.
+            0 if ``replayed``.
+    """
+
+    lane: LaneName
+    seq: int
+    rows: int
+    rows_ignored: int
+    replayed: bool
+    late: int = 0
+
+
+class Writer:
+    """A claimed lane. Use as a context manager; not for several threads at once."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        stream: str,
+        lane: str | None,
+        *,
+        takeover: bool,
+        owner: str | None,
+        query_id: str | None,
+        lateness: Lateness | None = None,
+    ) -> None:
+        self._timeline = timeline
+        self._stream = StreamName(stream)
+        self._lane = lane_name(lane or stream)
+        self._takeover = takeover
+        self._query_id = query_id
+        self._lateness = lateness
+        self._owner = owner or f"{socket.gethostname()} pid {os.getpid()} {new_id()[:8]}"
+        self._table: TableState | None = None
+        self._state = LaneState()
+        self._epoch = 0
+        self._marker = Marker(timeline)
+        self._others = OtherLanes(timeline, self._lane, self._stream)
+        self._failure: TableError | None = None
+        self._pulse: Pulse | None = None
+        self._open = False
+
+    def __enter__(self) -> Self:
+        table = self._timeline.refresh()
+        stream = table.schema.stream(self._stream)
+        if self._lateness is not None:
+            check_lateness(self._lateness, table.schema, stream)
+        check_writable(table, WRITER_FEATURES)
+        check_capability(self._timeline.store)
+        self._table = self._enter_lane()
+        self._others.read(self._table)
+        self._open = True
+        self._pulse = Pulse(self._timeline.store, self._timeline.clock, self._lane, self._epoch, self._owner)
+        self.heartbeat()
+        return self
+
+    def _enter_lane(self) -> TableState:
+        """Claim the lane under a table state in which no barrier is open (W1, W2)."""
+        for _ in range(MAX_CLAIM_TRIES):
+            table = complete_barrier(self._timeline)
+            self._declare_lane()
+            lane = self._timeline.refresh().lanes[self._lane]
+            if lane.closed is not None:
+                raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
+            self._claim(table.void.get(self._lane, ()))
+            table = self._timeline.refresh()
+            same = table.void.get(self._lane, ()) == self._state.void and table.lanes[self._lane].closed is None
+            if table.intent is None and same:
+                return table
+            # A barrier began, or came and went, while we claimed: what it made void is not to be counted, and it may
+            # have closed the lane just before our claim.
+        raise Conflict(
+            f"lane {self._lane!r}: {MAX_CLAIM_TRIES} restores of the table came in between",
+            hint="wait until the table is not being restored",
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        if self._pulse is not None:
+            self._pulse.end()
+
+    def heartbeat(self) -> None:
+        """Tell operators that this writer is alive, if it is time. Appending does so too; nothing is raised."""
+        if self._pulse is not None and self._failure is None:
+            self._pulse.beat()
+
+    @property
+    def lane(self) -> LaneName:
+        return self._lane
+
+    @property
+    def epoch(self) -> int:
+        """Number of this incarnation's claim."""
+        return self._epoch
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where the last commit left its source, as it was recorded then; empty if it was not."""
+        return dict(self._state.source)
+
+    def last_batch(self, query_id: str) -> int | None:
+        """Number of the query's last batch on this lane; None if it has none."""
+        return self._state.batches.get(query_id)
+
+    def append(
+        self,
+        rows: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
+        *,
+        batch: Batch | None = None,
+        source: dict[str, Any] | None = None,
+    ) -> Commit:
+        """Commit rows of this stream, all or none.
+
+        Args:
+            rows: Key columns, the columns of whole groups, and optionally ``_op``.
+            batch: (query id, number) makes the append idempotent.
+            source: Recorded with the commit, for example the source's offsets.
+
+        Raises:
+            InvalidInput: A column, type or row is wrong; nothing was changed.
+            Fenced: A newer writer has claimed the lane; nothing was changed.
+            GapError: ``batch`` is not the next of its query.
+            Conflict: Another query owns the lane.
+            CommitUnknown: The store did not say whether the commit took place; replay the batch with a new writer.
+        """
+        begun = self.begin(batch)
+        if isinstance(begun, Commit):
+            return begun
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        return self.commit(begun, [write_rows(begun, rows)], source=source)
+
+    def begin(self, batch: Batch | None = None) -> WriteTicket | Commit:
+        """Start a commit: the ticket for its files, or the commit that is there already.
+
+        Raises:
+            GapError, Conflict, Fenced: See `append`.
+        """
+        self._check_usable()
+        self.heartbeat()
+        if batch is not None:
+            known = self._replayed(batch)
+            if known is not None:
+                return known
+        self._table = self._timeline.refresh()
+        check_writable(self._table, WRITER_FEATURES)
+        schema, stream = self._table.schema, self._table.schema.stream(self._stream)
+        return WriteTicket(
+            store=self._timeline.store,
+            schema=schema,
+            stream=stream,
+            lane=self._lane,
+            epoch=self._epoch,
+            seq=self._state.head + 1,
+            batch=batch,
+            watched=watched(schema, stream, self._lateness, self._state.watermarks),
+        )
+
+    def commit(
+        self, ticket: WriteTicket, written: Sequence[Written], *, source: dict[str, Any] | None = None
+    ) -> Commit:
+        """Make everything that was written for a ticket visible at once.
+
+        Raises:
+            Fenced, SplitBrain, CommitUnknown: See `append`.
+        """
+        self._check_usable()
+        if (ticket.lane, ticket.epoch, ticket.seq) != (self._lane, self._epoch, self._state.head + 1):
+            raise InvalidInput("the ticket is not for the next commit of this writer", hint="begin again")
+        whole = Written.joined(written)
+        rows = sum(file.file.rows for file in whole.files)
+        if not whole.files and ticket.batch is None:
+            return Commit(self._lane, self._state.head, 0, whole.rows_ignored, replayed=False)
+        table = self._loaded()
+        self._others.read_if_old(table)
+        self._others.look(table)
+        query_id, number = ticket.batch or ("", 0)
+        entry = Data(
+            **self._header(table.rev),
+            stream=self._stream,
+            query_id=query_id,
+            batch=number,
+            rows=rows,
+            rows_ignored=whole.rows_ignored,
+            source=source or {},
+            files=list(whole.files),
+            watermarks=advanced(self._state.watermarks, whole.seen, self._lateness, ticket.schema),
+        )
+        try:
+            winner = self._timeline.log.publish(entry)
+        except TableError as error:
+            self._failure = error
+            raise
+        if winner.commit_id != entry.commit_id:
+            self._failure = self._lost(winner.epoch, winner)
+            raise self._failure
+        self._state.add(entry)
+        self._timeline.log.forget_before(self._lane, entry.seq)
+        self._timeline.checkpoints.save_lane(self._lane, self._state)
+        self._marker.mark_if_due(table, self._others.heads)
+        self.heartbeat()
+        late = sum(seen.late for seen in whole.seen.values())
+        return Commit(self._lane, entry.seq, rows, whole.rows_ignored, replayed=False, late=late)
+
+    def _lost(self, epoch: int, winner: object) -> TableError:
+        if epoch > self._epoch:
+            owner = winner.owner if isinstance(winner, Claim) else "another writer"
+            if isinstance(winner, Claim) and winner.barrier:
+                return Fenced(
+                    f"lane {self._lane!r} was claimed for {owner}",
+                    hint="open a new writer: it learns what is kept, and where its source must go on (Spark: resume)",
+                )
+            return Fenced(
+                f"lane {self._lane!r} was claimed by {owner} (claim {epoch}; this writer holds claim {self._epoch})",
+                hint="this writer must stop; what it committed stays. Give a second writer of the stream its own lane",
+            )
+        return SplitBrain(
+            f"lane {self._lane!r}: another process writes under claim {self._epoch} of this writer",
+            hint="stop all writers of the lane: a process was copied while it ran, or objects were moved by hand",
+        )
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._open:
+            raise InvalidInput("the writer is not open", hint="use it in a with block: with table.writer(...) as w:")
+
+    def _replayed(self, batch: Batch) -> Commit | None:
+        query_id, number = batch
+        if not query_id or number < 0:
+            raise InvalidInput(f"batch {batch!r} is not (query id, number)", hint='for example ("orders-query", 7)')
+        known = self._state.recent.get(batch)
+        if known is not None:
+            return Commit(self._lane, known.seq, known.rows, known.rows_ignored, replayed=True)
+        self._check_owner(query_id)
+        last = self._state.batches.get(query_id)
+        if last is None:
+            first = self._state.void_from.get(query_id)
+            if first is not None and number > first:
+                raise GapError(
+                    f"lane {self._lane!r}: batch {number} of query {query_id!r} follows nothing: a restore of the "
+                    f"table made its batches void, from batch {first} on",
+                    hint=f"replay them first, or start a new query with {TAKEOVER} where the lane's source ends",
+                )
+            return None
+        if number > last + 1:
+            raise GapError(
+                f"lane {self._lane!r}: batch {number} of query {query_id!r} follows batch {last}",
+                hint=f"batches in between were lost: replay them first, or start a new query with {TAKEOVER}",
+            )
+        if number <= last:
+            old = self._look_up(batch)
+            if old is not None:
+                return old
+            raise Conflict(
+                f"lane {self._lane!r}: batch {number} of query {query_id!r} was never committed, but {last} was",
+                hint=f"the query's numbers went backwards: give it a new query id with {TAKEOVER}",
+            )
+        return None
+
+    def _check_owner(self, query_id: str) -> None:
+        if self._state.query_id not in {"", query_id} and not self._takeover:
+            # Also where this query wrote before the other took over: the two would take turns unseen.
+            raise Conflict(
+                f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
+                hint=f"was its checkpoint deleted? Give {TAKEOVER}, or a lane of its own to this query",
+            )
+
+    def _look_up(self, batch: Batch) -> Commit | None:
+        """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
+        log = CommitLog(self._timeline.store, self._timeline.clock)
+        for after in range(0, self._state.head, LOOK_UP_ENTRIES):
+            until = min(after + LOOK_UP_ENTRIES, self._state.head)
+            for entry in log.read_after(self._lane, after, until):
+                found = isinstance(entry, Data) and (entry.query_id, entry.batch) == batch
+                if found and not is_void(self._state.void, entry.seq):
+                    assert isinstance(entry, Data)
+                    return Commit(self._lane, entry.seq, entry.rows, entry.rows_ignored, replayed=True)
+            log.forget_before(self._lane, until)
+        return None
+
+    def _declare_lane(self) -> None:
+        """Add the lane to the table, unless it is there."""
+
+        def build(state: TableState) -> LaneAdd | None:
+            known = state.lanes.get(self._lane)
+            if known is not None:
+                self._check_lane(known)
+                return None
+            for other in state.lanes:
+                if other.lower() == self._lane.lower():
+                    raise Conflict(
+                        f"lane {self._lane!r} differs from {other!r} only in case", hint="choose another name"
+                    )
+            lane_id = len(state.lanes) + 1
+            if lane_id > MAX_LANE_ID:
+                raise Conflict(f"the table has {MAX_LANE_ID} lanes", hint="reuse a lane")
+            return LaneAdd(**self._timeline.header(state), name=self._lane, lane_id=lane_id, stream=self._stream)
+
+        self._timeline.publish(build)
+
+    def _check_lane(self, known: Lane) -> None:
+        if known.stream != self._stream:
+            raise Conflict(
+                f"lane {self._lane!r} belongs to stream {known.stream!r}, not to {self._stream!r}",
+                hint="a lane has one stream for ever: choose another lane name",
+            )
+
+    def _claim(self, void: tuple[Span, ...]) -> None:
+        """Rule W1: fold the lane, and fence every older incarnation."""
+        log = self._timeline.log
+        self._state = self._timeline.checkpoints.newest_lane(log, self._lane, void) or LaneState(void=void)
+        owners: list[str] = []
+        for _ in range(MAX_CLAIM_TRIES):
+            for found in log.read_on(self._lane, self._state.head):
+                for entry in lane_entries(found):
+                    self._state.add(entry)
+                log.forget_before(self._lane, self._state.head - 1)
+            self._timeline.stamps.observe(self._state.stamp)
+            if self._query_id is not None:
+                self._check_owner(self._query_id)
+            self._epoch = self._state.epoch + 1
+            claim = Claim(**self._header(self._state.table_rev), owner=self._owner, barrier=0)
+            winner = log.publish(claim)
+            if winner.commit_id == claim.commit_id:
+                self._state.add(claim)
+                return
+            owners.append(getattr(winner, "owner", f"claim {winner.epoch}"))
+        raise Conflict(
+            f"lane {self._lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
+            hint="two writers keep claiming one lane: stop one, or give it a lane of its own",
+        )
+
+    def _header(self, table_rev: int) -> dict[str, Any]:
+        return {
+            "lane": self._lane,
+            "seq": self._state.head + 1,
+            "epoch": self._epoch,
+            "commit_id": new_id(),
+            "prev_id": self._state.head_id,
+            "table_rev": table_rev,
+            "stamp": self._timeline.stamps.next(self._timeline.clock),
+            "committed_at_ms": max(self._timeline.clock.now_ms(), self._state.committed_at_ms),
+        }
+
+    def _loaded(self) -> TableState:
+        assert self._table is not None, "an open writer has loaded the table"
+        return self._table

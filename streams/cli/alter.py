@@ -1,0 +1,138 @@
+"""``weft alter``: schema changes under live writers. Whatever old data and old writers cannot live with is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage.errors import InvalidInput
+from streams.cli.arguments import Json, StorageOption, Target, open_table, telling, usage
+
+if TYPE_CHECKING:
+    from storage.services.schema_changes import SchemaChange
+
+alter = typer.Typer(
+    no_args_is_help=True, help="Change a table's schema while it is written. Writers with the old one go on."
+)
+
+Default = Annotated[str | None, typer.Option(help="Shown where the column's group is absent; JSON, or plain text.")]
+TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="A Spark SQL type name.")]
+
+
+def _value(text: str | None) -> object:
+    """A default as the configuration would have it: JSON where it is JSON, else the text itself."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _tell(change: SchemaChange, what: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"rev": change.rev, "changed": change.changed}))
+    else:
+        typer.echo(f"{what}: schema revision {change.rev}" if change.changed else "nothing to do: it is so already")
+
+
+@alter.command()
+def add_column(
+    target: Target,
+    group: Annotated[str, typer.Argument(help="Which the column joins.")],
+    name: Annotated[str, typer.Argument(help="Of the column.")],
+    type_name: TypeName,
+    default: Default = None,
+    function: Annotated[str | None, typer.Option(help="Of a column of an aggregate group.")] = None,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Add a column, the last of the table, to a group."""
+    with telling():
+        change = open_table(target, storage_option).add_column(
+            group, name, type_name, default=_value(default), function=function
+        )
+    _tell(change, f"column {name} is added to group {group}", as_json=as_json)
+
+
+@alter.command()
+def add_group(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="Of the group.")],
+    column: Annotated[list[str], typer.Option(help='"NAME TYPE"; once for every column.')],
+    ordering: Annotated[list[str] | None, typer.Option(help="A column that orders events; in order.")] = None,
+    merge: Annotated[str, typer.Option(help="Merge mode.")] = "latest",
+    function: Annotated[list[str] | None, typer.Option(help="COLUMN=FUNCTION, of an aggregate group.")] = None,
+    stream: Annotated[list[str] | None, typer.Option(help="A stream that writes it; new ones are added.")] = None,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Add a group of new columns, and say which streams write it."""
+    with usage():
+        columns = dict(_pair(text, " ", "--column", "NAME TYPE") for text in column)
+        functions = dict(_pair(text, "=", "--function", "COLUMN=FUNCTION") for text in function or [])
+    with telling():
+        table = open_table(target, storage_option)
+        known = {own.name for own in table.schema.streams}
+        change = table.add_group(
+            name,
+            columns,
+            ordering=ordering or [],
+            merge=merge,
+            functions=functions,
+            streams=[own for own in stream or [] if own in known],
+            new_streams={own: "group" for own in stream or [] if own not in known},
+        )
+    _tell(change, f"group {name} is added", as_json=as_json)
+
+
+@alter.command()
+def add_stream(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="Of the stream.")],
+    group: Annotated[list[str], typer.Option(help="A group that it writes; once for every group.")],
+    on_delete: Annotated[str, typer.Option(help="What its deletes mean: group, row or ignore.")] = "group",
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Add a producer of groups that the table has."""
+    with telling():
+        change = open_table(target, storage_option).add_stream(name, group, on_delete=on_delete)
+    _tell(change, f"stream {name} is added", as_json=as_json)
+
+
+@alter.command()
+def widen(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="Of the column.")],
+    type_name: TypeName,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Give a column a type that holds more."""
+    with telling():
+        change = open_table(target, storage_option).widen_column(name, type_name)
+    _tell(change, f"column {name} is {type_name}", as_json=as_json)
+
+
+@alter.command()
+def set_default(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="Of the column.")],
+    value: Annotated[str | None, typer.Argument(help="JSON, or plain text; none for NULL.")] = None,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Show another value where a column's group is absent."""
+    with telling():
+        change = open_table(target, storage_option).set_default(name, _value(value))
+    _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
+
+
+def _pair(text: str, separator: str, option: str, form: str) -> tuple[str, str]:
+    name, found, value = text.strip().partition(separator)
+    if not found or not value.strip():
+        raise InvalidInput(f"{option} {text!r} is not {form}", hint="give the option once for every column")
+    return name, value.strip()

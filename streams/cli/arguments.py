@@ -1,0 +1,164 @@
+"""What all commands share: their arguments, how an error is told, and the exit codes.
+
+0: ok. 1: something failed. 2: the command line or the pipeline file is wrong, and nothing was done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from storage.errors import InvalidInput, TableError
+
+if TYPE_CHECKING:
+    from storage import Table
+    from streams.pipeline.pipeline import CommandSettings, TableLocation
+
+FAILED: Final = 1
+USAGE: Final = 2
+PIPE_WIDTH: Final = 240
+
+errors: Final = Console(stderr=True, highlight=False, markup=False)
+
+Target = Annotated[str, typer.Argument(metavar="PIPELINE|URI", help="A pipeline file (*.yaml), or a table's location.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="For the table's store, as fsspec takes it; or a JSON object of several. May be repeated.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of tables.")]
+
+
+def console() -> Console:
+    # A pipe has no width of its own, and cutting what is meant for another program helps nobody.
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Turns an error of weft into one red line, its hint, and an exit code."""
+    try:
+        yield
+    except TableError as error:
+        errors.print(error.message, style="red", soft_wrap=True)
+        if error.hint:
+            errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """What is wrong in here was given on the command line or in the pipeline file: nothing has been done."""
+    try:
+        with telling():
+            yield
+    except typer.Exit:
+        raise typer.Exit(USAGE) from None
+
+
+def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:
+    """The table that a command is about, and what a pipeline file says for the command.
+
+    Args:
+        target: A pipeline file, or a table's location.
+        storage_option: Those of the command line; they go before the file's.
+        sections: Of the file, see `streams.pipeline.pipeline.load_settings`.
+
+    Raises:
+        typer.Exit: With the code `USAGE`; what is wrong has been told.
+    """
+    from streams.pipeline.pipeline import load_settings
+
+    with usage():
+        settings = load_settings(target, *sections)
+        given = parse_storage_options(storage_option or ())
+    known = settings.table.storage_options
+    for name in given:
+        if name in known and known[name] != given[name]:
+            tell_override(f"--storage-option {name}", "own")  # no values: they may be secrets
+    return replace(settings, table=replace(settings.table, storage_options={**known, **given}))
+
+
+def parse_storage_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options of the command line by name.
+
+    A value is text, unless it is ``true``, ``false``, ``null``, or a JSON object or list. A number stays text, because
+    keys may look like numbers; where one is meant, it is written in a JSON object of options.
+
+    Raises:
+        InvalidInput: One is neither KEY=VALUE nor a JSON object. The message does not hold its value.
+    """
+    options: dict[str, Any] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            options.update(_json_object(text))
+            continue
+        name, found, value = text.partition("=")
+        if not found or not name.strip():
+            raise InvalidInput(
+                "--storage-option is neither KEY=VALUE nor a JSON object",
+                hint="""for example --storage-option anon=true, or --storage-option '{"key": "..."}'""",
+            )
+        options[name.strip()] = _option_value(value)
+    return options
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except ValueError as error:
+        where = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "wrong"
+        raise InvalidInput(f"--storage-option is not a JSON object: {where}", hint="or write KEY=VALUE") from None
+
+
+def _option_value(text: str) -> Any:
+    if text in {"true", "false", "null"} or text.lstrip()[:1] in {"{", "["}:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def tell_override(flag: str, written: object) -> None:
+    """Say that a flag wins over the pipeline file."""
+    errors.print(f"{flag} instead of the pipeline's {written}", style="dim", soft_wrap=True)
+
+
+def open_table(target: str, storage_option: Sequence[str] | None) -> Table:
+    """The table that a command is about."""
+    return open_location(load_target(target, storage_option).table)
+
+
+def open_location(location: TableLocation) -> Table:
+    """The table at a location.
+
+    Raises:
+        StoreUnavailable: Its store does not answer within seconds, or refuses.
+        NotFound: There is no table.
+    """
+    from storage import Table
+
+    check_reachable(location)
+    return Table.open(location.uri, storage_options=location.storage_options)
+
+
+def check_reachable(location: TableLocation) -> None:
+    """Ask the table's store whether it answers, with a bound that suits whoever waits before a terminal.
+
+    Raises:
+        StoreUnavailable: It does not, or it refuses.
+    """
+    from storage.store import open_store
+
+    open_store.check_reachable(location.uri, location.storage_options)

@@ -1,0 +1,194 @@
+"""The command line, ``weft``: each command reads its arguments, calls one function elsewhere, and says how it went.
+
+Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage.errors import InvalidInput
+from streams.cli.alter import alter
+from streams.cli.arguments import (
+    FAILED,
+    Json,
+    StorageOption,
+    Target,
+    check_reachable,
+    console,
+    errors,
+    load_target,
+    telling,
+    usage,
+)
+from streams.cli.read_commands import reads
+from streams.cli.service_commands import services
+from streams.cli.show import What
+
+if TYPE_CHECKING:
+    from streams.pipeline.supervisor import JobStatus
+
+PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.")]
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="weft: several streams write one wide table, each its own columns, without a lock.\n\n"
+    "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong.",
+)
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def demo(context: typer.Context) -> None:
+    """The main job, self-contained: an embedded Kafka broker, four writers, compaction, SQL; see weft demo --help."""
+    # The demo is imported, and its own options are read, only when it is asked for.
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command.command()(importlib.import_module("streams.demo.command").demo)
+    command(context.args, prog_name="weft demo")
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; created if need be.")]) -> None:
+    """Write a commented pipeline file to start from."""
+    target = folder / "pipeline.yaml"
+    with telling():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with target.open("x", encoding="utf-8") as file:
+                file.write(Path(__file__).with_name("example_pipeline.yaml").read_text(encoding="utf-8"))
+        except FileExistsError:
+            raise InvalidInput(f"{target} exists already", hint="it is left as it is; choose another folder") from None
+        except OSError as error:
+            raise InvalidInput(f"cannot write {target}: {error}", hint="choose another folder") from error
+    typer.echo(f"{target} is written. Change it to your topics, then: weft run {target}")
+
+
+@app.command()
+def run(
+    pipeline: PipelineFile,
+    writer: Annotated[str | None, typer.Option(help="Only this writer, and no service.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="What the sources hold now, one compaction, then end.")] = False,
+    exit_on_failure: Annotated[
+        bool,
+        typer.Option("--exit-on-failure", help="End all when a writer or service has failed for good, exit code 1."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Status as JSON lines.")] = False,
+) -> None:
+    """Run a pipeline: every writer and service is a process of its own, restarted when it fails, until Ctrl-C.
+
+    The table is created if there is none. An outage of Kafka or of the store is waited out, unless --once is given.
+    Exit code 1 if a writer or service has failed for good or was fenced; the others go on, unless --exit-on-failure is
+    given, for systemd or Kubernetes.
+    """
+    from streams.cli.display import show_jobs
+    from streams.pipeline.pipeline import load_pipeline
+    from streams.pipeline.run import check_sources, run_pipeline
+    from streams.spark.session import check_java
+
+    with usage():
+        loaded = load_pipeline(pipeline)
+        if writer is not None:
+            loaded.writer(writer)
+        check_sources(loaded)
+    last: dict[str, JobStatus] = {}
+    with telling():
+        check_java()
+        with show_jobs(console(), as_json=as_json) as on_status:
+
+            def noted(statuses: Sequence[JobStatus]) -> None:
+                for status in statuses:
+                    before = last.get(status.name)
+                    if status.is_lost and not (before and before.is_lost):
+                        others = "all others are stopped" if exit_on_failure else "the others go on without it"
+                        text = f"{status.name} has ended for good, {others}: {status.message}"
+                        errors.print(text, style="bold red", soft_wrap=True)
+                    last[status.name] = status
+                on_status(statuses)
+
+            good = run_pipeline(loaded, only=writer, once=once, exit_on_failure=exit_on_failure, on_status=noted)
+    for status in last.values():
+        if status.is_lost:
+            errors.print(f"{status.name} {status.phase}: {status.message}", style="red", soft_wrap=True)
+            errors.print(f"its log: {status.log}", style="dim", soft_wrap=True)
+            for line in status.tail:
+                errors.print(f"  {line}", soft_wrap=True)
+    raise typer.Exit(0 if good else FAILED)
+
+
+@app.command()
+def sql(
+    target: Target,
+    query: Annotated[str, typer.Argument(metavar="SQL", help="The table is called t, and by its folder name.")],
+    as_of: Annotated[
+        str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")
+    ] = None,
+    require: Annotated[str | None, typer.Option(help="Groups without which a row is not there; a,b,c.")] = None,
+    read_optimized: Annotated[
+        bool, typer.Option("--read-optimized", help="Base files alone, as the last compaction has left them.")
+    ] = False,
+    complete_through: Annotated[
+        str | None, typer.Option(help="Fail if events up to this time, date or integer may still come.")
+    ] = None,
+    settled: Annotated[
+        bool, typer.Option("--settled", help="Fail if what --as-of a time gives may still change: see weft mark.")
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="What would be read, and Spark's plan.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Run one Spark SQL query over a table, in a Spark of its own, set up as the pipeline's section spark says."""
+    from streams.cli.query import explain_query, run_query
+    from streams.read.read_options import ReadOptions
+
+    settings = load_target(target, storage_option, "spark")
+    with usage():
+        given = {"as_of": as_of, "require": require, "complete_through": complete_through}
+        options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
+    with telling():
+        check_reachable(settings.table)
+        if explain:
+            explain_query(console(), settings, query, options, as_json=as_json)
+        else:
+            run_query(console(), settings, query, options, limit=limit, as_json=as_json)
+
+
+@app.command()
+def show(
+    target: Target,
+    what: Annotated[What, typer.Argument(help="overview, timeline, files or streams.")] = What.OVERVIEW,
+    limit: Annotated[int, typer.Option(min=1, help="Entries of the timeline at most.")] = 30,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """What is in a table, what happened to it, which files it has, and how far each stream has got."""
+    from storage.services.inspect import Inspection
+    from streams.cli import show as view
+
+    location = load_target(target, storage_option).table
+    with telling():
+        check_reachable(location)
+        table = Inspection(location.uri, storage_options=location.storage_options)
+        view.show(console(), table, what, limit=limit, as_json=as_json)
+
+
+app.add_typer(reads)
+app.add_typer(services)
+app.add_typer(alter, name="alter")
+
+
+def main() -> None:
+    """Entry point of the ``weft`` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Commands that read a table without Spark: what changed between two snapshots."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, telling, usage
+from streams.read.as_of import EARLIEST, parse_point, tell_unsettled
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+reads = typer.Typer()
+
+
+@reads.command()
+def changes(
+    target: Target,
+    since: Annotated[str, typer.Option(help="A cut, a savepoint, a time (ISO 8601 with zone), or earliest.")],
+    until: Annotated[str | None, typer.Option(help="Likewise; the newest snapshot by default.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Besides the key: a,b,c. Only they count.")] = None,
+    require: Annotated[str | None, typer.Option(help="Groups without which a row is not there: a,b,c.")] = None,
+    before: Annotated[bool, typer.Option("--before", help="Show what the row was, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Rows that differ between two snapshots, each once: insert, update or delete, and in which column groups.
+
+    What is printed last is where to go on the next time.
+    """
+    from streams.cli.query import draw_rows
+    from streams.cli.show import json_value
+    from streams.read.read_options import split_names
+
+    with usage():
+        first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
+    with telling():
+        table = open_table(target, storage_option)
+        begin, later = (None if first is None else table.snapshot(first)), table.snapshot(last)
+        for point, found in ((first, begin), (last, later)):
+            if found is not None:
+                tell_unsettled(point, found)
+        end = later.cut
+        answer = table.changes(
+            None if begin is None else str(begin.cut),
+            str(end),
+            columns=split_names(columns),
+            require=split_names(require),
+            before=before,
+        )
+        names = answer.schema.names
+        rows, more = _head(answer, limit)
+        if as_json:
+            for row in rows:
+                typer.echo(json.dumps({name: json_value(row[name]) for name in names}, ensure_ascii=False))
+        else:
+            console().print(draw_rows(names, [tuple(row[name] for name in names) for row in rows]))
+    if more:
+        note = f"the first {limit:,} rows; --limit shows more"
+    else:
+        note = f"{len(rows):,} row{'s' * (len(rows) != 1)}; go on with --since {end}"
+    # Rows for a program stand alone on standard output.
+    (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
+
+
+def _head(answer: pa.RecordBatchReader, limit: int) -> tuple[list[dict[str, object]], bool]:
+    """The first rows, and whether there are more."""
+    rows: list[dict[str, object]] = []
+    for batch in answer:
+        rows.extend(batch.slice(0, limit + 1 - len(rows)).to_pylist())
+        if len(rows) > limit:
+            return rows[:limit], True
+    return rows, False

@@ -1,0 +1,425 @@
+"""Commands that change a table as a whole: compaction, cleaning, savepoints, restore, lanes, checks.
+
+What cannot be taken back by the same command asks before it starts; without a terminal it wants ``--yes``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from storage.clock import MAX_AHEAD_MS, SystemClock
+from storage.errors import Conflict, InvalidInput
+from storage.services.compaction import CompactionResult
+from storage.services.fold import FoldResult
+from storage.services.restore import RestoreResult
+from streams.cli.arguments import (
+    FAILED,
+    Json,
+    StorageOption,
+    Target,
+    check_reachable,
+    errors,
+    load_target,
+    open_location,
+    open_table,
+    tell_override,
+    telling,
+    usage,
+)
+from streams.pipeline.pipeline_file import parse_duration
+from streams.pipeline.services import CLEAN, COMPACTION
+from streams.read.as_of import parse_point
+
+if TYPE_CHECKING:
+    from storage.table import Table
+    from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
+
+services = typer.Typer()
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        with usage():
+            raise InvalidInput(f"{question} Nobody can be asked here", hint="say --yes if you mean it")
+    typer.confirm(question, abort=True)
+
+
+def _tell(facts: Any, text: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps(_plain(facts), ensure_ascii=False) if as_json else text)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+@services.command()
+def compact(
+    target: Target,
+    fold: Annotated[bool, typer.Option("--fold", help="Only join small log files; base files stay.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Whether it is due or not, as for a location.")] = False,
+    min_commits: Annotated[
+        int | None, typer.Option(min=1, help="A file group is due when so many commits wait for it.")
+    ] = None,
+    max_log_ratio: Annotated[
+        float | None, typer.Option(help="Or when its logs are larger than this part of its base.")
+    ] = None,
+    fold_commits: Annotated[int | None, typer.Option(min=2, help="Fold when so many commits wait.")] = None,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Fold all logs of a table into its base files, in this process. Nobody waits for it; no answer changes.
+
+    With a pipeline file, or with settings, only what is due by them: one round of the compaction that weft run does.
+    """
+    from streams.pipeline.services import compact_due, fold_due
+
+    settings = load_target(target, storage_option, COMPACTION)
+    flags = {"min_commits": min_commits, "max_log_ratio": max_log_ratio, "fold_commits": fold_commits}
+    with usage():
+        policy = _compaction_policy(settings, flags, everything=everything)
+    with telling():
+        table = open_location(settings.table)
+        if policy is None:
+            rounds = [table.fold() if fold else table.compact()]
+        else:
+            made, joined = None if fold else compact_due(table, policy), fold_due(table, policy)
+            rounds = [result for result in (made, joined and joined[0]) if result is not None]
+    lines = [_describe_round(result) for result in rounds] or [
+        "nothing is due by the settings; --all does all there is"
+    ]
+    lines.extend(f"skipped {group}: {why}" for result in rounds for group, why in result.skipped.items())
+    compacted = next((result for result in rounds if fold or isinstance(result, CompactionResult)), None)
+    folded = next((result for result in rounds if result is not compacted), None)
+    done = {
+        "file_groups": len(compacted.done) if compacted else 0,
+        "file_groups_folded": len(folded.done) if folded else 0,
+        "skipped": {group: why for result in rounds for group, why in result.skipped.items()},
+        "rows": compacted.rows if compacted else 0,
+        "bytes_read": sum(result.bytes_read for result in rounds),
+        "bytes_written": sum(result.bytes_written for result in rounds),
+        "seconds": round(sum(result.seconds for result in rounds), 3),
+    }
+    _tell(done, "\n".join(lines), as_json=as_json)
+
+
+def _compaction_policy(
+    settings: CommandSettings, flags: Mapping[str, object], *, everything: bool
+) -> CompactionSection | None:
+    """What is due: by the file, with the command line's settings before it. None: all there is.
+
+    Raises:
+        InvalidInput: A setting is out of its range, or contradicts ``--all``.
+    """
+    from streams.pipeline.model import CompactionSection
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if everything and given:
+        raise InvalidInput("--all does not look at what is due", hint=f"leave out --all, or {_flag(next(iter(given)))}")
+    if everything:
+        if settings.compaction is not None:
+            tell_override("--all", "settings of when compaction is due")
+        return None
+    if settings.compaction is None and not given:
+        return None
+    before = settings.compaction or CompactionSection()
+    for name, value in given.items():
+        _tell_if_other(settings, COMPACTION, name, value, other=value != getattr(before, name))
+    try:
+        return CompactionSection.model_validate({**before.model_dump(), **given})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InvalidInput(f"{_flag(str(wrong['loc'][0]))}: {wrong['msg']}") from None
+
+
+def _describe_round(result: CompactionResult | FoldResult) -> str:
+    if not result.done:
+        return "nothing to do: no commit waits"
+    what = "base files" if isinstance(result, CompactionResult) else "log files"
+    return (
+        f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
+        f"{result.bytes_written / 1e6:.1f} MB of {what} written in {result.seconds:.1f} s"
+    )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _tell_if_other(settings: CommandSettings, section: str, name: str, value: object, *, other: bool) -> None:
+    """Say that a flag wins, if the file says something else."""
+    written = settings.as_written(section, name)
+    if other and written is not None:
+        tell_override(f"{_flag(name)} {value}", written)
+
+
+@services.command()
+def savepoint(
+    target: Target,
+    name: Annotated[str | None, typer.Argument(help="Of the savepoint; without one all are listed.")] = None,
+    as_of: AsOf = None,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    release: Annotated[bool, typer.Option("--release", help="Let it go: cleaning may take its files.")] = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a snapshot under a name, until it is released; or list all savepoints."""
+    if name is None and (release or as_of or note):
+        with usage():
+            raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
+    with telling():
+        table = open_table(target, storage_option)
+        if name is None:
+            listed = table.savepoints()
+            if not listed and not as_json:
+                errors.print("there are none", style="dim")
+            for known in listed:
+                made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+                _tell(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
+        elif release:
+            table.release_savepoint(name)
+            _tell({"released": name}, f"savepoint {name} is released", as_json=as_json)
+        else:
+            made_now = table.savepoint(name, parse_point(as_of), note)
+            _tell(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
+
+
+@services.command()
+def restore(
+    target: Target,
+    to: Annotated[str, typer.Argument(metavar="SAVEPOINT|TIME|CUT", help="What the table is to be again.")],
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Make a table what it was. Every writer is fenced; what came later means nothing any more."""
+    with usage():
+        point = parse_point(to)
+    assert point is not None
+    with telling():
+        table = open_table(target, storage_option)
+        table.snapshot(point)  # a wrong name is told before anybody is asked
+        _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
+        result = table.restore(point)
+    _tell(result, _taken_back("restored", result), as_json=as_json)
+
+
+@services.command()
+def undo(
+    target: Target,
+    stream: Annotated[str, typer.Argument(help="Whose commits.")],
+    since: Annotated[str, typer.Option(help="What came after this time (ISO 8601 with zone), cut or savepoint.")],
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Take back what one stream has committed since a time, a cut or a savepoint; other streams are not touched.
+
+    Says what it left only because a writer's clock says that it is older. A cut or a savepoint leaves no doubt.
+    """
+    with usage():
+        point = parse_point(since)
+        if isinstance(point, dt.datetime) and point > dt.datetime.now(dt.UTC):
+            raise InvalidInput(f"nothing can have been committed since {since}", hint="give a time in the past")
+    with telling():
+        table = open_table(target, storage_option)
+        if isinstance(point, str):
+            with usage():
+                table.snapshot(point)  # a wrong name is told before anybody is asked
+        else:
+            _check_clocks(table)
+        _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
+        result = table.undo(stream, point)
+    _tell(result, _taken_back("undone", result), as_json=as_json)
+
+
+def _check_clocks(table: Table) -> None:
+    """Refuse to roll back by a time where a clock that ran ahead has made the table's times useless.
+
+    The table lane's time never falls, so from the day on which such a clock wrote there, until that time has come, all
+    commits look younger than any time that a user would give, and too much would be rolled back.
+    """
+    ahead_ms = table.state().committed_at_ms - SystemClock().now_ms()
+    if ahead_ms > MAX_AHEAD_MS:
+        ahead = dt.timedelta(milliseconds=ahead_ms)
+        raise Conflict(
+            f"the newest entry of the table lane was written by a clock that is {ahead} ahead of this machine's: times "
+            "do not tell its commits apart",
+            hint="undo since a cut or a savepoint instead: weft show URI timeline; and set the clocks of all machines",
+        )
+
+
+def _moment(time_ms: int) -> str:
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def _taken_back(what: str, result: RestoreResult) -> str:
+    """What a restore or an undo has left of each lane. The last void entry is the claim that fenced its writer."""
+    lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
+    for lane, seq in result.kept.items():
+        count = result.void[lane] - 1
+        gone = f"{count:,} entr{'y' if count == 1 else 'ies'} after it void" if count > 0 else "nothing came after it"
+        if lane in result.void_ms:
+            gone += " (committed {} to {})".format(*map(_moment, result.void_ms[lane]))
+        if lane in result.kept_ms:
+            gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
+        lines.append(f"{lane}: kept up to entry {seq}, {gone}")
+    for lane, (first, last) in result.in_doubt.items():
+        lines.append(f"{lane}: entries {first} to {last} were kept by the word of a clock alone: look at them")
+    return "\n".join(lines)
+
+
+@services.command()
+def mark(target: Target, storage_option: StorageOption = None, as_json: Json = False) -> None:
+    """Record what is committed now: what --as-of a time up to now gives can never change any more.
+
+    Writers and services do so once a minute; so only times since then need one.
+    """
+    with telling():
+        until = open_table(target, storage_option).mark().isoformat(timespec="milliseconds")
+    _tell({"settled": until}, f"times up to {until} are settled", as_json=as_json)
+
+
+@services.command()
+def fence(
+    target: Target,
+    lane: Annotated[str, typer.Argument(help="Of the dead writer.")],
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+) -> None:
+    """Fence the writer of a lane, believed to be dead. If it is only slow it stops, and nothing is lost."""
+    with telling():
+        table = open_table(target, storage_option)
+        _confirm(f"Fence whoever writes lane {lane} of {table.uri}?", yes=yes)
+        typer.echo(
+            f"lane {lane} is claimed with entry {table.fence(lane)}; what its writer left is cleaned by: weft clean"
+        )
+
+
+@services.command()
+def close(
+    target: Target,
+    lane: Annotated[str, typer.Argument(help="That nobody is to write any more.")],
+    yes: Yes = False,
+    storage_option: StorageOption = None,
+) -> None:
+    """Close a lane for ever, for example that of a finished backfill; its rows stay."""
+    with telling():
+        table = open_table(target, storage_option)
+        _confirm(f"Close lane {lane} of {table.uri} for ever?", yes=yes)
+        typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
+
+
+@services.command()
+def clean(
+    target: Target,
+    retain: Annotated[
+        str | None, typer.Option(help="Keep what was newest since so long ago: 0, 7 days; by default 24 hours.")
+    ] = None,
+    versions: Annotated[int | None, typer.Option(min=1, help="Keep what the last so many compactions made.")] = None,
+    abandon_after: Annotated[
+        str | None, typer.Option(help="Take older open compactions for dead; by default 24 hours.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Delete what no kept snapshot needs, and what dead writers and compactions left. Nobody waits for it.
+
+    With a pipeline file its section clean says what is kept; what the command line says goes before it.
+    """
+    settings = load_target(target, storage_option, CLEAN)
+    with usage():
+        policy = _clean_policy(settings, {"retain": retain, "versions": versions, "abandon_after": abandon_after})
+    with telling():
+        result = open_location(settings.table).clean(
+            dt.timedelta(seconds=policy.retain),
+            policy.versions,
+            dry_run=dry_run,
+            abandon_after=dt.timedelta(seconds=policy.abandon_after),
+        )
+    lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
+    lines.extend(f"  {kind}: {own.files:,} files, {own.bytes / 1e6:.1f} MB" for kind, own in result.deleted.items())
+    lines.extend(f"  {path}" for path in result.listed)
+    if result.archived:
+        verb = "would move" if dry_run else "moved"
+        lines.append(f"{verb} {result.archived:,} entries of the log into {result.archives:,} archives")
+    lines.append(f"snapshots from entry {result.keep} of the table lane on are kept: {result.reason}")
+    lines.extend(f"kept besides by {own.what} {own.name}: {own.cut}" for own in result.held)
+    lines.extend(f"given up as dead: compaction {plan}" for plan in result.aborted)
+    lines.extend(f"left alone, for it is none of weft's: {path}" for path in result.foreign)
+    if result.foreign_files > len(result.foreign):
+        lines.append(f"  and {result.foreign_files - len(result.foreign)} more")
+    _tell(result, "\n".join(lines), as_json=as_json)
+
+
+def _clean_policy(settings: CommandSettings, flags: Mapping[str, str | int | None]) -> CleanSection:
+    """What is kept: as the file says, with the command line's settings before it.
+
+    Raises:
+        InvalidInput: A duration is none.
+    """
+    from streams.pipeline.model import CleanSection
+
+    policy = settings.clean or CleanSection()
+    given: dict[str, float | int] = {}
+    for name, value in flags.items():
+        if value is not None:
+            given[name] = value if isinstance(value, int) else _seconds(value)
+            _tell_if_other(settings, CLEAN, name, value, other=given[name] != getattr(policy, name))
+    return policy.model_copy(update=given)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+@services.command()
+def verify(
+    target: Target,
+    shallow: Annotated[bool, typer.Option("--shallow", help="Look at the sizes of files, not into them.")] = False,
+    storage_option: StorageOption = None,
+    as_json: Json = False,
+) -> None:
+    """Check a table: log, files, keys, statistics. Tells all that is wrong, what it means, and the mend.
+
+    Nothing is changed. A table that cannot even be opened is checked, too.
+    """
+    from rich.progress import Progress
+
+    from storage import verify_table
+
+    location = load_target(target, storage_option).table
+    with telling(), Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
+        check_reachable(location)
+        task = bar.add_task("verifying", total=None)
+        report = verify_table(
+            location.uri,
+            storage_options=location.storage_options,
+            deep=not shallow,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    _tell(report, str(report), as_json=as_json)
+    if not report.ok:
+        raise typer.Exit(FAILED)

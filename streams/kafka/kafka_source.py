@@ -1,0 +1,261 @@
+"""What Spark calls: the data source ``weft_kafka`` for ``spark.readStream`` and ``spark.read``.
+
+Where the code of this room runs: `KafkaSource` in a short-lived Python process at ``load()``; `KafkaStreamReader`'s
+planning methods in one Python process beside the driver, alive as long as the query; ``read`` in the executors' Python
+workers, on an unpickled copy of the reader. So a reader holds no connection until the first planning call.
+
+A new query starts with the empty offset ``{}`` and spends its first batch on writing down where it starts; see
+`streams.kafka.offset_plan` for why. ``Trigger.Once`` therefore reads nothing in a first run; use
+``Trigger.AvailableNow``.
+
+Limits: a partition whose head ages out before the query first sees it starts at what is left. On brokers without topic
+ids (Kafka before 2.8) a topic that was deleted and created again is noticed by a leader epoch or a log that has become
+smaller, and otherwise not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from storage.errors import InvalidInput
+from streams.kafka.cluster import Cluster, Connection
+from streams.kafka.errors import SourceRefused, SourceUnavailable, logger, report_losses, report_recreated
+from streams.kafka.fetch import read_range
+from streams.kafka.identity import find_recreated
+from streams.kafka.offset_plan import (
+    Log,
+    OffsetRange,
+    Offsets,
+    Position,
+    Topics,
+    drop_recreated,
+    format_offsets,
+    format_position,
+    identify,
+    parse_position,
+    plan_end,
+    plan_ranges,
+    plan_start,
+    restart_recreated,
+)
+from streams.kafka.options import KafkaOptions, parse_options
+from streams.spark.for_workers import ForWorkers
+
+FORMAT: Final = "weft_kafka"
+
+Json = dict[str, Any]
+
+_COLUMNS: Final = (
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+)
+_HEADERS: Final = StructField(
+    "headers",
+    ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+)
+
+
+def columns(*, include_headers: bool) -> StructType:
+    """Schema of the source: Spark's own Kafka source's, `streams.kafka.fetch.SCHEMA` in Spark's words."""
+    return StructType([*_COLUMNS, _HEADERS] if include_headers else list(_COLUMNS))
+
+
+class KafkaSource(DataSource):
+    """Entry point that Spark instantiates for every ``load()``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name for ``format(...)``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Check the options, so that a mistake shows at ``load()``, and give the columns.
+
+        Raises:
+            InvalidInput: See `parse_options`; or librdkafka does not accept a setting.
+        """
+        options = self._parse("latest")
+        Connection(options).close()
+        return columns(include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> KafkaBatchReader:
+        """For ``spark.read``: everything from ``startingOffsets`` (default earliest) to the end of the logs."""
+        options = self._parse("earliest")
+        _check_schema(schema, options)
+        if options.max_offsets_per_trigger is not None:
+            raise InvalidInput("option 'maxOffsetsPerTrigger' is for streams", hint="leave it out of spark.read")
+        if options.starting == "latest":
+            raise InvalidInput(
+                "option 'startingOffsets' is 'latest': a batch would be empty",
+                hint="use earliest, or JSON with offsets",
+            )
+        return KafkaBatchReader(options)
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:  # noqa: N802 - Spark's name
+        """For ``spark.readStream``; ``startingOffsets`` is by default latest."""
+        options = self._parse("latest")
+        _check_schema(schema, options)
+        return KafkaStreamReader(options)
+
+    def _parse(self, default_starting: Literal["earliest", "latest"]) -> KafkaOptions:
+        return parse_options(self.options, default_starting=default_starting)
+
+
+def _check_schema(schema: StructType, options: KafkaOptions) -> None:
+    own = columns(include_headers=options.include_headers)
+    if schema != own:
+        raise InvalidInput(
+            f"weft_kafka does not take a schema of its own; its columns are: {', '.join(own.fieldNames())}",
+            hint="leave out .schema(...) and decode the value with from_json or a function of your own",
+        )
+
+
+class KafkaBatchReader(ForWorkers, DataSourceReader):
+    """One batch over all that the topics hold when it is planned."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        """Nothing is opened yet."""
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges from the starting offsets to the ends of the logs.
+
+        Raises:
+            NotFound: A topic does not exist.
+            SourceUnavailable: No answer from the brokers.
+            DataLoss: The starting offsets are gone, or of another topic than is there now.
+        """
+        cluster = Cluster(self._options)
+        try:
+            topics = cluster.load_topics(wait_for_topics=False)
+            cluster.require(topics.logs, ())
+        finally:
+            cluster.close()
+        start = _plan_start(self._options, topics)
+        end = {partition: log.high for partition, log in topics.logs.items()}
+        return plan_ranges(start, end, self._options.min_partitions, topics.identities)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range. Spark plans an empty partition where there is no range at all."""
+        return read_range(partition, self._options) if isinstance(partition, OffsetRange) else iter(())
+
+
+def _plan_start(options: KafkaOptions, topics: Topics) -> Offsets:
+    """First offsets of a query without a checkpoint; what is lost is reported."""
+    recreated = find_recreated(options.starting_identities, topics.identities)
+    report_recreated(recreated.values(), strict=options.fail_on_data_loss)
+    plan = plan_start(restart_recreated(options.starting, recreated), topics.logs)
+    report_losses(plan.losses, strict=options.fail_on_data_loss)
+    return plan.offsets
+
+
+class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches; its state beside the driver is a connection and what the last question brought."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        """Nothing is opened yet: the reader is pickled."""
+        self._options = options
+        self._cluster = Cluster(options)
+        self._waited = False
+        self._required = False
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
+        """The same for every new query, because Spark does not write it down; see the module's docstring."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The option ``maxOffsetsPerTrigger``."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember the ends of the logs: the run stops there, whatever is written meanwhile."""
+        self._target = {partition: log.high for partition, log in self._cluster.load_logs(wait_for_topics=True).items()}
+        self._waited = True
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
+        """End of the batch that begins at ``start``.
+
+        A query that is under way waits out an outage of the brokers: nothing new is seen, and the next trigger asks
+        again. One that begins, or that is to end with what there is now, fails instead.
+
+        Raises:
+            NotFound: A subscribed topic does not exist when the query starts.
+            SourceUnavailable: No answer from the brokers, to a query that begins or is to end.
+            SourceRefused: The brokers refuse.
+            DataLoss: Offsets after ``start`` are gone, or of another topic than is there now.
+        """
+        assert isinstance(limit, ReadAllAvailable | ReadMaxRows), f"Spark admits by a limit it was not given: {limit}"
+        begin = parse_position(start)
+        try:
+            topics = self._cluster.load_topics(wait_for_topics=not self._waited)
+        except SourceUnavailable as error:
+            if isinstance(error, SourceRefused) or not begin.offsets or self._target is not None:
+                raise
+            logger.warning("the brokers do not answer, they are asked again with the next trigger: %s", error.message)
+            self._latest = None
+            return start
+        self._waited = True
+        if not self._required:
+            # Only now, not in every trigger: a topic that goes away later is a loss, and that is told as one.
+            self._cluster.require(topics.logs, begin.offsets)
+            self._required = True
+        self._latest = {partition: log.high for partition, log in topics.logs.items()}
+        return format_position(self._plan_batch(begin, topics, limit) if begin.offsets else self._plan_first(topics))
+
+    def _plan_first(self, topics: Topics) -> Position:
+        if self._target is not None:
+            ends = self._target
+            logs = {p: Log(log.low, min(log.high, ends[p])) for p, log in topics.logs.items() if p in ends}
+            topics = Topics(logs, topics.identities)
+        return identify(_plan_start(self._options, topics), Position({}, {}), topics.identities)
+
+    def _plan_batch(self, begin: Position, topics: Topics, limit: ReadLimit) -> Position:
+        strict = self._options.fail_on_data_loss
+        start, recreated = drop_recreated(begin, topics.identities)
+        report_recreated(recreated, strict=strict)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        plan = plan_end(start.offsets, topics.logs, self._options.topics, limit=most, target=self._target)
+        report_losses(plan.losses, strict=strict)
+        return identify(plan.offsets, start, topics.identities)
+
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
+        """Ends of the logs when the last batch was planned, for the query's progress (lag = this - ``endOffset``)."""
+        return None if self._latest is None else format_offsets(self._latest)
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """Ranges between two offsets of the checkpoint; asks no broker, so a replay plans the same."""
+        finish = parse_position(end)
+        begin, _ = drop_recreated(parse_position(start), finish.identities)
+        return plan_ranges(begin.offsets, finish.offsets, self._options.min_partitions, finish.identities)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, on an executor."""
+        assert isinstance(partition, OffsetRange)
+        return read_range(partition, self._options)
+
+    def stop(self) -> None:
+        """Disconnect."""
+        self._cluster.close()

@@ -1,0 +1,215 @@
+"""What the writers of a pipeline and its table must have in common; pure comparisons, messages by field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from storage.config import build_schema
+from storage.core.model import Stream
+from storage.core.plan.watermarks import check_lateness
+from storage.core.schema.evolution import widens
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import Conflict, InvalidInput
+from streams.pipeline.model import Pipeline, WriterSpec
+
+KAFKA: Final = "_kafka"
+"""Name under which `select` and `where` see where a message came from."""
+KEY: Final = "_key"
+"""Name under which they see the decoded Kafka key, where its fields are declared."""
+
+_RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may give these beside the stream's columns
+
+
+def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
+    """Check that every writer's stream is the table's and gets exactly columns of its own.
+
+    Raises:
+        InvalidInput: It is not; the message names the field.
+    """
+    for writer in pipeline.writers.values():
+        streams = {stream.name: stream for stream in schema.streams}
+        known = streams.get(writer.stream)  # type: ignore[call-overload]
+        if known is None:
+            raise InvalidInput(
+                f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
+                hint=f"streams: {', '.join(streams)}; the writer's name is the default",
+            )
+        _check_select(writer, known, schema)
+        if writer.tombstones == "delete":
+            try:
+                check_deletes(writer, known, schema)
+            except InvalidInput as error:
+                raise InvalidInput(f"writers.{writer.name}.{error.message}", hint=error.hint) from None
+        if writer.lateness is not None:
+            try:
+                check_lateness(writer.lateness, schema, known)
+            except InvalidInput as error:
+                raise InvalidInput(f"writers.{writer.name}.{error.message}", hint=error.hint) from None
+
+
+def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+    where = f"writers.{writer.name}.{'schema' if writer.select is None else 'select'}"
+    selected = writer.message if writer.select is None else writer.select
+    if selected is None:
+        return  # whatever columns the source has: Spark knows, and the sink checks them
+    columns = schema.stream_columns(stream)
+    for name in selected:
+        if name not in columns and name not in _RESERVED_COLUMNS:
+            raise InvalidInput(
+                f"{where}.{name}: stream {writer.stream!r} has no such column",
+                hint=f"its columns: {', '.join((*columns, '_op'))}",
+            )
+    for key in schema.key:
+        if key not in selected:
+            raise InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
+    for group in (schema.group_by_name[name] for name in stream.groups):
+        known = [name for name in group.columns if name not in schema.added or name in selected]
+        absent = [name for name in known if name not in selected]
+        if absent and len(absent) < len(known):
+            raise InvalidInput(
+                f"{where}: only part of group {group.name!r}: {', '.join(absent)} is missing",
+                hint="select all columns of a group or none; NULL is an expression too",
+            )
+
+
+def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
+    """Check that tombstones can become deletes: their key is known, and what orders them is.
+
+    Raises:
+        InvalidInput: One is not, or deletes mean nothing to the stream.
+    """
+    if stream.on_delete == "ignore":
+        raise InvalidInput(
+            f"tombstones: stream {stream.name!r} ignores deletes (on_delete: ignore)", hint="leave tombstones out"
+        )
+    key_of(writer, schema)
+    columns = writer.message if writer.select is None else writer.select
+    groups = [schema.group_by_name[name] for name in stream.groups]
+    written = [group for group in groups if columns and set(group.columns) & set(columns)]
+    if not all(group.ordering for group in written):
+        return  # a delete that is in commit order needs no value
+    ordering = [name for group in written for name in group.ordering]
+    expressions = {} if writer.select is None else writer.select
+    if not any(KAFKA in expressions.get(name, "") or KEY in expressions.get(name, "") for name in ordering):
+        name = ordering[0]
+        raise InvalidInput(
+            f"tombstones: a delete needs a value for {' or '.join(ordering)}, and the message of a tombstone has none",
+            hint=f"take one from Kafka, in select: {name}: coalesce({expressions.get(name, name)}, {KAFKA}.timestamp); "
+            f"an integer: unix_millis({KAFKA}.timestamp), or {KAFKA}.offset",
+        )
+
+
+def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
+    """Fields of the Kafka key for `streams.write.decode.decode_json`; None where it is not decoded.
+
+    Without a ``key`` of their own, writers that turn tombstones into deletes take those fields of the message that the
+    table's key columns are. A column may also be computed by an expression over ``_kafka``.
+
+    Raises:
+        InvalidInput: A key column is computed from fields, so nobody knows what the Kafka key calls it; or it uses
+            nothing of the ``key`` that is declared, so no tombstone would name a row.
+    """
+    if writer.tombstones != "delete":
+        return writer.key
+    message, fields = writer.message or {}, {}
+    for column in schema.key:
+        expression = column if writer.select is None else writer.select.get(column, column)
+        if writer.key is not None:
+            used = {KEY, KAFKA, *(name for name in writer.key if name in message)}
+            if not any(re.search(rf"\b{re.escape(name)}\b", expression) for name in used):
+                first = next(iter(writer.key))
+                raise InvalidInput(
+                    f"tombstones: {column} uses no field of the Kafka key, so a message without a value has none",
+                    hint=f"use one in select: {column}: coalesce({expression}, {KEY}.{first})",
+                )
+            continue
+        name = expression.strip().strip("`")
+        if name in message:
+            fields[name] = message[name]
+        elif KAFKA not in expression:
+            raise InvalidInput(
+                f"tombstones: nobody knows where the Kafka key has {column}: {expression!r} is no field of the message",
+                hint=f"declare the fields of the Kafka key, key: {{id: bigint}}, and use them in select: "
+                f"{column}: coalesce({expression}, {KEY}.id)",
+            )
+    return writer.key or fields or None
+
+
+def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
+    """Check that the table that exists is the one that the file describes, as it is or as it was when it had less.
+
+    Raises:
+        Conflict: It is not; the message names the fields and both values.
+    """
+    if pipeline.config is None:
+        return
+    described = build_schema(pipeline.config)
+    mine, theirs = _plain(described), _plain(_as_described(there, described))
+    found = []
+    for part, wanted in mine.items():
+        if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
+            found.extend(_differences(part, wanted, theirs[part]))
+        elif wanted != theirs[part]:
+            found.append(f"{part}: {wanted} in the file, {theirs[part]} in the table")
+    if found:
+        raise Conflict(
+            f"{pipeline.path.name}: table.config is not that of the table at {pipeline.table.uri}: {'; '.join(found)}",
+            hint="give the table's own configuration, leave config out, or write to another uri",
+        )
+
+
+def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
+    """The table without what schema changes have added, widened or set since it was as described."""
+    columns = []
+    for column in there.columns:
+        mine = described.column_by_name.get(column.name)
+        if mine is None and column.since > 1:
+            continue
+        if mine is not None and column.changed > 1:
+            grown = widens(mine.type, column.type)
+            column = replace(column, type=mine.type if grown else column.type, default=mine.default)  # noqa: PLW2901
+        columns.append(column)
+    kept = {column.name for column in columns}
+    groups = [
+        replace(
+            group,
+            columns=tuple(name for name in group.columns if name in kept),
+            functions=tuple(function for function in group.functions if function.column in kept),
+        )
+        for group in there.groups
+        if kept.intersection(group.columns)
+    ]
+    known = {group.name for group in groups}
+    streams = [
+        replace(stream, groups=tuple(name for name in stream.groups if name in known))
+        for stream in there.streams
+        if stream.id <= len(described.streams)  # those that were added have the larger ids
+    ]
+    return replace(there, columns=tuple(columns), groups=tuple(groups), streams=tuple(streams))
+
+
+def _plain(schema: TableSchema) -> dict[str, Any]:
+    """What a user has said of a table; when it was said is no part of that."""
+    plain = schema.to_json()
+    for column in plain["columns"]:
+        del column["since"], column["changed"]
+    return plain
+
+
+def _differences(part: str, mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[str]:
+    """How two lists of named things differ, in the user's words."""
+    here, there = ({item["name"]: item for item in items} for items in (mine, theirs))
+    found = [f"{part}.{name} is only in the file" for name in here if name not in there]
+    found += [f"{part}.{name} is only in the table" for name in there if name not in here]
+    for name in here.keys() & there.keys():
+        found += [
+            f"{part}.{name}.{key}: {value} in the file, {there[name][key]} in the table"
+            for key, value in here[name].items()
+            if key != "id" and value != there[name][key]
+        ]
+    if not found and list(here) != list(there):
+        found.append(f"{part}: another order in the table: {', '.join(there)}")
+    return found

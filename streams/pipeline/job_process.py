@@ -1,0 +1,189 @@
+"""One run of one job: an operating-system process in a session of its own, its pipes and its log.
+
+Rules of this room: the process and all its descendants are one process group, and the group ends with the process; a
+log never grows beyond its bound; reading never blocks the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+from streams.pipeline.status import LIFELINE_FD, RESUME, STATUS_FD, Report, parse_report
+
+STOP_SECONDS: Final = 20.0  # for a writer to finish its batch and stop Spark; then it is killed, and loses nothing
+LOG_BYTES: Final = 4 * 1024 * 1024  # of a log file; the one before it is kept, so twice that per job
+TAIL_LINES: Final = 20  # of the log, shown when a job fails
+_READ_BYTES: Final = 1 << 16
+_PUMP_SECONDS: Final = 2.0  # what is still in the log's pipe when the group is dead is read in far less
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        name: Unique within a supervisor.
+        argv: The command; a job follows `streams.pipeline.status`.
+        log: File for its standard output and error.
+        env: On top of the supervisor's own environment.
+        background: It serves other jobs: when only such jobs are left, they are stopped.
+        stop_seconds: From SIGTERM to SIGKILL.
+        held: Open files that its process shall keep open, too: locks.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    background: bool = False
+    stop_seconds: float = STOP_SECONDS
+    held: tuple[int, ...] = ()
+
+
+class JobProcess:
+    """A running process of a job.
+
+    Attributes:
+        status_fd: Readable when there are reports to take.
+        silent: The job has closed its end of it: usually, it has ended.
+    """
+
+    def __init__(self, job: Job, lifeline: int, resumed: Report) -> None:
+        """Start it.
+
+        Raises:
+            OSError: The command cannot be started, or the log cannot be written.
+        """
+        self._log = _Log(job.log)
+        reading, writing = os.pipe()
+        environment = {
+            **os.environ,
+            **job.env,
+            STATUS_FD: str(writing),
+            LIFELINE_FD: str(lifeline),
+            RESUME: json.dumps(asdict(resumed)),
+        }
+        try:
+            self._popen = subprocess.Popen(  # noqa: S603 - the command is the caller's
+                job.argv,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing, lifeline, *job.held),
+                start_new_session=True,  # Ctrl-C reaches the supervisor only, which then decides
+            )
+        except OSError:
+            os.close(reading)
+            self._log.close()
+            raise
+        finally:
+            os.close(writing)
+        os.set_blocking(reading, False)
+        self.status_fd = reading
+        self.silent = False
+        self._partial = b""
+        assert self._popen.stdout is not None
+        self._pump = threading.Thread(
+            target=self._log.pump, args=(self._popen.stdout,), name=f"weft-log-{job.name}", daemon=True
+        )
+        self._pump.start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the log."""
+        return tuple(self._log.tail)
+
+    def reports(self) -> list[Report]:
+        """What the job has said since the last call.
+
+        Raises:
+            ValueError: It said something that is no report.
+        """
+        data = self._partial
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self.status_fd, _READ_BYTES):
+                data += part
+            self.silent = True
+        *lines, self._partial = data.split(b"\n")
+        return [parse_report(line) for line in lines if line]
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process itself; nothing happens if it has ended."""
+        self._popen.send_signal(number)
+
+    def exit_code(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._popen.poll()
+
+    def kill_group(self) -> None:
+        """End the process and all its descendants now."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+    def close(self) -> list[Report]:
+        """Clean up after the process has ended, and return what it said last."""
+        assert self._popen.poll() is not None, "only an ended process is closed"
+        self.kill_group()  # its children, if any: they must not outlive it
+        try:
+            return self.reports()
+        except ValueError:
+            return []  # cut off in the middle of a line by a kill
+        finally:
+            os.close(self.status_fd)
+            self._pump.join(_PUMP_SECONDS)
+
+    def abandon(self) -> None:
+        """Give up on a process that the kernel does not end."""
+        os.close(self.status_fd)
+
+
+class _Log:
+    """A log file that keeps the newest `LOG_BYTES` at least, and twice that at most."""
+
+    def __init__(self, path: Path) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+        self._file.write(f"--- {dt.datetime.now(dt.UTC).isoformat(timespec='seconds')} started\n".encode())
+
+    def pump(self, source: IO[bytes]) -> None:
+        """Copy line by line until the source ends."""
+        with source:
+            # A line without end is cut, not waited for.
+            while line := source.readline(_READ_BYTES):
+                self.tail.append(line.decode(errors="replace").rstrip())
+                try:
+                    self._write(line)
+                except OSError as error:
+                    # A full disk is no reason to stop a writer, which would happen if nobody read its output.
+                    self.tail.append(f"(not written to {self._path}: {error})")
+        self.close()
+
+    def _write(self, line: bytes) -> None:
+        self._file.write(line)
+        self._file.flush()
+        if self._file.tell() >= LOG_BYTES:
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+            with self._file:
+                self._file = self._path.open("ab")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk again: what was to be flushed is in the tail
+            self._file.close()

@@ -1,0 +1,182 @@
+"""How far a writer is behind its Kafka topics: measured from the brokers, beside the query.
+
+Spark tells how far behind a query is when a batch ends, as of the time when the batch was planned. In the middle of a
+long batch, after a stop or while the brokers are away that is old news. So this module asks the brokers itself:
+
+    waiting  =  sum over partitions of  end of the log - max(where the last finished batch ended, start of the log)
+
+`waiting` is an upper bound of the messages that are not in the table yet. Kafka counts offsets, not messages:
+compaction leaves gaps, transactions take offsets for their markers and for aborted records, and no request tells how
+many. It is exact where it is 0: batches end at the end of a log and not at their last message, so what follows that
+(markers, aborted records) is passed over. Records that retention has deleted before they were read are not counted.
+
+A table is complete as of the newest look at the logs whose ends the finished batches have reached. So freshness is
+known also while messages never stop coming.
+
+What cannot be known is None: before the first batch of a new checkpoint has ended, while the brokers do not answer,
+and when a log does not reach as far as what was read of it (the topic was deleted, truncated or created again).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, Self
+
+from storage.errors import TableError
+from streams.kafka.cluster import Cluster
+from streams.kafka.offset_plan import Log, Offsets, parse_offsets
+from streams.kafka.options import KafkaOptions, Partition
+from streams.pipeline.status import is_outage
+
+__all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"]
+
+MAX_AGE_SECONDS: Final = 10.0
+"""An older measurement says nothing of now."""
+MIN_SECONDS: Final = 1.0  # between two measurements, so that many writers are no burden for the brokers
+MAX_SECONDS: Final = MAX_AGE_SECONDS / 2  # likewise; below the age at which the last one is given up
+MAX_LOOKS: Final = 1_000  # at the logs that are remembered; beyond that every other one, and freshness is coarser
+TIMEOUT_SECONDS: Final = 5.0  # brokers that take longer count as away
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind a writer is.
+
+    Attributes:
+        waiting: At most so many messages are in the topics and not in the table.
+        complete_at_ms: The table holds all that was in the topics at this time (wall clock); None if that was not seen.
+    """
+
+    waiting: int
+    complete_at_ms: int | None
+
+
+def messages_waiting(logs: Mapping[Partition, Log], position: Offsets) -> int:
+    """Upper bound of the messages that the logs hold and that were not read.
+
+    Args:
+        logs: Of all partitions of the subscribed topics.
+        position: Next offset to read, by partition. A partition that is missing is new, and is read from its beginning.
+    """
+    return sum(max(0, log.high - max(position.get(p, log.low), log.low)) for p, log in logs.items())
+
+
+def is_past_end(logs: Mapping[Partition, Log], position: Offsets) -> bool:
+    """Whether more was read of a subscribed topic than its logs hold: they are not those that were read."""
+    topics = {partition.topic for partition in logs}
+    return any(
+        partition.topic in topics and (partition not in logs or offset > logs[partition].high)
+        for partition, offset in position.items()
+    )
+
+
+def kafka_offsets(source: Mapping[str, Any]) -> Offsets | None:
+    """Offsets of a query over one Kafka source, from the result of `read_offsets`; None for other sources."""
+    recorded = source.get("offsets")
+    if not isinstance(recorded, list) or len(recorded) != 1 or not isinstance(recorded[0], dict):
+        return None
+    try:
+        return parse_offsets(recorded[0]) or None
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+class LagMeter:
+    """Measures every few seconds in a thread of its own while the ``with`` block lasts; usable from any thread."""
+
+    def __init__(self, options: KafkaOptions, *, every_seconds: float) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            options: Of the writer's source.
+            every_seconds: Time between two measurements; kept between `MIN_SECONDS` and `MAX_SECONDS`.
+        """
+        timeout = min(options.request_timeout_seconds, TIMEOUT_SECONDS)
+        self._options = replace(options, request_timeout_seconds=timeout)
+        self._cluster = Cluster(self._options)
+        self._every = min(max(every_seconds, MIN_SECONDS), MAX_SECONDS)
+        self._position: Offsets | None = None
+        self._looks: list[tuple[int, Mapping[Partition, Log]]] = []  # the newest that was reached, and all after it
+        self._complete_at_ms: int | None = None
+        self._taken = 0.0
+        self._outage: TableError | None = None
+        self._state = threading.Lock()
+        self._ended = threading.Event()
+        self._measuring = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="weft-lag", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(2 * TIMEOUT_SECONDS)
+
+    def reached(self, position: Offsets | None) -> None:
+        """Say up to where the table holds the topics; None if nobody knows."""
+        with self._state:
+            self._position = position
+            self._compare()
+
+    @property
+    def lag(self) -> Lag | None:
+        """As last measured; None if that was never, failed, or is too long ago to speak of now."""
+        with self._state:
+            if self._position is None or not self._looks or time.monotonic() - self._taken > MAX_AGE_SECONDS:
+                return None
+            return Lag(messages_waiting(self._looks[-1][1], self._position), self._complete_at_ms)
+
+    @property
+    def outage(self) -> TableError | None:
+        """Why the brokers did not answer the last question; None if they did. As long as there is one, lag is None."""
+        return self._outage
+
+    def measure(self) -> Lag | None:
+        """Measure now."""
+        with self._measuring:
+            position, asked_at_ms, asked = self._position, time.time_ns() // 1_000_000, time.monotonic()
+            outage = None
+            try:
+                logs = self._cluster.load_logs(wait_for_topics=False)
+            except TableError as error:
+                logs = {}
+                outage = error if is_outage(error) else None
+            found = {partition.topic for partition in logs} >= set(self._options.topics)
+            known = found and not is_past_end(logs, position or {})
+            with self._state:
+                self._taken, self._outage = asked, outage
+                if known:
+                    self._looks.append((asked_at_ms, logs))
+                    self._compare()
+                else:
+                    self._looks, self._complete_at_ms = [], None
+        return self.lag
+
+    def _compare(self) -> None:
+        """Find the newest look whose ends were reached, and forget those before it."""
+        if self._position is None:
+            return
+        for number in reversed(range(len(self._looks))):
+            asked_at_ms, logs = self._looks[number]
+            if messages_waiting(logs, self._position) == 0:
+                self._complete_at_ms = asked_at_ms
+                del self._looks[:number]
+                break
+        if len(self._looks) > MAX_LOOKS:
+            del self._looks[1:-1:2]
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self.measure()
+                self._ended.wait(self._every)
+        finally:
+            with self._measuring:
+                self._cluster.close()

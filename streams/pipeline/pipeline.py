@@ -1,0 +1,260 @@
+"""The pipeline: one table, its writers and its services, as one YAML file describes them. START HERE for `weft run`.
+
+What this room decides: which files are accepted. Everything that can be checked without Spark and without the network
+is checked at loading, so that a mistake is told at once and by the name of its field.
+    `pipeline_file`   text, environment variables, durations, wording of mistakes
+    `pipeline_model`  the sections of the file, and the settled `Pipeline`
+    `pipeline_check`  what the writers and the table must have in common
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from storage.config import build_schema, load_config
+from storage.core.names import lane_name
+from storage.core.types import parse_type
+from storage.errors import InvalidInput, TableError
+from streams.pipeline.check import check_writers
+from streams.pipeline.model import (
+    CleanSection,
+    CommandConfig,
+    CommandSettings,
+    CompactionSection,
+    KafkaSection,
+    Pipeline,
+    PipelineConfig,
+    SparkSection,
+    TableLocation,
+    TableSection,
+    WriterSection,
+    WriterSpec,
+)
+from streams.pipeline.pipeline_file import SUFFIXES, describe_mistakes, read_yaml, resolve_location, substitute
+
+__all__ = [
+    "CommandSettings",
+    "Pipeline",
+    "TableLocation",
+    "WriterSpec",
+    "is_pipeline",
+    "load_location",
+    "load_pipeline",
+    "load_settings",
+]
+
+_BOOTSTRAP: Final = "bootstrap.servers"
+
+
+def is_pipeline(text: str) -> bool:
+    """Whether an argument of the command line names a pipeline file rather than a table."""
+    return text.endswith(SUFFIXES) and "://" not in text
+
+
+def load_location(target: str, environment: Mapping[str, str] = os.environ) -> TableLocation:
+    """Where a table is, from its own location or from a pipeline file's ``table`` section (no other is looked at).
+
+    Raises:
+        InvalidInput, NotFound: See `load_pipeline`.
+    """
+    return load_settings(target, environment=environment).table
+
+
+def load_settings(target: str, *sections: str, environment: Mapping[str, str] = os.environ) -> CommandSettings:
+    """What a command takes from a pipeline file, or from a table's own location.
+
+    Args:
+        target: A pipeline file or a location.
+        sections: Of the file, besides ``table``: ``spark``, ``compaction``, ``clean``. No other is looked at, so that
+            neither its mistakes nor its environment variables are in the way.
+        environment: For ``${NAME}``.
+
+    Raises:
+        InvalidInput, NotFound: See `load_pipeline`.
+    """
+    if not is_pipeline(target):
+        return CommandSettings(TableLocation(target))
+    path = Path(target).absolute()
+    whole = {"table": {}, **read_yaml(path)}
+    raw = substitute({name: whole[name] for name in ("table", *sections) if name in whole}, environment)
+    try:
+        given = CommandConfig.model_validate(raw)
+    except ValidationError as error:
+        message, hint = describe_mistakes(error, raw, lambda at: _fields_at(at, raw))
+        raise InvalidInput(f"{path.name}: {message}", hint=hint) from None
+    table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
+    return CommandSettings(table, given.spark, given.compaction, given.clean, raw)
+
+
+def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
+    """Read and check a pipeline file.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidInput: It is wrong; the message names the file and the field, the hint the mend.
+    """
+    path = Path(path).absolute()
+    raw = read_yaml(path)
+    try:
+        return _settle(path, _validate(substitute(raw, environment)))
+    except InvalidInput as error:
+        raise InvalidInput(f"{path.name}: {error.message}", hint=error.hint) from None
+
+
+def _validate(raw: dict[str, Any]) -> PipelineConfig:
+    try:
+        return PipelineConfig.model_validate(raw)
+    except ValidationError as error:
+        message, hint = describe_mistakes(error, raw, lambda at: _fields_at(at, raw))
+        raise InvalidInput(message, hint=hint or "weft init DIR writes a file with every setting, explained") from None
+
+
+def _fields(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(info.alias or name for name, info in model.model_fields.items())
+
+
+def _fields_at(path: tuple[str, ...], raw: Mapping[str, Any]) -> tuple[str, ...]:
+    match path:
+        case ("table",):
+            return _fields(TableSection)
+        case ("compaction",):
+            return _fields(CompactionSection)
+        case ("clean",):
+            return _fields(CleanSection)
+        case ("writers", _):
+            return _fields(WriterSection)
+        case ("writers", name, "source"):
+            return _fields(KafkaSection if raw["writers"][name]["source"]["type"] == "kafka" else SparkSection)
+    return _fields(PipelineConfig)
+
+
+def _settle(path: Path, given: PipelineConfig) -> Pipeline:
+    config = None
+    if given.table.config is not None:
+        try:
+            config = load_config(given.table.config)
+            schema = build_schema(config)
+        except TableError as error:
+            raise InvalidInput(f"table.config: {error.message}", hint=error.hint) from None
+    folder = path.parent
+    state = Path(resolve_location(given.state or f".weft/{path.stem}", folder))
+    writers = {}
+    for name, section in given.writers.items():
+        try:
+            writers[name] = _settle_writer(name, section, given, folder, state)
+        except InvalidInput as error:
+            raise InvalidInput(f"writers.{name}{error.message}", hint=error.hint) from None
+    _check_apart(writers)
+    location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
+    pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, given.spark, state)
+    if config is not None:
+        check_writers(pipeline, schema)
+    return pipeline
+
+
+def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
+    """One writer; messages start with ``.field:``, after the writer's name."""
+    stream = given.stream or name
+    for text, where in ((name, ""), (stream, ".stream"), (given.lane or stream, ".lane")):
+        try:
+            lane_name(text)
+        except InvalidInput as error:
+            raise InvalidInput(f"{where}: {error.message}", hint=error.hint) from None
+    for section, fields in (("schema", given.message), ("key", given.key)):
+        for column, type_name in (fields or {}).items():
+            try:
+                parse_type(type_name)
+            except InvalidInput as error:
+                raise InvalidInput(f".{section}.{column}: {error.message}", hint=error.hint) from None
+    for setting, is_given in (("key", given.key is not None), ("tombstones", given.tombstones != "ignore")):
+        if is_given and not given.message:
+            raise InvalidInput(f".{setting}: is for messages that are decoded", hint="add schema, or leave it out")
+    if given.on_error == "stop" and given.dead_letter:
+        raise InvalidInput(".dead_letter: is given, but on_error is stop", hint="leave one of the two out")
+    if isinstance(given.source, KafkaSection):
+        if not given.message:
+            raise InvalidInput(".schema: is missing", hint="add schema: {column: type} of the JSON message")
+        reader_format, ddl = "weft_kafka", None
+        options = _kafka_options(given.source, {**whole.kafka, **given.kafka})
+        expressions = [*(given.select or {}).values(), given.where or ""]
+        if any("_kafka.headers" in sql for sql in expressions):
+            options = {"includeHeaders": "true", **options}
+    else:
+        if given.kafka:
+            raise InvalidInput(".kafka: the source is not of type kafka", hint="give source.options instead")
+        if given.resume == "table":
+            raise InvalidInput(
+                ".resume: only a Kafka source can be told to start at the offsets that the table recorded",
+                hint="leave it out; after a restore give this writer a new checkpoint, a source that starts where the "
+                "lane ends (weft show URI streams), and takeover: true",
+            )
+        reader_format, ddl = given.source.format, given.source.ddl
+        options = dict(given.source.options)
+    return WriterSpec(
+        name=name,
+        stream=stream,
+        lane=given.lane or stream,
+        reader_format=reader_format,
+        reader_options=options,
+        reader_schema=ddl,
+        message=given.message,
+        select=given.select,
+        where=given.where,
+        trigger_seconds=given.trigger,
+        key=given.key,
+        tombstones=given.tombstones,
+        dead_letter=resolve_location(given.dead_letter, folder) if given.dead_letter else None,
+        on_error=given.on_error,
+        takeover=given.takeover,
+        resume=given.resume,
+        lateness=given.lateness,
+        checkpoint=resolve_location(given.checkpoint or str(state / "checkpoints" / name), folder),
+        spark={**whole.spark, **given.spark},
+    )
+
+
+def _kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, str]:
+    """Options of ``weft_kafka``, which checks what they say when the source is loaded."""
+    topics = [source.topic, *source.topics] if source.topic else list(source.topics)
+    if not topics:
+        raise InvalidInput(".source.topic: is missing", hint="add topic, or topics for several")
+    if source.topic and source.topics:
+        raise InvalidInput(".source.topics: topic is given too", hint="keep one of the two")
+    if not kafka.get(_BOOTSTRAP):
+        raise InvalidInput(
+            f": kafka.{_BOOTSTRAP} is missing", hint=f'add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
+        )
+    starting = source.starting_offsets
+    own = {
+        "subscribe": ",".join(topics),
+        "startingOffsets": starting if isinstance(starting, str) else json.dumps(starting),
+    }
+    if source.max_offsets_per_trigger is not None:
+        own["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
+    for option in source.options:
+        if option.lower() in {name.lower() for name in own} or option.lower().startswith("kafka."):
+            raise InvalidInput(
+                f".source.options.{option}: has a field of its own",
+                hint="use topic, starting_offsets, max_offsets_per_trigger, or the kafka section",
+            )
+    return {**own, **source.options, **{f"kafka.{name}": value for name, value in kafka.items()}}
+
+
+def _check_apart(writers: Mapping[str, WriterSpec]) -> None:
+    """No two writers may share what has one owner."""
+    for what in ("lane", "checkpoint"):
+        owner: dict[str, str] = {}
+        for writer in writers.values():
+            value = getattr(writer, what)
+            if value in owner:
+                raise InvalidInput(
+                    f"writers.{writer.name}.{what}: writer {owner[value]!r} has {what} {value!r} already",
+                    hint=f"give one of them a {what} of its own",
+                )
+            owner[value] = writer.name

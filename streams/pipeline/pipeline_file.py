@@ -1,0 +1,192 @@
+"""Text of a pipeline file to plain values: YAML, environment variables, durations, locations, wording of mistakes.
+
+Rules of this room: every refusal names the field as the user wrote it (``writers.orders.source.topic``) and says how to
+mend it; a secret comes from the environment and is never part of a message; nothing here knows what a field means
+(`streams.pipeline.pipeline` does).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from storage.errors import InvalidInput, NotFound
+
+SUFFIXES: Final = (".yaml", ".yml")
+MAX_SECONDS: Final = 366 * 24 * 3600  # a longer wait is a slip of the pen, and milliseconds of it still fit Spark's int
+
+_VARIABLE: Final = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_WHOLE: Final = re.compile(r"\s*\d{1,19}\s*")
+_UNITS: Final[Mapping[str, float]] = {
+    "": 1,
+    "ms": 0.001,
+    "millisecond": 0.001,
+    "s": 1,
+    "second": 1,
+    "minute": 60,
+    "hour": 3600,
+    "day": 86400,
+}
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: C: is a drive
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Plain YAML, but a name given twice is a mistake: PyYAML keeps the last one and says nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The file's mapping, as it stands there.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidInput: It cannot be read, or is not a YAML mapping.
+    """
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
+    except FileNotFoundError:
+        raise NotFound(f"there is no pipeline file {path}", hint="weft init DIR writes one to start from") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read the pipeline file {path}: {error}", hint="give a YAML file") from error
+    except yaml.MarkedYAMLError as error:
+        where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InvalidInput(f"{path}{where}: {error.problem}", hint="mend the YAML there") from None
+    except yaml.YAMLError as error:
+        raise InvalidInput(f"{path} is not YAML: {error}", hint="mend the file") from None
+    if not isinstance(raw, dict):
+        raise InvalidInput(
+            f"{path} is not a mapping", hint="a pipeline has the fields table and writers; see weft init"
+        )
+    return raw
+
+
+def substitute(value: Any, environment: Mapping[str, str], field: str = "") -> Any:
+    """Replace ``${NAME}`` in every string value by the environment variable, and ``$$`` by a dollar sign.
+
+    Raises:
+        InvalidInput: A variable is not set, or its name is not one; the field is named.
+    """
+    if isinstance(value, Mapping):
+        return {k: substitute(v, environment, f"{field}.{k}" if field else str(k)) for k, v in value.items()}
+    if isinstance(value, list):
+        return [substitute(item, environment, f"{field}.{i}") for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replaced(match: re.Match[str]) -> str:
+        if match.group() == "$$":
+            return "$"
+        name = match.group(1)
+        if name is None or not _NAME.fullmatch(name):
+            raise InvalidInput(
+                f"{field}: {match.group()!r} does not name an environment variable",
+                hint="write ${NAME}, or $$ for a dollar sign",
+            )
+        if name not in environment:
+            raise InvalidInput(
+                f"{field}: environment variable {name} is not set", hint=f"export {name}=..., or write $$ for a $"
+            )
+        return environment[name]
+
+    return _VARIABLE.sub(replaced, value)
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds of ``2 seconds``, ``10 minutes``, ``1 hour``, ``500 ms``, or of a plain number.
+
+    Raises:
+        ValueError: It is none of these, or longer than a year.
+    """
+    text = str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    match = _DURATION.fullmatch(text)
+    unit = match.group(2).lower() if match else ""
+    factor = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+    if match is None or factor is None:
+        raise ValueError(f"{value!r} is not a duration; write for example 2 seconds, 10 minutes, 1 hour or 500 ms")
+    seconds = float(match.group(1)) * factor
+    if seconds > MAX_SECONDS:
+        raise ValueError(f"{value!r} is longer than a year")
+    return seconds
+
+
+def parse_lateness(value: Any) -> int | dt.timedelta:
+    """How late events may be: ``10 minutes`` where they are ordered by a time, a whole number where by an integer.
+
+    Raises:
+        ValueError: It is neither, or longer than a year.
+    """
+    if isinstance(value, dt.timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        return int(value)  # from the environment, or in quotes
+    if isinstance(value, str):
+        return dt.timedelta(seconds=parse_duration(value))
+    raise ValueError(f"{value!r} is no lateness; write for example 10 minutes, or a whole number for integer columns")
+
+
+def resolve_location(location: str, folder: Path) -> str:
+    """A URL as it is; a path made absolute, relative ones against the pipeline file's folder."""
+    if _URL.match(location):
+        return location
+    return os.path.normpath(folder / Path(location).expanduser())
+
+
+def describe_mistakes(
+    error: ValidationError, raw: Any, fields_at: Callable[[tuple[str, ...]], tuple[str, ...]]
+) -> tuple[str, str]:
+    """What is wrong, every field on it, and the mend, from a pydantic error.
+
+    Args:
+        error: Raised while validating ``raw``.
+        raw: The values; a part of pydantic's path that they do not have is an inner word that nobody wrote.
+        fields_at: The known field names of the mapping at a path.
+    """
+    seen: dict[str, str] = {}
+    hints = []
+    for item in error.errors():
+        path = _written(item["loc"], raw)
+        field = ".".join(path) or "the pipeline"
+        if field in seen:
+            continue
+        if item["type"] == "extra_forbidden":
+            known = fields_at(path[:-1])
+            close = get_close_matches(path[-1], known, n=1)
+            seen[field] = "is not a field here"
+            hints.append(f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}")
+        elif item["type"] == "missing":
+            seen[field] = "is missing"
+            hints.append(f"add {path[-1]}")
+        else:
+            seen[field] = item["msg"].removeprefix("Value error, ")
+    return "; ".join(f"{field}: {message}" for field, message in seen.items()), "; ".join(dict.fromkeys(hints))
+
+
+def _written(loc: tuple[int | str, ...], raw: Any) -> tuple[str, ...]:
+    """The part of pydantic's path that stands in the file; its last step may be what is missing there."""
+    path = []
+    for i, part in enumerate(loc):
+        there = isinstance(raw, dict) and part in raw
+        there |= isinstance(raw, list) and isinstance(part, int) and part < len(raw)
+        absent = isinstance(raw, dict) and isinstance(part, str) and i == len(loc) - 1
+        if there:
+            raw = raw[part]
+        if there or absent:
+            path.append(str(part))
+    return tuple(path)

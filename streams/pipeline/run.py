@@ -1,0 +1,198 @@
+"""``weft run`` without the command line: the table is there, then every writer and service is a job.
+
+Decides which processes a pipeline is. Used by the command and by the demo alike.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from storage import Table
+from storage.errors import Conflict, InvalidInput, NotFound
+from storage.store.open_store import check_reachable
+from streams.pipeline import services
+from streams.pipeline.check import check_same_table, check_writers
+from streams.pipeline.outage import store_name, wait_out
+from streams.pipeline.pipeline import Pipeline
+from streams.pipeline.run_lock import hold_locks
+from streams.pipeline.status import Report, describe
+from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
+
+COMPACTION: Final = services.COMPACTION
+CLEAN: Final = services.CLEAN
+
+ONCE: Final = RestartPolicy(waits_out=False)
+"""For a run that is to end: whoever waits for it learns soon that Kafka or the store is away."""
+
+OnStatus = Callable[[tuple[JobStatus, ...]], None]
+
+# -P: a folder called `storage` or `streams` where the command is given must not hide the packages.
+_PYTHON: Final = (sys.executable, "-P", "-m")
+
+
+def check_sources(pipeline: Pipeline) -> None:
+    """Check the options of Kafka sources, before any process is started for them.
+
+    Raises:
+        InvalidInput: One is wrong; the message names the writer and the option.
+    """
+    from streams.kafka import FORMAT
+    from streams.kafka.options import parse_options
+
+    for writer in pipeline.writers.values():
+        if writer.reader_format == FORMAT:
+            try:
+                parse_options(writer.reader_options, default_starting="latest")
+            except InvalidInput as error:
+                where = f"{pipeline.path.name}: writers.{writer.name}.source"
+                raise InvalidInput(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def open_table(pipeline: Pipeline) -> Table:
+    """The pipeline's table; created if there is none and the file says what it is made of.
+
+    Raises:
+        NotFound: There is no table, and the file has no configuration for one.
+        Conflict: The table is not what the file says.
+        InvalidInput: A writer's stream or columns are not the table's.
+    """
+    location = pipeline.table
+    check_reachable(location.uri, location.storage_options)
+    try:
+        table = Table.open(location.uri, storage_options=location.storage_options)
+    except NotFound:
+        if pipeline.config is None:
+            raise NotFound(
+                f"there is no table at {location.uri}", hint="add table.config to the pipeline, and it is created"
+            ) from None
+        try:
+            table = Table.create(location.uri, pipeline.config, storage_options=location.storage_options)
+        except Conflict:  # another process was quicker
+            table = Table.open(location.uri, storage_options=location.storage_options)
+    check_same_table(pipeline, table.schema)
+    check_writers(pipeline, table.schema)
+    return table
+
+
+def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
+    """The job of one writer.
+
+    Raises:
+        InvalidInput: The pipeline has no such writer.
+    """
+    pipeline.writer(name)
+    argv = (*_PYTHON, "streams.write.writer_job", str(pipeline.path), name, *(("--once",) if once else ()))
+    return Job(name, argv, log=pipeline.state / "logs" / f"{name}.log")
+
+
+def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
+    """The job of a service, or of one round of it; it bears the service's name, unless a writer is called so."""
+    name = f"{service}-service" if service in pipeline.writers else service
+    return Job(
+        name,
+        (
+            *_PYTHON,
+            "streams.pipeline.services",
+            str(pipeline.path),
+            "--service",
+            service,
+            *(("--once",) if once else ()),
+        ),
+        log=pipeline.state / "logs" / f"{name}.log",
+        background=not once,
+        stop_seconds=services.STOP_SECONDS,
+    )
+
+
+def make_jobs(pipeline: Pipeline) -> list[Job]:
+    """All writers, and the services that the pipeline has."""
+    jobs = [writer_job(pipeline, name) for name in pipeline.writers]
+    return [*jobs, *(service_job(pipeline, service) for service in _services(pipeline))]
+
+
+def _services(pipeline: Pipeline) -> list[str]:
+    """In the order in which one round of each makes sense: what compaction leaves behind is there to be cleaned."""
+    wanted = {COMPACTION: pipeline.compaction, CLEAN: pipeline.clean}
+    return [service for service, section in wanted.items() if section is not None]
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    only: str | None = None,
+    once: bool = False,
+    exit_on_failure: bool = False,
+    on_status: OnStatus = lambda _: None,
+) -> bool:
+    """Run a pipeline until it is stopped (SIGTERM, Ctrl-C), or until it is done; returns whether all went well.
+
+    Args:
+        pipeline: What to run.
+        only: This writer alone, and no service.
+        once: What the sources hold now, then one round of every service. Outages are not waited out.
+        exit_on_failure: When a writer or a service has ended for good without success, stop all others.
+        on_status: Called several times a second.
+
+    Raises:
+        Conflict: A part of it is being run already; nothing was started.
+        TableError: See `open_table`; nothing was started.
+    """
+    if only is not None:
+        pipeline.writer(only)
+    writers = [writer_job(pipeline, name, once=once) for name in (pipeline.writers if only is None else [only])]
+    kept = [service_job(pipeline, name, once=once) for name in (_services(pipeline) if only is None else [])]
+    with hold_locks(pipeline.state, [job.name for job in (*writers, *kept)], pipeline.path.name) as locks:
+        writers, kept = ([replace(job, held=(locks[job.name],)) for job in jobs] for jobs in (writers, kept))
+        if once:
+            open_table(pipeline)
+            return _run_once(writers, kept, on_status, exit_on_failure=exit_on_failure)
+        jobs = [*writers, *kept]
+        _await_table(pipeline, jobs, on_status)
+        return Supervisor(jobs).run(on_status, exit_on_failure=exit_on_failure)
+
+
+def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_on_failure: bool) -> bool:
+    first = Supervisor(writers, ONCE)
+    good = first.run(on_status, exit_on_failure=exit_on_failure)
+    ended, asked = list(first.statuses), first.was_asked_to_stop
+    for job in kept:
+        if asked or (exit_on_failure and not good):
+            break
+        before = tuple(ended)
+        turn = Supervisor([job], ONCE)
+        good &= turn.run(lambda now, before=before: on_status((*before, *now)))  # type: ignore[misc]
+        ended, asked = [*ended, *turn.statuses], turn.was_asked_to_stop
+    return good
+
+
+def _await_table(pipeline: Pipeline, jobs: list[Job], on_status: OnStatus) -> None:
+    """Open the table, or create it; as long as its store does not answer, all jobs wait.
+
+    Raises:
+        TableError: See `open_table`, other than for an outage.
+    """
+    since_ms = time.time_ns() // 1_000_000
+    statuses: list[JobStatus] = []
+
+    def tell(error: Exception, _: float) -> None:
+        reason = describe(error)
+        report = Report(
+            doing="waiting", message=reason, waiting_for=store_name(pipeline.table.uri), waiting_since_ms=since_ms
+        )
+        statuses[:] = [
+            JobStatus(job.name, Phase.WAITING, None, 0, report, reason, job.log, (), None, job.background)
+            for job in jobs
+        ]
+
+    def pause(seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while (rest := deadline - time.monotonic()) > 0:
+            on_status(tuple(replace(status, next_start_seconds=rest) for status in statuses))
+            time.sleep(min(1.0, rest))
+        return False
+
+    wait_out(lambda: open_table(pipeline), tell, pause)

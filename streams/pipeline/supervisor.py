@@ -1,0 +1,420 @@
+"""Supervisor: keeps a handful of jobs running, each its own process, until they end or it is told to stop.
+
+What this room decides: when a job is started again, and when not any more. It knows nothing of Spark or tables.
+
+    running -- exit that may go better next time --> waiting -- delay over --> running
+    waiting -- too many runs without progress -----> failed
+    running -- exit 0 / REFUSED / FENCED ----------> done / failed / fenced
+    running -- told to stop: SIGTERM --------------> stopping --> stopped   (SIGKILL after `Job.stop_seconds`)
+
+Whether a run was worth something is judged by what it achieved (`Report.progress`), not by how long it lasted: a start
+may be slow. An outage of a broker or a store (`Ending.UNAVAILABLE`) is no failure of the job, and is waited out.
+A job that fails does not touch the others. No process outlives the supervisor, even one that is killed: see the
+lifeline in `streams.pipeline.status`. Use `run` for a whole program, or `start`, `poll`, `stop` from a loop of one's
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from storage.errors import InvalidInput, NotFound
+from streams.pipeline.job_process import Job, JobProcess
+from streams.pipeline.status import Ending, Report
+
+__all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor"]
+
+POLL_SECONDS: Final = 0.2  # how late an exit is noticed that does not show as the end of a pipe
+KILL_SECONDS: Final = 10.0  # SIGKILL works at once unless the kernel hangs; then there is nothing left to wait for
+
+
+class Phase(StrEnum):
+    """Where a job stands."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    STOPPING = "stopping"
+    DONE = "done"
+    STOPPED = "stopped"
+    FENCED = "fenced"
+    FAILED = "failed"
+
+
+ENDED: Final = frozenset({Phase.DONE, Phase.STOPPED, Phase.FENCED, Phase.FAILED})
+GOOD_ENDS: Final = frozenset({Phase.DONE, Phase.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """When to start a job again that ended by itself.
+
+    Attributes:
+        first_seconds: Delay after the first failure, doubled by each further one.
+        last_seconds: Longest delay: how long after an outage is over a job may still be down.
+        max_failures: So many failed runs in a row, none of which achieved anything, end the job.
+        waits_out: Whether an outage is waited out, however long it lasts; else it counts as any other failure.
+    """
+
+    first_seconds: float = 1.0
+    last_seconds: float = 30.0
+    max_failures: int = 6
+    waits_out: bool = True
+
+    def delay(self, failures: int) -> float | None:
+        """Seconds to wait after so many failures in a row, None to give up."""
+        return None if failures >= self.max_failures else self.back_off(failures)
+
+    def back_off(self, times: int) -> float:
+        """Seconds to wait before the next start after so many ends in a row."""
+        # The exponent is bounded, because an outage may last for weeks.
+        return min(self.first_seconds * 2.0 ** min(times - 1, 20), self.last_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job at one moment.
+
+    Attributes:
+        pid: Of its process, if it has one.
+        restarts: How often it was started again.
+        failures: Runs in a row that failed and achieved nothing; outages do not count.
+        report: What it last said, over all restarts.
+        message: Why it last failed, or is not running.
+        tail: Last lines of its log, once it has failed without saying why.
+        next_start_seconds: Until it is started again, if it waits for that.
+        exit_code: Of its last process that ended, negative for a signal; see `streams.pipeline.status.Ending`.
+    """
+
+    name: str
+    phase: Phase
+    pid: int | None
+    restarts: int
+    report: Report
+    message: str
+    log: Path
+    tail: tuple[str, ...]
+    next_start_seconds: float | None
+    background: bool
+    exit_code: int | None = None
+    failures: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended for good, other than by finishing or because it was told to."""
+        return self.phase in ENDED and self.phase not in GOOD_ENDS
+
+
+class Supervisor:
+    """Runs jobs. `start`, `poll`, `run` and `stop` belong to one thread; the rest may be called from any."""
+
+    def __init__(self, jobs: Sequence[Job], policy: RestartPolicy | None = None) -> None:
+        """Nothing runs before `start`.
+
+        Raises:
+            InvalidInput: There is no job, or two have one name.
+        """
+        names = [job.name for job in jobs]
+        if not names or len(set(names)) != len(names):
+            raise InvalidInput(f"jobs {names}: names must differ, and there must be one", hint="rename a job")
+        policy = policy or RestartPolicy()
+        self._lock = threading.RLock()
+        self._selector = selectors.DefaultSelector()
+        self._slots = {job.name: _Slot(job, policy, self._selector) for job in jobs}
+        self._lifeline = (-1, -1)
+        self._wake = (-1, -1)
+        self._stops_asked = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start every job."""
+        with self._lock:
+            assert self._wake == (-1, -1), "a supervisor is started once"
+            # Python's pipes are not inherited by children unless they are handed over by name: only this process
+            # holds the lifeline's writing end, so it ends when this process ends.
+            self._lifeline, self._wake = os.pipe(), os.pipe()
+            os.set_blocking(self._wake[0], False)
+            self._selector.register(self._wake[0], selectors.EVENT_READ)
+            for slot in self._slots.values():
+                slot.start(self._lifeline[0])
+
+    def poll(self, wait_seconds: float = 0.0) -> tuple[JobStatus, ...]:
+        """Let things happen: take reports, notice exits, start jobs that are due.
+
+        Args:
+            wait_seconds: Wait so long for something to happen.
+        """
+        for key, _ in self._selector.select(min(wait_seconds, POLL_SECONDS)):
+            if key.fd == self._wake[0]:
+                os.read(key.fd, 64)
+        with self._lock:
+            for slot in self._slots.values():
+                slot.step(self._lifeline[0])
+            alive = [slot for slot in self._slots.values() if slot.phase not in ENDED]
+            if alive and all(slot.job.background for slot in alive):
+                for slot in alive:
+                    slot.ask_stop()
+            return self.statuses
+
+    @property
+    def statuses(self) -> tuple[JobStatus, ...]:
+        """As of the last poll, in the order of the jobs."""
+        with self._lock:
+            return tuple(slot.status for slot in self._slots.values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job has ended for good."""
+        return all(slot.phase in ENDED for slot in self._slots.values())
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every job has ended well: done, or stopped because it was told to."""
+        return all(slot.phase in GOOD_ENDS for slot in self._slots.values())
+
+    @property
+    def was_asked_to_stop(self) -> bool:
+        """Whether SIGTERM or Ctrl-C ended `run`."""
+        return self._stops_asked > 0
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a job's process, as an operator might; it is then treated as any job that ended.
+
+        Raises:
+            NotFound: There is no such job, or it has no process now.
+        """
+        with self._lock:
+            slot = self._slots.get(name)
+            if slot is None or slot.process is None:
+                raise NotFound(f"job {name!r} has no process", hint=f"jobs: {', '.join(self._slots)}")
+            slot.process.send(number)
+
+    def ask_stop(self) -> None:
+        """Tell every job to end; `poll` sees to it, and kills those that take too long."""
+        with self._lock:
+            for slot in self._slots.values():
+                slot.ask_stop()
+
+    def stop(self, *, at_once: bool = False) -> tuple[JobStatus, ...]:
+        """Tell every job to end and wait until they have; nothing is left running.
+
+        Args:
+            at_once: Kill them.
+        """
+        self.ask_stop()
+        if at_once:
+            self._kill_all()
+        while not self.finished:
+            self.poll(POLL_SECONDS)
+        self._close()
+        return self.statuses
+
+    def run(
+        self, on_status: Callable[[tuple[JobStatus, ...]], None] = lambda _: None, *, exit_on_failure: bool = False
+    ) -> bool:
+        """Run until all jobs have ended, or SIGTERM or Ctrl-C (a second one kills); returns `succeeded`.
+
+        Args:
+            on_status: Called after every poll, several times a second.
+            exit_on_failure: When one job has ended for good without success, stop all others.
+        """
+        with self._signals():
+            self.start()
+            try:
+                while not self.finished:
+                    statuses = self.poll(POLL_SECONDS)
+                    on_status(statuses)
+                    lost = exit_on_failure and any(status.is_lost for status in statuses)
+                    if self._stops_asked == 1 or (lost and not self._stops_asked):
+                        self.ask_stop()
+                    elif self._stops_asked > 1:
+                        self._kill_all()
+            finally:
+                on_status(self.stop())
+        return self.succeeded
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def asked(*_: Any) -> None:
+            self._stops_asked += 1
+            if self._wake[1] >= 0:
+                os.write(self._wake[1], b"!")
+
+        before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _kill_all(self) -> None:
+        with self._lock:
+            for slot in self._slots.values():
+                slot.kill()
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._wake[0] < 0:
+                return
+            self._selector.unregister(self._wake[0])
+            for descriptor in (*self._lifeline, *self._wake):
+                os.close(descriptor)
+            self._lifeline = self._wake = (-1, -1)
+
+
+class _Slot:
+    """One job's state."""
+
+    def __init__(self, job: Job, policy: RestartPolicy, selector: selectors.BaseSelector) -> None:
+        self.job = job
+        self.phase = Phase.WAITING
+        self.process: JobProcess | None = None
+        self._policy, self._selector = policy, selector
+        self._report = Report()
+        self._message = ""
+        self._exit_code: int | None = None
+        self._tail: tuple[str, ...] = ()
+        self._restarts = -1  # the first start is none
+        self._failures = 0
+        self._outages = 0
+        self._progress = 0
+        self._next_start = self._deadline = 0.0
+
+    @property
+    def status(self) -> JobStatus:
+        waits = self.phase is Phase.WAITING
+        return JobStatus(
+            name=self.job.name,
+            phase=self.phase,
+            pid=self.process.pid if self.process else None,
+            restarts=max(0, self._restarts),
+            report=self._report,
+            message=self._message,
+            exit_code=self._exit_code,
+            log=self.job.log,
+            tail=self._tail,
+            next_start_seconds=max(0.0, self._next_start - time.monotonic()) if waits else None,
+            background=self.job.background,
+            failures=self._failures,
+        )
+
+    def start(self, lifeline: int) -> None:
+        self._restarts += 1
+        self._progress = self._report.progress
+        self._report = self._report.restarted()
+        try:
+            self.process = JobProcess(self.job, lifeline, self._report)
+        except OSError as error:
+            self.phase, self._message = Phase.FAILED, f"cannot be started: {error}"
+            return
+        self._selector.register(self.process.status_fd, selectors.EVENT_READ)
+        self.phase = Phase.RUNNING
+
+    def step(self, lifeline: int) -> None:
+        """Take reports; notice the end of the process, of a delay, or of patience."""
+        now = time.monotonic()
+        if self.process is None:
+            if self.phase is Phase.WAITING and now >= self._next_start:
+                self.start(lifeline)
+            return
+        code = self.process.exit_code()
+        try:
+            self._heard(self.process.reports())
+        except ValueError as error:
+            self._message = str(error)
+        if code is not None:
+            self._ended(self.process, code)
+            return
+        if self.process.silent:
+            self._ignore(self.process)
+        if self.phase is Phase.STOPPING and now >= self._deadline:
+            self._message = f"killed: it did not stop within {self.job.stop_seconds:g} s"
+            self.process.kill_group()
+            if now >= self._deadline + KILL_SECONDS:
+                self._message = f"process {self.process.pid} does not die: the kernel holds it"
+                self._ignore(self.process)
+                self.process.abandon()
+                self.process, self.phase = None, Phase.FAILED
+
+    def ask_stop(self) -> None:
+        if self.process is None:
+            if self.phase not in ENDED:
+                self.phase = Phase.STOPPED
+        elif self.phase is Phase.RUNNING:
+            self.phase = Phase.STOPPING
+            self._deadline = time.monotonic() + self.job.stop_seconds
+            self.process.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.ask_stop()
+        if self.process is not None:
+            self.process.kill_group()
+
+    def _heard(self, reports: list[Report]) -> None:
+        if reports:
+            self._report = reports[-1]
+
+    def _ignore(self, process: JobProcess) -> None:
+        """Wait no more for reports: the end of a pipe is readable for ever."""
+        if process.status_fd in self._selector.get_map():
+            self._selector.unregister(process.status_fd)
+
+    def _ended(self, process: JobProcess, code: int) -> None:
+        self._ignore(process)
+        self._heard(process.close())
+        self.process = None
+        self._exit_code = code
+        stopping = self.phase is Phase.STOPPING
+        if code == Ending.DONE or (stopping and (code < 0 or code == Ending.UNAVAILABLE)):
+            self.phase = Phase.STOPPED if stopping else Phase.DONE
+            return
+        told = code in set(Ending) and bool(self._report.message)
+        self._message = self._report.message if told else _why(code, process.tail)
+        self._tail = () if told else process.tail
+        if code == Ending.FENCED:
+            self.phase = Phase.FENCED
+        elif code == Ending.REFUSED or stopping:
+            self.phase = Phase.FAILED
+        else:
+            self._plan_restart(code)
+
+    def _plan_restart(self, code: int) -> None:
+        if self._report.progress > self._progress:
+            self._failures = self._outages = 0
+        delay: float | None
+        if code == Ending.UNAVAILABLE and self._policy.waits_out:
+            self._outages += 1
+            delay = self._policy.back_off(self._outages)
+        else:
+            self._failures += 1
+            delay = self._policy.delay(self._failures)
+        if delay is None:
+            self.phase = Phase.FAILED
+            self._message += f" (failed {self._failures} times in a row)"
+        else:
+            self.phase = Phase.WAITING
+            self._next_start = time.monotonic() + delay
+
+
+def _why(code: int, tail: Sequence[str]) -> str:
+    """Why a job ended that has not said so: all there is to go by is the log's last line."""
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"{how}: {tail[-1]}" if tail and code > 0 else how

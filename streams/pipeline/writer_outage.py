@@ -1,0 +1,93 @@
+"""What a writer waits for in an outage: the brokers of its source, and the table's store. See
+`streams.pipeline.outage`.
+
+Both are asked before a JVM is started, so that waiting costs little. A query under way survives an outage of the
+brokers between its batches (`streams.kafka.kafka_source`); one in the middle of a batch fails, and the next process
+waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streams.pipeline.outage import JobOutages, store_name
+from streams.pipeline.status import StopSignal, describe
+
+if TYPE_CHECKING:
+    from streams.pipeline.pipeline import Pipeline, WriterSpec
+
+
+def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
+    """Let Kafka answer before a JVM is started: who has a wrong address reads so at once, and an outage costs little.
+
+    Raises:
+        SourceUnavailable: It does not, and nobody waits for it: with ``once``.
+        SourceRefused: It refuses.
+        InvalidInput: An option of the source is wrong.
+    """
+    from streams import kafka
+    from streams.kafka.cluster import Cluster
+    from streams.kafka.options import parse_options
+
+    if writer.reader_format != kafka.FORMAT:
+        return
+
+    what = _broker(writer)
+
+    def waiting(reason: str) -> bool:
+        outages.began(what, reason)
+        return not stop
+
+    cluster = Cluster(parse_options(writer.reader_options, default_starting="latest"))
+    try:
+        if once:
+            cluster.await_answer(waiting)
+            outages.ended(what)
+        else:
+            outages.wait_out(lambda: cluster.await_answer(waiting), what)
+    finally:
+        cluster.close()
+
+
+def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
+    """Let the table's store answer before a JVM is started.
+
+    Raises:
+        StoreUnavailable: It does not, and nobody waits for it: with ``once``.
+        StoreRefused: It refuses.
+        NotFound: There is no table.
+    """
+    from storage import Table
+    from storage.store.open_store import check_reachable
+
+    location = pipeline.table
+
+    def ask() -> None:
+        check_reachable(location.uri, location.storage_options)
+        Table.open(location.uri, storage_options=location.storage_options)
+
+    if once:
+        ask()
+    else:
+        outages.wait_out(ask, store_name(location.uri))
+
+
+def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:
+    """Tell that the brokers do not answer a query under way, which goes on when they do; or that they answer."""
+    if error is None:
+        outages.ended(_broker(writer))
+    else:
+        outages.began(_broker(writer), describe(error))
+
+
+def _broker(writer: WriterSpec) -> str:
+    return f"the broker {writer.reader_options.get('kafka.bootstrap.servers', '')}".rstrip()
+
+
+def unreachable(failure: Exception, pipeline: Pipeline, name: str) -> str:
+    """Whom an outage's error is about."""
+    from streams.kafka.errors import SourceUnavailable
+
+    if isinstance(failure, SourceUnavailable):
+        return _broker(pipeline.writer(name))
+    return store_name(pipeline.table.uri)

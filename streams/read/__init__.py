@@ -1,0 +1,1 @@
+"""Reading with Spark: views, the data source, and streams of changes."""

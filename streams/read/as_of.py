@@ -1,0 +1,61 @@
+"""Points of a table's history as text: a time, the name of a savepoint, or a cut. One meaning wherever one is given."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import Any, Final
+
+from storage import Snapshot
+from storage.core.log.cut import PREFIX
+from storage.errors import InvalidInput
+
+Point = dt.datetime | str
+EARLIEST: Final = "earliest"
+"""For changes instead of a point: from before the first commit, so that every row is an insert."""
+
+
+def parse_moment(text: str) -> dt.datetime:
+    """A time in ISO 8601, with zone.
+
+    Raises:
+        InvalidInput: It is none, or has no zone.
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not a time", hint="for example 2026-11-20T10:30:00Z") from None
+    return _with_zone(moment)
+
+
+def parse_point(given: Any) -> Any:
+    """A time where there is a colon, which no savepoint's name has; else a name or a cut. None stays None.
+
+    Raises:
+        InvalidInput: It is not a time, but can be nothing else; or it has no zone.
+        ValueError: It is no such thing at all.
+    """
+    if isinstance(given, str) and ":" in given and not given.startswith(PREFIX):
+        return parse_moment(given)
+    if isinstance(given, dt.datetime):
+        return _with_zone(given)
+    if not isinstance(given, str | None):
+        raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - what pydantic takes for a wrong value
+    return given
+
+
+def tell_unsettled(point: Point | None, snapshot: Snapshot) -> None:
+    """Log, as a warning, which cut a time gave if it may still give another one."""
+    if isinstance(point, dt.datetime) and not snapshot.settled:
+        logging.getLogger("weft").warning(
+            "%s gives %s, and may still give another: no mark was recorded since (weft mark)",
+            point.isoformat(),
+            snapshot.cut,
+        )
+
+
+def _with_zone(moment: dt.datetime) -> dt.datetime:
+    if moment.tzinfo is None:
+        text = moment.isoformat()
+        raise InvalidInput(f"the time {text!r} has no zone", hint=f"for example {text}Z, or {text}+01:00")
+    return moment

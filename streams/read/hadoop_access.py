@@ -1,0 +1,46 @@
+"""Whether Spark's own readers find the files of a table.
+
+weft reaches its store by fsspec, with the options it was given; Spark's readers reach it by Hadoop, which may not know
+the kind of store, or lack its jar, endpoint or credentials.
+
+Rule: a doubt costs speed and never an answer. Whatever Hadoop does not find is read by tasks, as rows with logs are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from streams.read.relation.read_plan import ParquetFile
+
+_LOCAL: Final = "file"
+"""Every process of a cluster has to see a local table, whoever reads it."""
+
+
+class FileReach:
+    """Asks Hadoop for one file of a table, once; the other files lie beside it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._found: bool | None = None
+
+    def __call__(self, file: ParquetFile) -> bool:
+        """Whether Spark finds this very file; names are never used twice, so its size is proof enough."""
+        if urlsplit(file.path).scheme == _LOCAL:
+            return True
+        if self._found is None:
+            self._found = self._ask(file)
+        return self._found
+
+    def _ask(self, file: ParquetFile) -> bool:
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way to Hadoop's file systems
+        session: Any = self._spark._jsparkSession  # noqa: SLF001 - the same
+        try:
+            path = jvm.org.apache.hadoop.fs.Path(file.path)
+            status = path.getFileSystem(session.sessionState().newHadoopConf()).getFileStatus(path)
+            return int(status.getLen()) == file.size_bytes
+        except Py4JError:  # no such file system, no jar, no credentials, no such file
+            return False

@@ -1,0 +1,138 @@
+"""What a reader may ask for, in one room: for the view, ``format("weft")``, SQL's ``OPTIONS (...)`` and ``weft sql``.
+
+Options come as text where SQL or the command line gives them, and as Python values from Python; both mean the same.
+What is unknown, is not what it must be, or does not go together is refused here, before any file is looked at.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from storage import Snapshot, Table
+from storage.errors import InvalidInput
+from streams.pipeline.model import TableLocation
+from streams.read.as_of import Point, parse_point, tell_unsettled
+
+Through = int | dt.datetime | dt.date | str
+
+PLACE_OPTIONS: Final = ("path", "storage_options")
+"""Options of ``format("weft")`` that say where a table is; see `location_of`."""
+
+
+def split_names(given: Any) -> Any:
+    """Names as SQL and the command line give them, separated by commas; anything else stays as it is."""
+    return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
+
+
+def location_of(given: Mapping[str, str]) -> TableLocation:
+    """Where a table is, by the options of ``format("weft")``: ``path``, and ``storage_options`` as a JSON object.
+
+    No error tells what is in the latter: there may be secrets in it.
+
+    Raises:
+        InvalidInput: There is no path, or what is no JSON object.
+    """
+    known = {name.lower(): value for name, value in given.items()}
+    uri = known.get("path")
+    if not uri:
+        raise InvalidInput("format weft needs the table's location", hint='.option("path", uri), or .load(uri)')
+    try:
+        options = json.loads(known.get("storage_options") or "{}")
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise InvalidInput(
+            "option storage_options is no JSON object",
+            hint='.option("storage_options", json.dumps({"endpoint_url": "..."})): what fsspec takes for the store',
+        )
+    return TableLocation(uri, options)
+
+
+def _names(given: Any) -> Any:
+    return () if given is None else tuple(split_names(given))
+
+
+class ReadOptions(BaseModel):
+    """Which snapshot of a table is read, and which of its rows.
+
+    Attributes:
+        as_of: Aware time, name of a savepoint, or text of a cut; the newest snapshot of each query by default.
+        require: Groups that must be present in a row: one makes a left join, all an inner join.
+        read_optimized: Base files alone, as the last compaction has left them: as fast as Parquet, and less fresh.
+        complete_through: Refuse a snapshot to which events up to this value may still come, by the watermarks of the
+            streams that feed the groups of ``require``, or all groups.
+        settled: Refuse a time that may still give another snapshot; else that is logged, with the cut.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    as_of: Annotated[Point | None, BeforeValidator(parse_point)] = None
+    require: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    read_optimized: bool = False
+    complete_through: Through | None = None
+    settled: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> ReadOptions:
+        """Check what was given; names in any case, as in Spark.
+
+        Raises:
+            InvalidInput: An option is unknown, or its value is not what it takes.
+        """
+        known = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(set(known) - set(cls.model_fields))
+        if unknown:
+            raise InvalidInput(
+                f"reading a table takes no option {unknown[0]!r}", hint=f"options: {', '.join(cls.model_fields)}"
+            )
+        try:
+            return cls(**known)
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            raise InvalidInput(f"option {name} is no {known[name]!r}", hint=f"{name} is {_VALUES[name]}") from None
+
+    def snapshot(self, table: Table) -> Snapshot:
+        """The snapshot that is asked for, as of now.
+
+        Raises:
+            InvalidInput: ``as_of`` is a time before the table existed, or ``complete_through`` fits no group.
+            NotFound: The table has no such savepoint, cut or group.
+            SnapshotExpired: It is older than what is retained.
+            NotComplete: A stream is not there yet; it is named.
+            NotSettled: ``as_of`` is a time that may still change, and ``settled`` was asked for.
+        """
+        found = self._snapshot(table)
+        tell_unsettled(self.as_of, found)
+        return found
+
+    def _snapshot(self, table: Table) -> Snapshot:
+        if self.complete_through is None:
+            return table.snapshot(self.as_of, settled=self.settled)
+        return table.snapshot(
+            self.as_of,
+            complete_through=self.complete_through,
+            require=self.require or None,
+            settled=self.settled,
+        )
+
+    def check(self, table: Table) -> None:
+        """Make sure, without a query, that the table has what is asked for.
+
+        Raises:
+            TableError: It has not; see `snapshot`.
+        """
+        self._snapshot(table).scan([], require=self.require, parallelism=1)
+
+
+_VALUES: Final = {
+    "as_of": "a time (ISO 8601 with zone), the name of a savepoint, or the text of a cut",
+    "require": "names of groups, separated by commas",
+    "read_optimized": "true or false",
+    "complete_through": "a value of the ordering columns: a time (ISO 8601), a date or an integer",
+    "settled": "true or false",
+}

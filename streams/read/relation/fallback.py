@@ -1,0 +1,77 @@
+"""Without the JVM's planner: the same rows through a plain Python data source.
+
+What is lost and why: Spark's Python data sources are not told which columns a query needs, so all are read; and Spark
+keeps the partitions that the first query over a relation planned (`PythonDataSourceV2.readInfo`), so a view over such a
+source cannot be live. Rather than sometimes new and sometimes old, it is one fixed state, taken when the view is made.
+For the same reason no filter is pushed: the partitions pruned for one query would be kept for the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from streams.read.relation.read_plan import Part, Plan, Planner
+from streams.read.relation.worker import conformed_batches
+from streams.spark.for_workers import ForWorkers, source_for_workers
+
+__all__ = ["fixed_dataframe"]
+
+_numbers = itertools.count(1)
+
+
+class _Task(InputPartition):
+    """A planned task; Spark invents a bare `InputPartition` where a plan has none."""
+
+
+class _Reader(ForWorkers, DataSourceReader):
+    def __init__(self, plan: Plan, schema: StructType) -> None:
+        self._plan = plan
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Task(task) for task in self._plan.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batches = self._plan.read(partition.value) if isinstance(partition, _Task) else iter(())
+        return conformed_batches(batches, to_arrow_schema(self._schema, timezone="UTC"))
+
+
+class _FixedSource(DataSource):
+    """Spark makes these from the class alone, so the plan is a class attribute of a subclass made for it."""
+
+    registered_name: ClassVar[str]
+    plan: ClassVar[Plan]
+    columns: ClassVar[StructType]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.registered_name
+
+    def schema(self) -> StructType:
+        return self.columns
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self.plan, schema)
+
+
+def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
+    """All columns of the newest state, fixed from now on."""
+    state = planner.pin()
+    schema = state.schema()
+    name = f"weft_fixed_{next(_numbers)}"
+    members: dict[str, Any] = {
+        "registered_name": name,
+        "plan": state.plan(tuple(schema.names), (), Part.WHOLE),
+        "columns": schema,
+    }
+    source = type("FixedSource", (_FixedSource,), members)
+    spark.dataSource.register(source_for_workers(source))
+    return spark.read.format(name).load()

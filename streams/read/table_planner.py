@@ -1,0 +1,224 @@
+"""How a table answers the live view: a snapshot per query, and of each scan what Spark reads itself and what tasks do.
+
+This room decides which file groups go to which reader. Rules:
+
+1. A file group without logs is its base file, as it is: Spark's own vectorised reader takes it, if it reaches the
+   store (`streams.read.hadoop_access`), and if a reader that knows nothing of weft finds the right values of the wanted
+   columns in it (`storage.core.schema.evolution.reads_as_it_is`). Of a base file that several file groups share that is
+   so if it holds nothing else than file groups without logs.
+2. All others are merged by Arrow in tasks.
+3. Where a snapshot has both, a query may read them as two parts. Whether a file group is in the one or in the other
+   depends on the snapshot alone, not on columns or filters: the two scans of a query may differ in those, and a file
+   group that both leave to the other would be lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from operator import and_
+from typing import Final
+
+import pyarrow.compute as pc
+from pyspark.sql.datasource import Filter
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from storage import Snapshot, Table
+from storage.core.log.file_refs import FileRef
+from storage.core.names import Path
+from storage.core.plan.slices import FileSlice, base_slices, whole_files
+from storage.read.scan import Scan, make_tasks
+from streams.read.arrow_filters import translate
+from streams.read.read_options import ReadOptions
+from streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, Plan
+
+SPARK: Final = "Spark's Parquet reader"
+ARROW: Final = "Arrow in tasks"
+
+# Bytes of base files, all columns, from which on Spark's reader saves a query more than the union costs it: 30 to 60 ms
+# for planning, and for tasks of either kind. Reading 7 of 63 columns it saves about 1 ms a MB, see
+# tests/benchmarks/view_overhead.py.
+MIX_MIN_BYTES: Final = 64 * 1024 * 1024
+
+# How long after its snapshot was taken a query is planned without looking whether cleaning has given it up: a frame is
+# analysed where it is made, and may be run hours later. Cleaning retains more than this, and the look costs a request.
+UNASKED_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFacts:
+    """What one scan of a query reads, for EXPLAIN.
+
+    Attributes:
+        cut: Names the snapshot.
+        reader: Who reads.
+        file_groups: Those that are read.
+        skipped: Those that are not, because no row of theirs can be in the answer.
+        with_logs: Those of ``file_groups`` that are merged.
+        log_bytes, base_bytes: Stored bytes of ``file_groups``, all columns.
+        columns: That Spark asked for.
+        filter: What is known of the answer before anything is read; empty if nothing is.
+    """
+
+    cut: str
+    reader: str
+    file_groups: int
+    skipped: int
+    with_logs: int
+    log_bytes: int
+    base_bytes: int
+    columns: tuple[str, ...]
+    filter: str
+
+    def __str__(self) -> str:
+        looked_for = f", filter {self.filter}" if self.filter else ""
+        return (
+            f"weft {self.cut}, {self.file_groups} file groups ({self.with_logs} with logs), {self.skipped} skipped, "
+            f"logs {self.log_bytes} bytes, base {self.base_bytes} bytes, {len(self.columns)} columns{looked_for}"
+        )
+
+
+@dataclass(frozen=True)
+class TablePlanner:
+    """A table as it moves on, or at one moment if the options say so.
+
+    ``reaches`` says whether Spark's own reader finds a file; ``on_scan`` is told of every scan that is planned.
+    """
+
+    table: Table
+    options: ReadOptions
+    parallelism: int
+    reaches: Callable[[ParquetFile], bool]
+    on_scan: Callable[[ScanFacts], None] | None = None
+
+    def pin(self) -> PinnedSnapshot:
+        snapshot = self.options.snapshot(self.table)
+        return PinnedSnapshot(snapshot, self.options, self.parallelism, self.reaches, self.on_scan)
+
+
+@dataclass(frozen=True)
+class FixedPlanner:
+    """One snapshot, whatever the table does."""
+
+    pinned: PinnedSnapshot
+
+    def pin(self) -> PinnedPlanner:
+        self.pinned.snapshot.check_kept()  # once a query: Spark's own reader could only say that a file is gone
+        return self.pinned
+
+
+@dataclass(frozen=True)
+class PinnedSnapshot:
+    """One snapshot as a query sees it."""
+
+    snapshot: Snapshot
+    options: ReadOptions
+    parallelism: int
+    reaches: Callable[[ParquetFile], bool]
+    on_scan: Callable[[ScanFacts], None] | None = None
+    taken_s: float = field(default_factory=time.monotonic)
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(self.snapshot.schema)
+
+    @cached_property
+    def slices(self) -> list[FileSlice]:
+        """The file groups that there are to be read."""
+        return base_slices(self.snapshot.state) if self.options.read_optimized else self.snapshot.slices
+
+    @cached_property
+    def files(self) -> list[FileSlice]:
+        """Those of them that are their base files, as they are; none where Spark's own reader finds none of them."""
+        found = [own for own in self.slices if not self._is_merged(own)]
+        bases = (own.slice.base for own in found if own.slice is not None and own.slice.base is not None)
+        first = next(bases, None)
+        return found if first is None or self.reaches(self._file(first)) else []
+
+    def parts(self) -> Sequence[Part]:
+        """Two scans where there is enough for each of them."""
+        if self.options.require or not 0 < len(self.files) < len(self.slices):
+            return (Part.WHOLE,)
+        if sum(own.base_bytes for own in self.files) < MIX_MIN_BYTES:
+            return (Part.WHOLE,)
+        return (Part.FILES, Part.REST)
+
+    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+        """Filters that tasks apply themselves; none where Spark's own reader does better, over clean base files."""
+        if not self.options.require and part is not Part.REST and self.files:
+            if part is Part.FILES or len(self.files) == len(self.slices):
+                return ()
+            # What is merged may all be pruned away.
+            if self._scan([], filters, part).clean_files is not None:
+                return ()
+        return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
+
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+        if time.monotonic() - self.taken_s > UNASKED_S:
+            self.snapshot.check_kept()  # Spark's own reader could only say that a file is gone
+        scan = self._scan(columns, filters, part)
+        # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
+        clean = scan.clean_files if self.files else None
+        facts = self._facts(scan, native=clean is not None)
+        if self.on_scan is not None:
+            self.on_scan(facts)
+        reader = replace(scan, tasks=(), whole=frozenset())  # the tasks travel one by one
+        return Plan(
+            description=str(facts),
+            tasks=scan.tasks,
+            read=reader.read,
+            parquet_files=[self._file(file) for file in clean] if clean else None,
+            size_bytes=facts.log_bytes + facts.base_bytes,
+        )
+
+    @cached_property
+    def _whole(self) -> frozenset[Path]:
+        return whole_files(self.slices)
+
+    def _file(self, file: FileRef) -> ParquetFile:
+        return ParquetFile(self.snapshot.timeline.store.url(file.path), file.size)
+
+    def _is_merged(self, own: FileSlice) -> bool:
+        """Whether Arrow reads a file group; see rules 1 and 3."""
+        if len(own.rows):
+            return True
+        return own.slice is not None and own.slice.base is not None and own.slice.base.path not in self._whole
+
+    def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
+        scan = self.snapshot.scan(
+            columns,
+            self._predicate(filters),
+            self.options.require,
+            parallelism=self.parallelism,
+            read_optimized=self.options.read_optimized,
+        )
+        if part is Part.WHOLE:
+            return scan
+        read = {own.group for task in scan.tasks for own in task.slices}
+        of_part = [own for own in self.slices if self._is_merged(own) is (part is Part.REST)]
+        slices = [own for own in of_part if own.group in read]
+        # Cut anew: what is merged may be neighbours, and tasks are to be about equal.
+        tasks = make_tasks(slices, self.snapshot.files, self.parallelism)
+        return replace(scan, tasks=tuple(tasks), skipped=len(of_part) - len(slices))
+
+    def _predicate(self, filters: Sequence[Filter]) -> pc.Expression | None:
+        found = [translate(item, self.snapshot.schema) for item in filters]
+        known = [expression for expression in found if expression is not None]
+        return reduce(and_, known) if known else None
+
+    def _facts(self, scan: Scan, *, native: bool) -> ScanFacts:
+        slices = [own for task in scan.tasks for own in task.slices]
+        condition = scan.projection.filter
+        return ScanFacts(
+            cut=str(self.snapshot.cut),
+            reader=SPARK if native else ARROW,
+            file_groups=len(slices),
+            skipped=scan.skipped,
+            with_logs=sum(len(own.rows) > 0 for own in slices),
+            log_bytes=sum(own.log_bytes for own in slices),
+            base_bytes=sum(own.base_bytes for own in slices),
+            columns=scan.projection.columns,
+            filter="" if condition is None else str(condition),
+        )

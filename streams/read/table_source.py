@@ -1,0 +1,152 @@
+"""``spark.read.format("weft")``: a table through Spark's plain Python data source.
+
+For places where a view cannot be made, Spark Connect among them. Spark does not tell such a source which columns a
+query needs, so all are read; `streams.read.view` does better wherever there is a JVM session. Nor can it be live: Spark
+keeps what the first query has planned, so what is loaded, or made a view by SQL, is one fixed snapshot from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from storage import Table
+from storage.core.schema.state_columns import state_columns
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput
+from storage.read.scan import ReadTask, Scan
+from streams.read.catalog_table import keep_options, options_given, options_kept
+from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
+from streams.read.read_options import PLACE_OPTIONS, ReadOptions, location_of
+from streams.read.relation.worker import conformed_batches
+from streams.read.stream_mark import SOURCE, mark_streams
+from streams.spark.for_workers import ForWorkers, source_for_workers
+
+_PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("weft")`` known to a session.
+
+    Options: ``path`` (the table), ``storage_options`` (JSON, see `streams.read.read_options.location_of`), those of
+    `streams.read.read_options.ReadOptions`, and for changes those of `streams.read.change_stream.ChangeOptions`. In
+    SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``, or ``CREATE TABLE``, see
+    `streams.read.catalog_table`.
+
+    Where weft is installed Spark finds the format by itself (`pyspark_weft`); streams that do not say where they begin
+    need this call still, or weft imported after pyspark.
+    """
+    spark.dataSource.register(source_for_workers(WeftSource))
+    mark_streams()
+
+
+class WeftSource(DataSource):
+    """See the module."""
+
+    _cut: str | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def schema(self) -> StructType:
+        given = options_given(self.options)
+        changes = ChangeOptions.of(given)
+        if changes is not None:
+            return keep_options(change_schema(_table(given), changes), self.options)
+        snapshot = _read_options(given).snapshot(_table(given))
+        # Goes with the source to where it is planned: rows and columns are of one snapshot.
+        self._cut = str(snapshot.cut)
+        return keep_options(from_arrow_schema(snapshot.schema), self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        given = options_kept(schema, self.options)
+        changes = ChangeOptions.of(given)
+        if changes is not None:
+            return ChangeBatchReader(_table(given), changes, schema)
+        options, table = _read_options(given), _table(given)
+        snapshot = options.snapshot(table) if self._cut is None else table.snapshot(self._cut)
+        _check_columns(schema, snapshot.table_schema)
+        scan = snapshot.scan(
+            schema.names,
+            require=options.require,
+            parallelism=_PARALLELISM,
+            read_optimized=options.read_optimized,
+        )
+        return _Reader(scan, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        given = options_kept(schema, self.options)
+        return ChangeStreamReader(location_of(given), ChangeOptions.of(given), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        raise _no_target("streams.write_batch(df, uri, stream)")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
+        raise _no_target("streams.write_stream(df, uri, stream, checkpoint=...)")
+
+
+def _read_options(given: Mapping[str, str]) -> ReadOptions:
+    return ReadOptions.of({name: value for name, value in given.items() if name.lower() not in PLACE_OPTIONS})
+
+
+def _table(given: Mapping[str, str]) -> Table:
+    location = location_of(given)
+    return Table.open(location.uri, storage_options=location.storage_options)
+
+
+class _Task(InputPartition):
+    value: ReadTask
+
+
+class _Reader(ForWorkers, DataSourceReader):
+    def __init__(self, scan: Scan, schema: StructType) -> None:
+        self._tasks = scan.tasks
+        self._scan = replace(scan, tasks=())
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        # An empty list would make Spark invent a partition of its own.
+        return [_Task(task) for task in self._tasks] or [_Task(ReadTask((), ()))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Of the columns that were given, keys may be nullable: Spark compares that too.
+        return conformed_batches(self._scan.read(partition.value), to_arrow_schema(self._schema, timezone="UTC"))
+
+
+def _check_columns(given: StructType, schema: TableSchema) -> None:
+    """Refuse columns of the user's that are not the table's: they may be fewer, in another order, and nullable.
+
+    State columns may be among them (`storage.core.schema.state_columns`): there is no other way to ask for those.
+    """
+    states = [column.field for column in state_columns(schema).values()]
+    known = {field.name: field for field in from_arrow_schema(pa.schema([*schema.arrow, *states]))}
+    for field in given:
+        column = known.get(field.name)
+        if column is None:
+            raise InvalidInput(
+                f"the table has no column {field.name}", hint=f"columns: {', '.join(schema.arrow.names)}"
+            )
+        if field.dataType != column.dataType or (column.nullable and not field.nullable):
+            null = "" if field.nullable else " NOT NULL"
+            raise InvalidInput(
+                f"column {field.name} is {column.dataType.simpleString()}, not {field.dataType.simpleString()}{null}",
+                hint="leave .schema(...) out, and cast what was loaded",
+            )
+
+
+def _no_target(instead: str) -> InvalidInput:
+    return InvalidInput("format weft reads only: a writer owns a lane of its stream", hint=f"use {instead}")

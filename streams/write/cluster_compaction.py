@@ -1,0 +1,36 @@
+"""Compaction on a Spark cluster: one task per file group, or per run of small ones, the protocol on the driver."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from storage import Table
+from storage.core.log.file_refs import SliceFile
+from storage.services.compaction import CompactionResult, CompactionTask
+from streams.spark.for_workers import for_workers, pickled
+
+
+def _run(task: bytes) -> list[SliceFile]:
+    made: CompactionTask = pickle.loads(task)  # noqa: S301 - written by our own driver
+    return made.run()
+
+
+def compact(
+    spark: SparkSession, uri: str | Path, *, storage_options: Mapping[str, Any] | None = None
+) -> CompactionResult:
+    """Fold all logs of a table into new slices, distributed over its tasks.
+
+    Needs a session with a Spark context (not Spark Connect). Errors as in `storage.Table.compact`.
+    """
+    context = spark.sparkContext
+
+    def execute(tasks: Sequence[CompactionTask]) -> list[list[SliceFile]]:
+        # As bytes, which the guarded function unpickles: Spark would do it before, without a hint.
+        return context.parallelize([pickled(task) for task in tasks], len(tasks)).map(for_workers(_run)).collect()
+
+    return Table.open(uri, storage_options=storage_options).compact(execute=execute)

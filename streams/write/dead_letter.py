@@ -1,0 +1,193 @@
+"""Dead letters: messages that could not be stored, kept beside the table with the reason.
+
+    <folder>/<query id>/<batch>-<task>.jsonl      one JSON object a line, see `DeadLetterFile`
+
+Rules of this room:
+
+1. **Exactly once.** A file's name follows from query, batch and task alone, and the file appears at once and whole. A
+   batch or a task that runs again replaces what the run before it left; `discard_others` removes what an earlier run
+   left under task numbers that this one did not use.
+2. **Durable before the commit.** A task reports its rows only after its file is closed and synced, so a batch is never
+   committed while a message of it is in neither place.
+3. No file where there is nothing to tell.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+from urllib.parse import urlsplit
+
+from storage.core.names import Path
+from storage.errors import InvalidInput, StoreUnavailable
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
+
+SOURCE: Final = "__weft_source"
+"""Hidden column of a frame (`streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``, ``timestamp``
+(milliseconds since 1970) and ``headers`` of the message that a row came from, its ``key`` and ``value`` as they came,
+and the ``reason`` why it could not be decoded (null if it could)."""
+IGNORED: Final = "the message has no value (a tombstone), and is ignored"
+"""A ``reason`` that makes no dead letter: tasks drop and count such rows."""
+_FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")
+
+
+def default_folder(table_uri: str, lane: str) -> str:
+    """Where dead letters go if nobody says: beside the table, the one place that every task is known to reach.
+
+    Raises:
+        InvalidInput: There is nothing beside the table: it fills its bucket.
+    """
+    parts = urlsplit(table_uri)
+    if parts.netloc and not parts.path.strip("/"):
+        raise InvalidInput(
+            f"there is no place for dead letters beside {table_uri}", hint="give dead_letter, or on_error: stop"
+        )
+    return f"{table_uri.rstrip('/')}_dead_letters/{lane}"
+
+
+def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str, Any] | None) -> ObjectStore:
+    """The folder of dead letters, found to be writable now and not at the first bad message.
+
+    Args:
+        folder: Path or fsspec URL.
+        table_uri: Of the table.
+        storage_options: Of the table's store; they are used for the folder too if it lies in the same kind of store.
+
+    Raises:
+        InvalidInput: The URL names no file system.
+        StoreUnavailable: It cannot be written to.
+    """
+    if not folder:
+        raise InvalidInput("dead_letter is empty", hint="give a folder, or leave it out")
+    same = urlsplit(folder).scheme == urlsplit(table_uri).scheme
+    store = open_store(folder, storage_options if same else None)
+    probe = Path(f".probe-{uuid.uuid4().hex}")
+    try:
+        store.put(probe, b"probe")
+        store.delete(probe)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot write dead letters to {store.uri}: {error}", hint="check the path and its permissions"
+        ) from error
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The dead letters of one batch; goes to tasks.
+
+    Attributes:
+        store: From `open_dead_letters`.
+        query_id: Folder.
+        batch: Number of the batch.
+        stream: For the reader of the letters.
+        lane: Likewise.
+    """
+
+    store: ObjectStore
+    query_id: str
+    batch: int
+    stream: str
+    lane: str
+
+    def open(self, task: int) -> DeadLetterFile:
+        """The file of one task; a context manager."""
+        return DeadLetterFile(self, task)
+
+    def discard_others(self, tasks: Collection[int]) -> None:
+        """Remove files of this batch that an earlier run of it left for other tasks than these."""
+        for name, _ in self.store.list(Path(self.query_id)):
+            match = _FILE.fullmatch(name)
+            if match and int(match.group(1)) == self.batch and int(match.group(2)) not in tasks:
+                self.store.delete(Path(f"{self.query_id}/{name}"))
+
+
+class DeadLetterFile:
+    """One task's file. It is begun with the first letter, and becomes visible when the block ends without an error.
+
+    A line has: ``reason``; ``topic``, ``partition``, ``offset``, ``timestamp_ms`` since 1970 (null where the source has
+    none); ``key`` with ``key_encoding`` and ``value`` with ``encoding``, which say what the text is: ``utf-8`` (as it
+    came), ``base64`` (of what is not UTF-8), ``row`` (JSON of the row, where the source was not kept), or null for what
+    is not there; ``headers``, a list of ``key``, ``value`` and ``encoding`` (null unless the source reads them);
+    ``query_id``, ``batch``, ``task``, ``stream``, ``lane``.
+    """
+
+    def __init__(self, letters: DeadLetters, task: int) -> None:
+        self._letters, self._task = letters, task
+        self._stack = contextlib.ExitStack()
+        self._file: BinaryIO | None = None
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def add(self, reason: str, source: Mapping[str, Any] | None, row: Mapping[str, Any]) -> None:
+        """Write one letter.
+
+        Args:
+            reason: Why the message could not be stored.
+            source: Value of `SOURCE`; None where the frame has none.
+            row: The row as decoded, for want of a source.
+        """
+        if self._file is None:
+            letters = self._letters
+            path = Path(f"{letters.query_id}/{letters.batch}-{self._task}.jsonl")
+            self._file = self._stack.enter_context(letters.store.open_output(path))
+        origin = source or {}
+        value, encoding = _text(origin["value"]) if source is not None else (_dumps(row), "row")
+        key, key_encoding = _text(origin.get("key"))
+        line = {
+            "reason": reason,
+            **{name: origin.get(name) for name in ("topic", "partition", "offset")},
+            "timestamp_ms": origin.get("timestamp"),
+            "key": key,
+            "key_encoding": key_encoding,
+            "headers": _headers(origin.get("headers")),
+            "value": value,
+            "encoding": encoding,
+            "query_id": self._letters.query_id,
+            "batch": self._letters.batch,
+            "task": self._task,
+            "stream": self._letters.stream,
+            "lane": self._letters.lane,
+        }
+        self._file.write(_dumps(line).encode() + b"\n")
+        self.count += 1
+
+
+def _text(value: bytes | None) -> tuple[str | None, str | None]:
+    if value is None:
+        return None, None
+    try:
+        return value.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode("ascii"), "base64"
+
+
+def _headers(pairs: Sequence[Mapping[str, Any]] | None) -> list[dict[str, str | None]] | None:
+    if pairs is None:
+        return None
+    texts = [(pair["key"], *_text(pair["value"])) for pair in pairs]
+    return [{"key": key, "value": value, "encoding": encoding} for key, value, encoding in texts]
+
+
+def _dumps(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> str:
+    """JSON form of what JSON has no form for: binary as base64; decimals, dates and times as text."""
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)

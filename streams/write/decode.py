@@ -1,0 +1,380 @@
+"""Kafka messages to columns: JSON by a declared schema, then the user's own SQL.
+
+    value  --from_json-->  message fields  --where-->  rows that are wanted  --select-->  columns of a stream
+
+Rules of this room:
+
+1. **No message is lost silently.** A message is decoded whole or it is *undecodable*: the value is null (a Kafka
+   tombstone has nothing to decode: `streams.write.tombstones`), is not UTF-8, is not exactly one JSON object, or one of
+   its declared fields does not have the declared type. Two objects in one value are undecodable too: Spark alone would
+   take the first and drop the other. Only `where` drops rows, on purpose; it never sees an undecodable message.
+2. **Undecodable messages stay rows.** With ``keep_source`` they travel on in the hidden column `SOURCE` to the sink
+   (`streams.write.sink`), which sets them aside or stops. So do messages for which an expression of `select` or `where`
+   fails (in Spark's ANSI mode: an overflow, a bad cast). Without it the query fails at the first of them.
+3. **JSON is parsed once.** Spark copies an expensive expression into every filter above it; a generator (`inline`) is
+   what it never copies.
+
+What Spark's JSON reader does with single values is kept and worth knowing: fields that are not declared are ignored,
+declared ones that are missing are NULL (names are case-sensitive), decimals are rounded to the declared scale, numbers
+are taken for strings but not the other way round, and a number given for a timestamp counts seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, get_args
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType, TimestampType
+
+from storage.core.merge.events import OP_COLUMN
+from storage.errors import InvalidInput
+from streams.pipeline.check import KAFKA, KEY
+from streams.pipeline.model import Tombstones
+from streams.write.dead_letter import IGNORED, SOURCE
+from streams.write.tombstones import NO_KEY, decode_key
+
+METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
+"""Fields of the struct `KAFKA`, as far as the source has them."""
+
+SOURCE_TYPE: Final = StructType.fromJson(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in (
+                ("topic", "string"),
+                ("partition", "integer"),
+                ("offset", "long"),
+                ("timestamp", "long"),
+                ("key", "binary"),
+                (
+                    "headers",
+                    {
+                        "type": "array",
+                        "containsNull": True,
+                        "elementType": {
+                            "type": "struct",
+                            "fields": [
+                                {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+                                {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+                            ],
+                        },
+                    },
+                ),
+                ("value", "binary"),
+                ("reason", "string"),
+            )
+        ],
+    },
+)
+"""Type of `SOURCE`."""
+
+_HIDDEN: Final = "__weft_"
+_MESSAGE: Final = "__weft_message"
+_CORRUPT: Final = "__weft_corrupt"
+_CONDITION: Final = "__weft_condition"
+
+_OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+
+TOMBSTONE: Final = "the message has no value (a tombstone)"
+NOT_UTF8: Final = "the value is not UTF-8"
+NOT_AN_OBJECT: Final = "the value is not one JSON object"
+WRONG_TYPE: Final = "a field of the value does not have its declared type"
+
+
+def decode_json(
+    df: DataFrame,
+    schema: Mapping[str, str],
+    *,
+    select: Mapping[str, str] | None,
+    where: str | None,
+    keep_source: bool = False,
+    tombstones: Tombstones = "ignore",
+    key: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Decode messages whose value is a JSON object.
+
+    Args:
+        df: From Kafka, or shaped like it: ``value`` (binary or string), and of `METADATA` what there is.
+        schema: Fields of the message and their Spark SQL types, nested types too.
+        select: Column name to SQL expression over the message's fields and `KAFKA`, for example
+            ``{"order_id": "id", "status": "lower(status)", "seen": "_kafka.timestamp"}``. All fields by default.
+        where: SQL condition over the same names; rows for which it is not true are dropped.
+        keep_source: Add the column `SOURCE`, which `streams.write.sink` needs to set undecodable messages aside.
+            Without it the first of them fails the query.
+        tombstones: What becomes of messages without a value, see `streams.write.tombstones`. With ``delete`` the column
+            ``_op`` is added if there is none.
+        key: Fields of the Kafka key and their types. `select` and `where` see them as ``_key``; fields of the message
+            of the same name get their value in a tombstone. ``delete`` needs them, unless every key column of the
+            table is an expression over ``_kafka``.
+
+    Returns:
+        Columns of ``select`` in its order, then `SOURCE` where asked for. As lazy as ``df``; no shuffle.
+
+    Raises:
+        InvalidInput: ``df`` has no value, a type or an expression is wrong; the message names the field or column.
+    """
+    if tombstones not in get_args(Tombstones):
+        raise InvalidInput(
+            f"tombstones: {tombstones!r} is none of {', '.join(get_args(Tombstones))}", hint="choose one"
+        )
+    reserved = {KAFKA} if key is None else {KAFKA, KEY}
+    if not schema:
+        raise InvalidInput("the message schema is empty", hint="declare at least one field: {order_id: bigint}")
+    message = _struct("message field", schema, reserved)
+    wanted = [where or "", *(str(column) for column in (select or {}).values())]
+    messages = _parsed(
+        df,
+        message,
+        _struct("key field", key, set()) if key else None,
+        tombstones,
+        every_key=any(KEY in expression for expression in wanted),
+    )
+    if not keep_source:
+        messages = _all_decoded(messages)
+    if where is not None:
+        messages = _filtered(messages, where, guarded=keep_source)
+    columns: dict[str, Column | str] = {name: _named(name) for name in schema} if select is None else dict(select)
+    if columns and tombstones == "delete":
+        given = columns.get(OP_COLUMN, F.lit(None))
+        operation = F.expr(given) if isinstance(given, str) else given
+        columns[OP_COLUMN] = F.when(_is_tombstone(), "delete").otherwise(operation.cast("string"))
+    selected = _selected(messages, columns, guarded=keep_source)
+    return selected if keep_source else selected.drop(SOURCE)
+
+
+def _named(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _struct(what: str, schema: Mapping[str, str], reserved: AbstractSet[str]) -> StructType:
+    fields = []
+    for name, kind in schema.items():
+        if name.lower() in reserved or name.lower().startswith(_HIDDEN):
+            names = ", ".join(f"not {other}" for other in sorted(reserved))
+            raise InvalidInput(
+                f"{what} {name!r}: the name is reserved", hint=f"{names or 'choose another name'}, not {_HIDDEN}*"
+            )
+        try:
+            fields.append(StructField(name, DataType.fromDDL(kind)))
+        except PySparkException as error:
+            raise InvalidInput(
+                f"{what} {name!r}: {kind!r} is not a Spark SQL type: {_message(error)}",
+                hint="for example bigint, decimal(12,2), timestamp, array<string>, struct<a:int,b:string>",
+            ) from None
+    _refuse_alike(what, schema)
+    return StructType(fields)
+
+
+def _refuse_alike(what: str, names: Mapping[str, object]) -> None:
+    folded = Counter(name.lower() for name in names)
+    for name in names:
+        if folded[name.lower()] > 1:
+            raise InvalidInput(
+                f"{what} {name!r}: two names differ only in case", hint="Spark SQL ignores case: leave one out"
+            )
+
+
+def _parsed(
+    df: DataFrame, message: StructType, key: StructType | None, tombstones: Tombstones, *, every_key: bool
+) -> DataFrame:
+    """One row a message: its fields, `KAFKA` if there is any metadata, `KEY` if it is declared, `SOURCE`.
+
+    Args:
+        df: The messages.
+        message: Fields of the value.
+        key: Fields of the key.
+        tombstones: What becomes of messages without a value.
+        every_key: The key of every message is wanted, not only that of tombstones.
+    """
+    given = {field.name: field.dataType for field in df.schema}
+    if not isinstance(given.get("value"), BinaryType | StringType):
+        raise InvalidInput(
+            f"the messages have no column 'value' of type binary or string; columns: {', '.join(df.columns)}",
+            hint="decode the frame of a Kafka source, or rename its payload to value",
+        )
+    if key is not None and not isinstance(given.get("key"), BinaryType | StringType):
+        raise InvalidInput(
+            f"the messages have no column 'key' of type binary or string; columns: {', '.join(df.columns)}",
+            hint="leave out key, or give the messages the key that they have in Kafka",
+        )
+    known = [name for name in METADATA if name in given]
+    value = F.col(f"{_HIDDEN}value")
+    text = value.cast("string")
+    # Wrapped, so that whatever follows the first object is a syntax error instead of being ignored.
+    wrapped = F.concat(F.lit(f'{{"{_MESSAGE}":'), text, F.lit("}"))
+    envelope = StructType([StructField(_MESSAGE, message), StructField(_CORRUPT, StringType())])
+    rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in (*known, "value"))).select(
+        "*", F.inline(F.array(F.from_json(wrapped, envelope, _OPTIONS)))
+    )
+    without_value: Column | str | None = {"ignore": IGNORED, "dead_letter": TOMBSTONE, "delete": None}[tombstones]
+    if key is not None:
+        decoded = decode_key(F.col(f"{_HIDDEN}key"), key)
+        if not every_key:
+            decoded = F.when(value.isNull(), decoded)
+        rows = rows.select("*", F.inline(F.array(F.struct(decoded.alias(f"{_HIDDEN}{KEY}")))))
+        if tombstones == "delete":
+            absent = [F.col(f"{_HIDDEN}{KEY}")[name].isNull() for name in key.names]
+            without_value = F.when(functools.reduce(Column.__and__, absent), NO_KEY)
+    reason = (
+        F.when(value.isNull(), without_value)
+        .when(~F.is_valid_utf8(text), NOT_UTF8)
+        .when(F.col(_MESSAGE).isNull(), NOT_AN_OBJECT)
+        .when(F.col(_CORRUPT).isNotNull(), WRONG_TYPE)
+    )
+    origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
+    source = F.struct(*(column.alias(name) for name, column in _source(given, origin, reason).items()))
+    metadata = [F.struct(*(origin[name].alias(name) for name in known)).alias(KAFKA)] if known else []
+    fields = [F.col(_MESSAGE)[field.name].alias(field.name) for field in message]
+    if key is not None:
+        if tombstones == "delete":
+            fields = [_from_key(field, key) for field in message]
+        metadata.append(F.col(f"{_HIDDEN}{KEY}").alias(KEY))
+    return rows.select(*fields, *metadata, source.alias(SOURCE))
+
+
+def _source(given: Mapping[str, DataType], origin: Mapping[str, Column], reason: Column) -> dict[str, Column]:
+    """Fields of `SOURCE`: what the messages have of them, with the type that is wanted; else NULL."""
+    found = {}
+    for field in SOURCE_TYPE:
+        column = origin.get(field.name, F.lit(None))
+        if field.name == "reason":
+            column = reason
+        elif field.name == "timestamp":
+            column = F.unix_millis(column) if isinstance(given.get(field.name), TimestampType) else F.lit(None)
+        elif field.name == "headers" and given.get(field.name) != field.dataType:
+            column = F.lit(None)
+        found[field.name] = column.cast(field.dataType)
+    return found
+
+
+def _from_key(field: StructField, key: StructType) -> Column:
+    """A field of the message, in a tombstone the one of the key that has its name.
+
+    Raises:
+        InvalidInput: The two have different types.
+    """
+    value = F.col(_MESSAGE)[field.name]
+    if field.name in key.names:
+        other = key[field.name].dataType
+        if other != field.dataType:
+            raise InvalidInput(
+                f"field {field.name!r} is {field.dataType.simpleString()} in the message and {other.simpleString()} in "
+                "the key",
+                hint=f"declare one type, or give the field of the key another name and use {KEY}.<name> in select",
+            )
+        value = F.coalesce(value, F.when(F.col(f"{_HIDDEN}value").isNull(), F.col(f"{_HIDDEN}{KEY}")[field.name]))
+    return value.alias(field.name)
+
+
+def _is_tombstone() -> Column:
+    return F.col(SOURCE)["value"].isNull()
+
+
+def _filtered(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame:
+    condition = F.expr(where)
+    try:
+        _ = messages.where(condition).schema  # alone it must be a condition; inside a CASE, Spark would cast it
+        if not guarded:
+            return messages.where(_decoded(_kept(condition)).otherwise(F.lit(True)))
+        tried = messages.select("*", _decoded(_attempt(condition)).alias(_CONDITION))
+        fails = F.col(SOURCE)["reason"].isNull() & F.col(_CONDITION).isNull()
+        kept = _decoded(fails | _kept(F.col(_CONDITION)["value"])).otherwise(F.lit(True))
+        reason = F.when(fails, F.lit(f"where fails: {where}")).otherwise(F.col(SOURCE)["reason"])
+        return tried.where(kept).withColumn(SOURCE, _with_reason(reason)).drop(_CONDITION)
+    except PySparkException as error:
+        raise _refused("where", where, messages, error) from None
+
+
+def _kept(condition: Column) -> Column:
+    """Only what is true is kept; of tombstones, which lack most fields, also what is unknown."""
+    return F.when(_is_tombstone(), F.coalesce(condition, F.lit(True))).otherwise(condition)
+
+
+def _with_reason(reason: Column) -> Column:
+    fields = [F.col(SOURCE)[name].alias(name) for name in SOURCE_TYPE.names if name != "reason"]
+    return F.struct(*fields, reason.cast("string").alias("reason"))
+
+
+def _attempt(value: Column) -> Column:
+    """A struct of the value; NULL where the expression fails.
+
+    Call it inside `_decoded`: what Spark does not always evaluate, it does not evaluate ahead of this either.
+    """
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 - Spark has the expression, for try_add and its kin, and no name for it
+    classic = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    inner = classic.expression(F.struct(value.alias("value"))._jc)  # noqa: SLF001 - as above
+    return Column(classic.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(inner)))
+
+
+def _all_decoded(messages: DataFrame) -> DataFrame:
+    """The same rows; the query fails at an undecodable one."""
+    source = F.col(SOURCE)
+    position = [
+        F.concat(F.lit(f", {name} "), F.coalesce(source[name].cast("string"), F.lit("unknown")))
+        for name in ("topic", "partition", "offset")
+    ]
+    messages = messages.where(source["reason"].isNull() | (source["reason"] != IGNORED))
+    message = F.concat(F.lit("a message cannot be decoded: "), source["reason"], *position)
+    return messages.where(_decoded(F.lit(True)).otherwise(F.raise_error(message).cast("boolean")))
+
+
+def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guarded: bool) -> DataFrame:
+    """The chosen columns, then `SOURCE`; all NULL where the message is undecodable.
+
+    Args:
+        messages: From `_parsed`.
+        columns: Name to expression.
+        guarded: A message for which an expression fails is undecodable; else the query fails.
+    """
+    if not columns:
+        raise InvalidInput("select is empty", hint="leave it out to get all fields of the message")
+    _refuse_alike("select", columns)
+    if SOURCE in columns:
+        raise InvalidInput(f"select: the name {SOURCE!r} is reserved", hint="choose another name")
+    chosen: list[Column] = []
+    tried: list[Column] = []
+    reason = F.when(F.col(SOURCE)["reason"].isNotNull(), F.col(SOURCE)["reason"])
+    for number, (name, expression) in enumerate(columns.items()):
+        value = F.expr(expression) if isinstance(expression, str) else expression
+        try:
+            # One at a time, so that Spark's complaint can be given to the column it belongs to. The condition is also
+            # what keeps out generators and aggregates: neither gives one value for one message.
+            _ = messages.select(_decoded(value).alias(name), SOURCE).schema
+        except PySparkException as error:
+            raise _refused(f"select: column {name!r}", str(expression), messages, error) from None
+        if not guarded:
+            tried.append(_decoded(value).alias(name))
+            chosen.append(_named(name))
+            continue
+        place = f"{_HIDDEN}{number}"
+        tried.append(_decoded(_attempt(value)).alias(place))
+        chosen.append(F.col(place)["value"].alias(name))
+        shown = f": {expression}" if isinstance(expression, str) else ""
+        reason = reason.when(F.col(place).isNull(), F.lit(f"select: column {name!r} fails{shown}"))
+    source = _with_reason(reason).alias(SOURCE) if guarded else F.col(SOURCE)
+    return messages.select(*tried, SOURCE).select(*chosen, source)
+
+
+def _decoded(value: Column) -> Column:
+    return F.when(F.col(SOURCE)["reason"].isNull(), value)
+
+
+def _refused(what: str, expression: str, messages: DataFrame, error: PySparkException) -> InvalidInput:
+    names = [name for name in messages.columns if name != SOURCE]
+    return InvalidInput(
+        f"{what}: the expression {expression!r} was refused: {_message(error)}",
+        hint=f"an SQL expression that gives one value for each message, over: {', '.join(names)}",
+    )
+
+
+def _message(error: PySparkException) -> str:
+    """Spark's complaint without its quotation of the plan."""
+    return str(error).split(";\n", 1)[0].strip()

@@ -1,0 +1,272 @@
+"""Where a query goes on: in its checkpoint, or where the live commits of its lane end (`resume: table`).
+
+A checkpoint knows which batches it has handed over, the lane knows which of them are in the table. The two agree, or
+the lane is one batch ahead (a crash between the two), until the table is restored or a stream undone:
+
+    checkpoint   0  1  2  3  4  5  6            finished: 6, the next batch is 7
+    lane         0  1  2  3 (4  5  6) |         4 to 6 are void: batch 7 would leave a gap, and is refused
+
+To go on, batch 4 has to be read again. Spark cannot turn a checkpoint back, so a new query is begun: in a folder beside
+the old one, which stays as it is, from the offsets that the lane's last live commit recorded. Rules of this room:
+
+1. **The lane decides.** A checkpoint is good if its query wrote the lane's last live commit and is not ahead of it.
+   Else a new one is begun. Its name says what it starts from, so that a start that crashed is found again.
+2. **Each message once, as far as the table is concerned.** What the lane recorded is exactly what its live commits
+   hold. Whoever commits between the look at the lane and its claim makes the look worthless: `ResumePoint.check`.
+3. **What cannot be known is refused**, never guessed: a commit that does not say where its source was, another topic,
+   a topic that was deleted and created again since (which the source refuses: offsets say which topic they are of).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from storage.clock import Stamps, SystemClock
+from storage.core.log.entries import Data
+from storage.core.log.lane_state import LaneState
+from storage.core.names import LaneName, lane_name
+from storage.errors import Conflict, GapError, InvalidInput
+from storage.log.commit_log import lane_entries
+from storage.log.fencing_barrier import complete_barrier
+from storage.log.table_log import Timeline
+from storage.store.open_store import open_store
+from streams.kafka.identity import IDENTITY_KEYS
+from streams.kafka.options import ANY_PARTITION, EARLIEST
+from streams.write.query_checkpoint import Checkpoint, read_checkpoint, sibling_folders
+
+__all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "load_lane", "resume_point"]
+
+MARK: Final = "-resumed-"
+"""Between a checkpoint's name and what a new one beside it starts from."""
+FIRST_ENTRIES: Final = 100  # of a lane, in which its first batch is looked for: before it there are only claims
+
+GAP_HINT: Final = (
+    "begin where the table's live commits end, messages after that are read again, each once: `resume: table` in the "
+    "pipeline's writer, streams.resume_point in Python; or restore the table to where it was"
+)
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""Of a Kafka source: next offset by topic and partition."""
+Recorded = Mapping[str, Mapping[str, Any]]
+"""The same as it stands in a commit, with what tells which topics the offsets are of (`streams.kafka.identity`)."""
+
+
+class LaneMoved(Conflict):
+    """Somebody committed to the lane between the look at it and the claim of it: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Where a query of a lane begins; for `streams.write_stream`.
+
+    Attributes:
+        lane: The lane.
+        checkpoint: Folder to give to `streams.write_stream`.
+        anew: The folder's query starts at ``offsets``; else its checkpoint, or nothing at all, says where.
+        offsets: Of the last live commit; None if the lane's live commits are none, and nobody knows where they began.
+        source: What the last live commit recorded, as it stands there.
+        identities: By topic, which topic the offsets are of, as the commit recorded it: ``{"topic_id": ...}``; commits
+            of older versions recorded none.
+    """
+
+    lane: str
+    checkpoint: str
+    anew: bool
+    offsets: Offsets | None
+    source: Mapping[str, Any]
+    identities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def starting_offsets(self, default: str, topics: Sequence[str] | None = None) -> str:
+        """The option ``startingOffsets`` of ``weft_kafka``.
+
+        Args:
+            default: What it is for a query that begins without a past.
+            topics: Those that are subscribed to; the recorded ones by default. A new one is read from its beginning.
+
+        Raises:
+            InvalidInput: The lane was not written from Kafka, or from none of the topics; or nothing is known of where
+                it began, and ``default`` is the end of the topics.
+        """
+        if not self.anew:
+            return default
+        if self.offsets is None:
+            if self.source:
+                raise InvalidInput(
+                    f"the last live commit of lane {self.lane!r} does not come from one Kafka source",
+                    hint="give a new checkpoint, takeover, and a frame that starts where `source` of this point says",
+                )
+            if default.strip().lower() == "latest":
+                raise InvalidInput(
+                    f"lane {self.lane!r} has no live commit, and does not tell where its source began",
+                    hint="give starting_offsets: earliest, or offsets by topic and partition",
+                )
+            return default
+        wanted = list(self.offsets) if topics is None else topics
+        if not set(wanted) & set(self.offsets):
+            raise InvalidInput(
+                f"lane {self.lane!r} was written from topics {', '.join(self.offsets)}, not from {', '.join(wanted)}",
+                hint="to go on with other topics give the writer a new checkpoint and takeover: true",
+            )
+        # A partition that the live commits never saw was never read.
+        return json.dumps(
+            {
+                topic: {**self.offsets.get(topic, {}), ANY_PARTITION: EARLIEST, **self.identities.get(topic, {})}
+                for topic in wanted
+            }
+        )
+
+    def check(self, source: Mapping[str, Any]) -> None:
+        """Make sure, once the lane is claimed, that it is where it was when this point was taken.
+
+        Raises:
+            LaneMoved: It is not; nothing was written.
+        """
+        if self.anew and dict(source) != dict(self.source):
+            raise LaneMoved(
+                f"lane {self.lane!r} has moved on since the look at where it ends",
+                hint="is another writer running on it? Stop it, and start again",
+            )
+
+
+def resume_point(
+    spark: SparkSession,
+    uri: str | Path,
+    lane: str,
+    *,
+    checkpoint: str,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ResumePoint:
+    """Find where a query of a lane goes on, whatever became of the table since its checkpoint was written.
+
+    As long as table and checkpoint agree, that is the checkpoint. After a restore or an undo, or if the checkpoint was
+    lost, it is a new folder beside it, with the offsets of the lane's last live commit::
+
+        point = streams.resume_point(spark, uri, "orders", checkpoint="lake/checkpoints/orders")
+        df = spark.readStream.format("weft_kafka").options(...)
+        df = df.option("startingOffsets", point.starting_offsets("earliest")).load()...
+        streams.write_stream(df, uri, "orders", checkpoint=point.checkpoint, resume=point)
+
+    Call it at every start, with the same ``checkpoint``. `write_stream` alone cannot do this: where a frame starts is
+    decided when it is made. For a source other than ``weft_kafka`` use ``point.source``, which is what Spark's
+    checkpoint held: ``{"offsets": [one a source]}``.
+
+    Args:
+        spark: The session; it reads the checkpoints.
+        uri: The table.
+        lane: The query's lane; it need not exist yet.
+        checkpoint: Folder of the query's first checkpoint.
+        storage_options: For the table's store.
+
+    Raises:
+        NotFound: There is no such table.
+        InvalidInput: The lane's last live commit does not tell where its source was.
+    """
+    timeline = _open(uri, storage_options)
+    name = lane_name(lane)
+    state = load_lane(timeline, name)
+    known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
+    for own in known:
+        if own.query_id and own.query_id == state.query_id and _gap(state, own) is None:
+            return ResumePoint(lane, own.folder, False, None, state.source)
+    if not state.query_id and not state.void_from:
+        return ResumePoint(lane, checkpoint, False, None, state.source)
+    if state.query_id:
+        recorded = _kafka_offsets(state.source)
+        if recorded is None and not (state.source.get("offsets") or ()):
+            raise InvalidInput(
+                f"the last live commit of lane {lane!r} does not tell where its source was",
+                hint="give the writer a new checkpoint, starting offsets of your own, and takeover: true",
+            )
+    else:
+        recorded = _first_offsets(timeline, name, state)
+    offsets, identities = (None, {}) if recorded is None else _split_offsets(recorded)
+    return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source, identities)
+
+
+def load_lane(timeline: Timeline, name: LaneName) -> LaneState:
+    """What a writer of a lane would find, without claiming it; a restore that somebody began is completed first."""
+    void = complete_barrier(timeline).void.get(name, ())
+    state = timeline.checkpoints.newest_lane(timeline.log, name, void) or LaneState(void=void)
+    for entry in lane_entries(timeline.log.read_after(name, state.head)):
+        state.add(entry)
+    timeline.log.forget_before(name, state.head)
+    return state
+
+
+def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str, own: Checkpoint) -> None:
+    """Refuse a checkpoint that has handed over batches which are not, or no longer, in the table.
+
+    Raises:
+        GapError: It has; nothing was claimed.
+    """
+    if own.last is None:
+        return
+    state = load_lane(_open(uri, storage_options), lane_name(lane))
+    first = _gap(state, own)
+    if first is None:
+        return
+    batches = f"batch {first}" if first == own.last else f"batches {first} to {own.last}"
+    if state.void:
+        what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
+        raise GapError(f"{what} count as never sent, but checkpoint {own.folder} is past them", hint=GAP_HINT)
+    what = f"checkpoint {own.folder} has sent {batches} of this query, which lane {lane!r} does not have"
+    raise GapError(f"{what}: is it an older copy of the table, or another one?", hint=GAP_HINT)
+
+
+def _gap(state: LaneState, own: Checkpoint) -> int | None:
+    """The first batch that a checkpoint takes for stored, and that is not; None if there is none."""
+    live = state.batches.get(own.query_id)
+    # A query that the lane never saw may begin with any batch: it may have written elsewhere before.
+    first = state.void_from.get(own.query_id) if live is None else live + 1
+    return None if first is None or own.last is None or own.last < first else first
+
+
+def _name_of(state: LaneState) -> str:
+    """Of the point that the lane has reached: its newest restore, by the claim that fenced it, and last live commit."""
+    fenced = state.void[-1][1] if state.void else 0
+    last = state.recent.get((state.query_id, state.batches.get(state.query_id, 0)))
+    return f"{fenced}-{last.seq if last is not None else 0}"
+
+
+def _first_offsets(timeline: Timeline, name: LaneName, state: LaneState) -> Recorded | None:
+    """Where a lane without a live commit once began: a Kafka query's first batch is empty, and records just that."""
+    entries = timeline.log.read_after(name, 0, min(state.head, FIRST_ENTRIES))
+    first = next((entry for entry in entries if isinstance(entry, Data) and entry.query_id), None)
+    if first is None or first.rows or first.rows_ignored:
+        return None
+    return _kafka_offsets(first.source)
+
+
+def _kafka_offsets(source: Mapping[str, Any]) -> Recorded | None:
+    """What a commit of a query over one Kafka source recorded; None if it is something else."""
+    recorded = source.get("offsets")
+    if not isinstance(recorded, list) or len(recorded) != 1 or not isinstance(recorded[0], dict) or not recorded[0]:
+        return None
+    for parts in recorded[0].values():
+        if not isinstance(parts, dict):
+            return None
+        if not all(isinstance(offset, int) for name, offset in parts.items() if name not in IDENTITY_KEYS):
+            return None
+    return recorded[0]
+
+
+def _split_offsets(recorded: Recorded) -> tuple[Offsets, Recorded]:
+    """Offsets by topic and partition, and beside them which topics they are of."""
+    offsets = {
+        topic: {name: offset for name, offset in parts.items() if name not in IDENTITY_KEYS}
+        for topic, parts in recorded.items()
+    }
+    identities = {
+        topic: {name: parts[name] for name in sorted(IDENTITY_KEYS & parts.keys())} for topic, parts in recorded.items()
+    }
+    return offsets, {topic: identity for topic, identity in identities.items() if identity}
+
+
+def _open(uri: str | Path, storage_options: Mapping[str, Any] | None) -> Timeline:
+    return Timeline(open_store(str(uri), storage_options), SystemClock(), Stamps())

@@ -1,0 +1,398 @@
+"""The sink: a stream of frames into one lane of a table, each batch exactly once.
+
+    driver   Writer.begin((query id, batch))  ->  commit that is there: nothing to do
+                 |  ticket
+    tasks    mapInArrow: storage.write.write_task.write_rows, one log file a task (`streams.write.sink_task`)
+                 |  reports, a few kilobytes each
+    driver   Writer.commit: one DATA entry makes all of them visible
+
+Rules of this room:
+
+1. **Exactly once.** Spark replays a batch under the same query id and number with the same input; the lane knows both.
+   A crash before the entry leaves files that nobody refers to, a crash after it a batch that is not written again.
+2. **No shuffle, no second pass.** Tasks are those of the source; whatever order they finish in, the order of their rows
+   in the commit is that of the partitions.
+3. **A lane has one owner.** Starting a query claims the lane and thereby fences the query before it, whose next batch
+   fails with `Fenced`. While a query runs its writer says so; when it ends, in whatever way, its writer is closed.
+4. **Mistakes show at the call.** Whatever can be known from the frame's schema, the arguments and the checkpoint is
+   refused before the lane is claimed. What only data can tell fails the query with the text of the error
+   (`StreamingQuery.exception`).
+5. **A restored table is not written over a gap.** A query that is fenced by a restore, or whose checkpoint is ahead of
+   the table, says so and ends; where it can go on is `streams.write.resume`'s to find.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from storage.core.merge.events import prepare
+from storage.errors import GapError, InvalidInput
+from storage.files.log_file import remove_log_file
+from storage.store.object_store import ObjectStore
+from storage.table import Table
+from storage.write.write_task import WriteTicket
+from storage.write.writer import Commit, Writer
+from streams.pipeline.model import OnError
+from streams.pipeline.pipeline_file import parse_duration, parse_lateness
+from streams.spark.for_workers import for_workers
+from streams.write.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
+from streams.write.decode import SOURCE_TYPE
+from streams.write.query_checkpoint import read_checkpoint, read_offsets
+from streams.write.resume import GAP_HINT, ResumePoint, check_follows
+from streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
+
+BATCH_ROWS: Final = 65_536
+"""Rows that Spark hands to Python at once, if memory allows (`spark.sql.execution.arrow.maxBytesPerBatch`)."""
+_ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Spark's local property with the id that a checkpoint gives its query, the same after every restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """One batch that is in the table.
+
+    Attributes:
+        commit: As the writer tells it; ``commit.replayed``: the batch was there before, and nothing was done.
+        batch_id: Spark's number of the batch.
+        rows_refused: Messages that went to the dead letters.
+        seconds: From the hand-over of the batch to its commit.
+        committed_at_ms: Wall clock after the commit.
+        source: Where the batch ends in its sources, as the table recorded it; empty if Spark did not tell.
+        tombstones: Messages without a value that were passed over (`streams.write.tombstones`).
+    """
+
+    commit: Commit
+    batch_id: int
+    rows_refused: int
+    seconds: float
+    committed_at_ms: int
+    source: Mapping[str, Any] = field(default_factory=dict)
+    tombstones: int = 0
+
+
+def write_stream(
+    df: DataFrame,
+    uri: str,
+    stream: str,
+    *,
+    checkpoint: str,
+    lane: str | None = None,
+    trigger: str | None = "5 seconds",
+    once: bool = False,
+    dead_letter: str | None = None,
+    on_error: OnError = "dead_letter",
+    takeover: bool = False,
+    lateness: str | int | dt.timedelta | None = None,
+    resume: ResumePoint | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    query_name: str | None = None,
+    on_commit: Callable[[CommitReport], None] | None = None,
+) -> StreamingQuery:
+    """Start a query that appends a streaming frame to a table.
+
+    Args:
+        df: Key columns, the columns of whole groups of the stream, optionally ``_op``, and optionally the hidden column
+            that `streams.write.decode.decode_json` keeps (it is not stored; it tells where a refused message came
+            from).
+        uri: The table.
+        stream: A stream of its configuration.
+        checkpoint: Folder of Spark's checkpoint; it is what makes a restart continue.
+        lane: Commit log of this query; the stream's own by default.
+        trigger: Interval between batches, as in a pipeline (``500 ms``, ``2 seconds``) or as Spark takes it; None: the
+            next batch begins as soon as one ends.
+        once: Do what there is now, then end.
+        dead_letter: Folder (path or fsspec URL) for messages that cannot be stored; by default
+            ``<uri>_dead_letters/<lane>``, beside the table.
+        on_error: What such a message does: ``dead_letter``, it is kept there and the rest goes on; ``stop``, the first
+            one ends the query, and nothing of its batch is committed.
+        takeover: Let this query go on in a lane where another query (another checkpoint) has written.
+        lateness: By how much at most an event's first ordering value is smaller than the largest before it: ``10
+            minutes`` or a timedelta for dates and times, an integer for integers. It has to cover how far partitions of
+            the source are apart, also while the query catches up. Every batch then moves the stream's watermark on
+            (`storage.Table.watermarks`). Later events are stored like any other, and counted.
+        resume: From `streams.resume_point`: go on where the lane's live commits end, also after a restore or an undo
+            of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
+        storage_options: For the table's store.
+        query_name: Spark's name of the query.
+        on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails, and
+            the batch is replayed (as a batch that is there) on restart.
+
+    Raises:
+        InvalidInput: An argument, a column or a type is wrong. Nothing was started or claimed.
+        NotFound: There is no such table or stream.
+        StoreUnavailable: The table or the folder for dead letters cannot be written to.
+        Conflict: The lane belongs to another stream, or another query.
+        GapError: The checkpoint is ahead of the table, which was restored or undone. Nothing was claimed.
+        LaneMoved: Somebody has committed since ``resume`` was taken. Nothing was written.
+    """
+    check_frame(df, streaming=True)
+    if not isinstance(checkpoint, str) or not checkpoint:
+        raise InvalidInput("checkpoint is missing", hint="give a folder that outlives the query, one for each query")
+    if resume is not None and (resume.checkpoint, resume.lane) != (checkpoint, lane or stream):
+        raise InvalidInput(
+            f"the point to resume at is for checkpoint {resume.checkpoint!r} and lane {resume.lane!r}",
+            hint="pass its checkpoint and its lane",
+        )
+    within = checked_lateness(lateness)
+    table = Table.open(uri, storage_options=storage_options)
+    check_columns(df, table, stream)
+    spark = df.sparkSession
+    if query_name is not None and any(query.name == query_name for query in spark.streams.active):
+        raise InvalidInput(f"a query named {query_name!r} is running", hint="stop it first, or choose another name")
+    folder = _folder_for_errors(on_error, dead_letter, table.uri, lane or stream, storage_options)
+    target = _stream_writer(df, checkpoint, None if once else trigger, query_name, once=once)
+    own = read_checkpoint(spark, checkpoint)
+    check_follows(uri, storage_options, lane or stream, own)
+    takeover |= resume is not None and resume.anew
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(
+            table.writer(stream, lane, takeover=takeover, query_id=own.query_id, lateness=within)
+        )
+        if resume is not None:
+            resume.check(writer.source)
+        sink = _Sink(writer, stream, folder, checkpoint, on_commit)
+        query = target.foreachBatch(sink).start()
+        # From here on the query ends by itself; until here whatever fails closes the writer.
+        end = stack.pop_all()
+    _attend(spark, query, writer, end)
+    return query
+
+
+def _folder_for_errors(
+    on_error: OnError,
+    dead_letter: str | None,
+    table_uri: str,
+    lane: str,
+    storage_options: Mapping[str, Any] | None,
+) -> ObjectStore | None:
+    """Where messages go that cannot be stored; None where the first one ends the query."""
+    if on_error not in get_args(OnError):
+        raise InvalidInput(f"on_error: {on_error!r} is not known", hint=", ".join(get_args(OnError)))
+    if on_error == "stop":
+        if dead_letter is not None:
+            raise InvalidInput("dead_letter is given, but on_error is 'stop'", hint="leave one of the two out")
+        return None
+    chosen = default_folder(table_uri, lane) if dead_letter is None else dead_letter
+    return open_dead_letters(chosen, table_uri, storage_options)
+
+
+class _Sink:
+    """What Spark calls for every batch of one run of a query."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        stream: str,
+        folder: ObjectStore | None,
+        checkpoint: str,
+        on_commit: Callable[[CommitReport], None] | None,
+    ) -> None:
+        self._writer, self._stream, self._folder = writer, stream, folder
+        self._checkpoint, self._on_commit = checkpoint, on_commit
+        self._fresh = True
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        started = time.monotonic()
+        commit, reports = self._write(df, batch_id)
+        self._fresh = False
+        if self._on_commit is not None:
+            seconds = time.monotonic() - started
+            now_ms, source = time.time_ns() // 1_000_000, self._writer.source
+            refused = sum(report.letters for report in reports)
+            passed = sum(report.tombstones for report in reports)
+            self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed))
+
+    def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, Sequence[TaskReport]]:
+        spark = df.sparkSession
+        query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+        if not query_id:
+            raise InvalidInput(
+                "Spark does not tell this thread the query's id", hint="do not switch PYSPARK_PIN_THREAD off"
+            )
+        try:
+            begun = self._writer.begin((query_id, batch_id))
+        except GapError as error:
+            raise GapError(error.message, hint=GAP_HINT) from None
+        if isinstance(begun, Commit):
+            return begun, ()
+        letters = None
+        if self._folder is not None:
+            letters = DeadLetters(self._folder, query_id, batch_id, self._stream, self._writer.lane)
+        _hand_over_large_batches(spark)
+        reports = run_tasks(df, begun, letters)
+        if letters is not None and self._fresh:
+            # Only the first batch of a run can have been begun before.
+            letters.discard_others({report.task for report in reports if report.letters})
+        # The offsets are for operators and for `streams.write.resume`; Spark itself does not need them from here.
+        source = read_offsets(spark, self._checkpoint, batch_id)
+        commit = self._writer.commit(begun, [report.written for report in reports], source=source)
+        return commit, reports
+
+
+def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:
+    """Write a frame's rows; reports in the order of the partitions.
+
+    Raises:
+        InvalidInput: A row cannot be stored. What the tasks wrote is removed.
+    """
+    rows = df.mapInArrow(for_workers(task_writer(ticket, letters)), REPORT_TYPE).collect()
+    reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by our own tasks
+    reports.sort(key=lambda report: report.task)
+    for report in reports:
+        if report.refused is not None:
+            _discard(ticket.store, reports)
+            raise report.refused
+    return reports
+
+
+def _discard(store: ObjectStore, reports: Sequence[TaskReport]) -> None:
+    """Remove files that nobody knows of yet: a query that is started again and again must not fill the store."""
+    for report in reports:
+        for file in report.written.files:
+            remove_log_file(store, file)
+
+
+def _hand_over_large_batches(spark: SparkSession) -> None:
+    """Let Spark make larger Arrow batches; the session is the query's own copy, so no other query is touched."""
+    rows = int(spark.conf.get(_ARROW_ROWS) or 0)
+    if 0 < rows < BATCH_ROWS:
+        spark.conf.set(_ARROW_ROWS, BATCH_ROWS)
+
+
+class _Attend(StreamingQueryListener):
+    """Lets the writer of one run say that it is alive, and closes it when Spark says that the run has ended."""
+
+    def __init__(self, spark: SparkSession, run_id: str, writer: Writer, end: contextlib.ExitStack) -> None:
+        self._spark, self._run_id, self._writer, self._end = spark, run_id, writer, end
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """A batch has ended, or there was none to do."""
+        if str(event.progress.runId) == self._run_id:
+            self._writer.heartbeat()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing came for some seconds."""
+        if str(event.runId) == self._run_id:
+            self._writer.heartbeat()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Close, if it is our run."""
+        if str(event.runId) == self._run_id:
+            self.close()
+
+    def close(self) -> None:
+        """Close the writer and listen no more; a second time does nothing."""
+        self._end.close()
+        self._spark.streams.removeListener(self)
+
+
+def _attend(spark: SparkSession, query: StreamingQuery, writer: Writer, end: contextlib.ExitStack) -> None:
+    listener = _Attend(spark, str(query.runId), writer, end)
+    spark.streams.addListener(listener)
+    if not query.isActive:  # it may have ended before it was listened to
+        listener.close()
+
+
+def _stream_writer(
+    df: DataFrame, checkpoint: str, trigger: str | None, query_name: str | None, *, once: bool
+) -> DataStreamWriter:
+    target = df.writeStream.option("checkpointLocation", checkpoint)
+    if query_name is not None:
+        target = target.queryName(query_name)
+    if once:
+        return target.trigger(availableNow=True)
+    if trigger is None:
+        return target
+    # Spark's own intervals know no "500 ms"; but they know forms that a pipeline does not.
+    with contextlib.suppress(ValueError):
+        trigger = f"{round(parse_duration(trigger) * 1000)} milliseconds"
+    try:
+        return target.trigger(processingTime=trigger)
+    except PySparkException as error:
+        raise InvalidInput(
+            f"trigger {trigger!r} is not an interval: {error}", hint="for example '500 ms', '2 seconds' or '1 minute'"
+        ) from None
+
+
+def checked_lateness(given: str | int | dt.timedelta | None) -> int | dt.timedelta | None:
+    """A lateness as users give it; None stays None.
+
+    Raises:
+        InvalidInput: It is neither a duration nor an integer.
+    """
+    if given is None:
+        return None
+    try:
+        return parse_lateness(given)
+    except ValueError as error:
+        raise InvalidInput(f"lateness: {error}", hint="leave it out where nobody waits for this stream") from None
+
+
+def check_frame(df: DataFrame, *, streaming: bool) -> None:
+    """Refuse what cannot be written from this process, and the other kind of frame.
+
+    Raises:
+        InvalidInput: The frame belongs to a Spark Connect session, or is (not) a stream.
+    """
+    if not isinstance(df, ClassicDataFrame):
+        raise InvalidInput(
+            "the frame belongs to a Spark Connect session",
+            hint="the writer lives in the driver: run the job there, with an ordinary SparkSession",
+        )
+    if df.isStreaming != streaming:
+        raise InvalidInput(
+            "the frame is not a stream" if streaming else "the frame is a stream",
+            hint="use write_batch" if streaming else "use write_stream",
+        )
+
+
+def check_columns(df: DataFrame, table: Table, stream: str) -> None:
+    """Put an empty batch of the frame's columns to the test that every batch has to pass.
+
+    Raises:
+        InvalidInput: A column is missing, unknown, or of a type that the table's column does not take.
+        NotFound: The table has no such stream.
+    """
+    schema = table.schema
+    declared = schema.stream(stream)
+    fields = []
+    for column in df.schema:
+        if column.name == SOURCE:
+            if column.dataType.simpleString() != SOURCE_TYPE.simpleString():
+                raise InvalidInput(
+                    f"column {SOURCE!r} is not what decode_json makes it", hint="keep the column as it is, or drop it"
+                )
+            continue
+        try:
+            fields.append(pa.field(column.name, to_arrow_type(column.dataType, timezone="UTC")))
+        except PySparkException as error:
+            raise InvalidInput(
+                f"column {column.name!r} has type {column.dataType.simpleString()}, which cannot be stored: {error}",
+                hint="cast it to the type of the table's column",
+            ) from None
+    prepare(pa.schema(fields).empty_table(), schema, declared)

@@ -1,0 +1,199 @@
+"""What runs inside Spark's Python workers when a frame is written: rows in, log files out, one small report back.
+
+Nothing of Spark's SQL layer may enter: a worker imports this module before it reads its first row.
+
+Rules of this room:
+
+1. Rows stay in Arrow. Python looks at single rows only where they are refused.
+2. A task holds about `storage.write.write_task.CHUNK_BYTES` of rows at a time, whatever the size of its partition.
+3. Input that can never be stored is *reported*, not raised: Spark would run the task again, to no other end. Everything
+   else (a store that does not answer) is raised, so that Spark does run it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from storage.core.merge.events import Problem
+from storage.errors import InvalidInput
+from storage.write.write_task import CHUNK_BYTES, WriteTicket, Written, write_rows
+from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
+
+REPORT: Final = pa.schema([pa.field("report", pa.binary())])
+REPORT_TYPE: Final = "report binary"
+
+_LETTERS_AT_ONCE: Final = 1_000  # refused rows that are Python objects at one time
+HINT: Final = (
+    "set dead_letter to a folder, without on_error: stop; such messages are then kept there with the reason,"
+    " and the rest goes on"
+)
+"""With ``on_error="stop"`` and in `write_batch`: there is no place for dead letters then."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What one task did.
+
+    Attributes:
+        task: Number of its partition.
+        written: Its log files and counts; files may stand there also where ``refused`` is set.
+        letters: Messages in its file of dead letters.
+        tombstones: Messages without a value that it passed over.
+        refused: Why its input can not be stored; None if it was.
+    """
+
+    task: int
+    written: Written
+    letters: int
+    refused: InvalidInput | None
+    tombstones: int = 0
+
+
+TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def task_writer(ticket: WriteTicket, letters: DeadLetters | None) -> TaskFunction:
+    """The function for `DataFrame.mapInArrow`: gives one row, a pickled `TaskReport`; none for an empty partition."""
+
+    def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None, "runs in a Spark task"
+        report = write_task(ticket, letters, context.partitionId(), batches)
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT)
+
+    return write_partition
+
+
+def write_task(
+    ticket: WriteTicket, letters: DeadLetters | None, task: int, batches: Iterable[pa.RecordBatch]
+) -> TaskReport:
+    """Write the rows of one task.
+
+    Args:
+        ticket: From `storage.write.writer.Writer.begin`.
+        letters: Where refused messages go; without it the first is the end.
+        task: Number of the partition; it orders the rows of the batch.
+        batches: Columns of the stream, and optionally `SOURCE`.
+    """
+    parts: list[Written] = []
+    count = tombstones = 0
+    try:
+        # Left by an exception, the block leaves no file of letters: the batch that they belong to fails.
+        with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
+            for chunk in _chunks(batches):
+                kept = _without_ignored(chunk)
+                tombstones += len(chunk) - len(kept)
+                parts.append(_write_chunk(ticket, kept, task, file))
+            count = file.count if file is not None else 0
+    except InvalidInput as error:
+        return TaskReport(task, Written.joined(parts), 0, error)
+    return TaskReport(task, Written.joined(parts), count, None, tombstones)
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of about `CHUNK_BYTES`. One log file comes of each, so in all but huge batches a task writes one."""
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+def _without_ignored(chunk: pa.Table) -> pa.Table:
+    """The rows of a chunk without the tombstones that are to be ignored."""
+    if SOURCE not in chunk.schema.names:
+        return chunk
+    ignored = pc.equal(pc.struct_field(chunk.column(SOURCE), "reason"), IGNORED).fill_null(False)
+    return chunk.filter(pc.invert(ignored)) if pc.any(ignored).as_py() else chunk
+
+
+def _write_chunk(ticket: WriteTicket, chunk: pa.Table, task: int, file: DeadLetterFile | None) -> Written:
+    sources: pa.ChunkedArray | None = None
+    if SOURCE in chunk.schema.names:
+        sources = chunk.column(SOURCE)
+        chunk = chunk.drop_columns([SOURCE])
+        reasons = pc.struct_field(sources, "reason")
+        if reasons.null_count < len(reasons):
+            bad = pc.is_valid(reasons)
+            _refuse(chunk, sources, np.flatnonzero(np.asarray(bad)), reasons.filter(bad).to_pylist(), file)
+            chunk, sources = chunk.filter(pc.invert(bad)), sources.filter(pc.invert(bad))
+
+    def set_aside(rows: pa.Table, problems: Sequence[Problem]) -> None:
+        if file is None and sources is None:
+            raise InvalidInput(problems[0].error.message, hint=f"{problems[0].hint}; or {HINT}")
+        refused = np.flatnonzero(np.logical_or.reduce([problem.rows for problem in problems]))
+        texts = [
+            "; ".join(f"column {problem.column!r}: {problem.reason}" for problem in problems if problem.rows[row])
+            for row in refused
+        ]
+        _refuse(rows, sources, refused, texts, file)
+
+    return write_rows(ticket, chunk, task=task, on_problems=set_aside)
+
+
+def _refuse(
+    rows: pa.Table,
+    sources: pa.ChunkedArray | None,
+    refused: np.ndarray[Any, Any],
+    reasons: Sequence[str],
+    file: DeadLetterFile | None,
+) -> None:
+    """Write rows to the dead letters; without these, raise for the first.
+
+    Args:
+        rows: Columns of the stream, n rows.
+        sources: `SOURCE` of these rows, if the frame has it.
+        refused: Numbers of the bad rows, ascending.
+        reasons: One for each bad row.
+        file: Where they go.
+    """
+    chosen = pa.array(refused)
+    if file is None:
+        assert sources is not None, "without a source and without dead letters the caller has raised"
+        source = sources[int(refused[0])].as_py() or {}
+        where = ", ".join(
+            f"{name} {source[name]}" for name in ("topic", "partition", "offset") if source.get(name) is not None
+        )
+        raise InvalidInput(f"a message cannot be stored ({where or 'of unknown position'}): {reasons[0]}", hint=HINT)
+    # Batch by batch, so that a million refused messages are not a million Python objects at once.
+    for start in range(0, len(chosen), _LETTERS_AT_ONCE):
+        part = chosen.slice(start, _LETTERS_AT_ONCE)
+        values = _plain_rows(rows.take(part)) if sources is None else [{}] * len(part)
+        origins = sources.take(part).to_pylist() if sources is not None else [None] * len(part)
+        for reason, source, row in zip(reasons[start : start + len(part)], origins, values, strict=True):
+            file.add(reason, source, row)
+
+
+def _plain_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python values; as text what Python has no value for, which may be what is wrong with them."""
+    try:
+        return rows.to_pylist()
+    except (ValueError, OverflowError):
+        columns = {name: [_plain(value) for value in rows.column(name)] for name in rows.column_names}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        if pa.types.is_string(value.type):
+            return value.as_buffer().to_pybytes()
+        if pa.types.is_temporal(value.type):  # before year 1 or after 9999
+            number = value.cast(pa.int32() if pa.types.is_date32(value.type) else pa.int64())
+            return f"{number.as_py()} of {value.type}"
+        return f"a {value.type} without a Python value"

@@ -1,0 +1,209 @@
+"""`write_batch`: one frame, one commit, in a lane that no other job has.
+
+Which lane, and who ends it:
+
+    neither lane nor batch   a lane of this job alone, closed when the job has ended, however it ended
+    batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays open
+                             for the next number, and `Table.close_lane` ends it when the query has ended for good
+    lane=                    the caller's own, open until the caller closes it
+
+A closed lane costs a reader no request, and holds no watermark back. A job that was killed leaves its lane open:
+``weft show URI streams`` shows it as silent, and ``weft close URI LANE`` ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from storage.core.names import LaneName
+from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, TableError
+from storage.table import Table
+from storage.write.write_task import Batch
+from storage.write.writer import Commit, Writer
+from streams.write.dead_letter import DeadLetters, open_dead_letters
+from streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks
+
+_STREAM_LETTERS: Final = 40  # of a stream's name in a lane's, which has 64 letters at most
+_ID_LETTERS: Final = 16  # 64 bits of chance, or of a digest
+_BEAT_SECONDS: Final = 5.0  # how often a heartbeat is offered; the writer decides whether it is time for one
+
+
+def write_batch(
+    df: DataFrame,
+    uri: str,
+    stream: str,
+    *,
+    batch: Batch | None = None,
+    lane: str | None = None,
+    lateness: str | int | dt.timedelta | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    dead_letter: str | None = None,
+) -> Commit:
+    """Append a frame that is not a stream, as one commit: a backfill or a correction beside live writers.
+
+    Without ``batch`` every call appends. With it a call that is made again does nothing, for example in
+    ``foreachBatch``, where Spark gives a batch again after a crash::
+
+        def write(df, number):
+            streams.write_batch(df, uri, "orders", batch=("orders-query", number))
+
+    Args:
+        df: As for `streams.write_stream`.
+        uri: The table.
+        stream: A stream of its configuration.
+        batch: (query id, number): makes the call idempotent. The id is any text that is this query's alone, in this
+            table; numbers begin anywhere and then go up by one, so batches without rows are written too. A job that
+            uses the query id of another one fences it.
+        lane: Commit log to write to. Leave it out: then a job without ``batch`` has a lane of its own, which is closed
+            when it ends, and a query id has one that stays open. A lane that is named belongs to whoever claims it
+            last, so never name that of a live query.
+        lateness: As for `streams.write_stream`, from one batch of the lane to the next: what is in this batch is never
+            late among itself. The stream's watermark does not go beyond that of an open lane.
+        storage_options: For the table's store.
+        dead_letter: Folder for messages that cannot be stored. Without it the first is an error.
+
+    Returns:
+        The commit; ``replayed`` if the batch was there already, and nothing was written.
+
+    Raises:
+        InvalidInput, NotFound, StoreUnavailable, Conflict: As for `streams.write_stream`; nothing was written.
+        InvalidInput: Also if a row cannot be stored. The table is unchanged.
+        GapError: ``batch`` is not the next of its query. The table is unchanged.
+        Fenced: Another job has claimed the lane. The table is unchanged.
+        CommitUnknown: The store did not say whether the commit took place: call again with the same ``batch``.
+    """
+    check_frame(df, streaming=False)
+    _check_batch(batch)
+    within = checked_lateness(lateness)
+    table = Table.open(uri, storage_options=storage_options)
+    check_columns(df, table, stream)
+    folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
+    query_id = None if batch is None else batch[0]
+    name = LaneName(lane or lane_for(stream, query_id))
+    with contextlib.ExitStack() as stack:
+        if lane is None and batch is None:
+            stack.enter_context(close_after(table, name))
+        stack.enter_context(_explained(query_id))
+        writer = stack.enter_context(table.writer(stream, name, query_id=query_id, lateness=within))
+        ticket = writer.begin(batch)
+        if isinstance(ticket, Commit):
+            return ticket
+        letters = None
+        if folder is not None:
+            part, number = (f"batch-{uuid.uuid4().hex}", 0) if batch is None else (name, batch[1])
+            letters = DeadLetters(folder, part, number, stream, writer.lane)
+        with heard_of(writer):
+            reports = run_tasks(df, ticket, letters)
+        if letters is not None and batch is not None:
+            letters.discard_others({report.task for report in reports if report.letters})
+        return writer.commit(ticket, [report.written for report in reports])
+
+
+def lane_for(stream: str, query_id: str | None) -> LaneName:
+    """The lane of a query id, always the same; without one a new lane, of one job alone.
+
+    Args:
+        stream: Name of the stream. A long one is cut off in the lane's name.
+        query_id: Any text; two that differ in anything have two lanes.
+    """
+    if query_id is None:
+        return LaneName(f"{stream[:_STREAM_LETTERS]}-batch-{uuid.uuid4().hex[:_ID_LETTERS]}")
+    digest = hashlib.sha256(json.dumps([stream, query_id]).encode()).hexdigest()
+    return LaneName(f"{stream[:_STREAM_LETTERS]}-query-{digest[:_ID_LETTERS]}")
+
+
+@contextlib.contextmanager
+def close_after(table: Table, lane: LaneName) -> Iterator[None]:
+    """Close a lane at the end of the block, if it is there and open.
+
+    If that fails, the outcome of the block stands, and a warning says how to close the lane.
+    """
+    try:
+        yield
+    finally:
+        try:
+            known = table.state().lanes.get(lane)
+            if known is not None and known.closed is None:
+                table.close_lane(lane)
+        except TableError as error:
+            warnings.warn(
+                f"lane {lane!r} stays open, and holds the watermark of its stream back: {error.message}\n"
+                f"  hint: close it: weft close {table.uri} {lane}",
+                stacklevel=4,
+            )
+
+
+@contextlib.contextmanager
+def heard_of(writer: Writer, every: float = _BEAT_SECONDS) -> Iterator[None]:
+    """Let a writer say that it is alive while its tasks work: that is how operators tell a long job from a dead one.
+
+    Args:
+        writer: An open writer, which nobody else uses within the block.
+        every: Seconds between two offers of a heartbeat.
+    """
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(every):
+            writer.heartbeat()
+
+    thread = threading.Thread(target=beat, name="weft-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _check_batch(batch: Batch | None) -> None:
+    if batch is None:
+        return
+    if isinstance(batch, tuple) and len(batch) == 2:
+        query_id, number = batch
+        if isinstance(query_id, str) and query_id and type(number) is int and number >= 0:
+            return
+    raise InvalidInput(f"batch {batch!r} is not (query id, number)", hint='for example ("orders-query", 7)')
+
+
+@contextlib.contextmanager
+def _explained(query_id: str | None) -> Iterator[None]:
+    """Hints that fit who calls `write_batch`, who has no writer to open."""
+    try:
+        yield
+    except Fenced as error:
+        if query_id is None:
+            raise
+        raise Fenced(
+            f"{error.message}: another job writes batches of query {query_id!r}",
+            hint="nothing of this batch was written; two jobs at the same time need each a query id of its own",
+        ) from None
+    except CommitUnknown as error:
+        if query_id is not None:
+            raise
+        raise CommitUnknown(
+            error.message,
+            hint="weft show URI timeline tells whether it is there. With batch=(query id, number) a call can be made "
+            "again: nothing is applied twice",
+        ) from None
+    except GapError as error:
+        raise GapError(
+            error.message,
+            hint="write every batch, also one without rows; what cannot be given again goes on under a new query id",
+        ) from None
+    except Conflict as error:
+        if query_id is None:
+            raise
+        raise Conflict(
+            error.message, hint="leave lane out, or give this query a query id of its own, which has its own lane"
+        ) from None

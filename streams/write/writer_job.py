@@ -1,0 +1,422 @@
+"""One writer of a pipeline as one process: source, decoding, sink, and a word now and then of how it goes.
+
+    python -m streams.write.writer_job PIPELINE WRITER [--once]
+
+Started by `streams.pipeline.supervisor`, and ends as `streams.pipeline.status` says. On SIGTERM the batch in flight is
+finished if that takes no longer than `DRAIN_SECONDS`, else abandoned: either way the next incarnation goes on exactly
+there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from streams.pipeline.outage import JobOutages
+from streams.pipeline.status import Reporter, StopSignal, describe, ending_of, is_outage
+from streams.pipeline.writer_outage import await_source, await_store, tell_brokers, unreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from streams.pipeline.lag import LagMeter
+    from streams.pipeline.pipeline import Pipeline, WriterSpec
+    from streams.write.resume import ResumePoint
+    from streams.write.sink import CommitReport
+
+REPORT_SECONDS: Final = 0.5  # for eyes that watch a terminal
+DRAIN_SECONDS: Final = 8.0  # most batches end in that; with Spark's own stop it stays below `job_process.STOP_SECONDS`
+MAX_STARTS: Final = (
+    3  # a writer that is being fenced may commit one more batch between the look at the lane and the claim
+)
+STALE_SECONDS: Final = 10.0  # what Spark said of a batch that was planned longer ago is no measure of lag any more
+RATE_SECONDS: Final = 10.0  # rows per second are those of the last so many seconds
+
+_NETWORK: Final = re.compile(
+    r"\b(?:java\.net\.(?:ConnectException|UnknownHostException|NoRouteToHostException)"
+    r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
+    r"|org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException))\b[^\n]*"
+)
+"""What the JVM throws when a store or a broker that Spark itself asks (for its checkpoint, say) does not answer."""
+_RAISED: Final = re.compile(
+    r"^(?:storage|streams)\.[\w.]*errors\.(\w+): ((?:(?!\n  hint: )[^\n])*)(?:\n  hint: ([^\n]*))?", re.MULTILINE
+)
+"""One of weft's own errors in the Python traceback that Spark makes the text of its own."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the writer; returns the process's exit code."""
+    stop, reporter = StopSignal(), Reporter.from_environment()
+    parser = argparse.ArgumentParser(prog="streams.write.writer_job", description="One writer of a pipeline.")
+    parser.add_argument("pipeline")
+    parser.add_argument("writer")
+    parser.add_argument("--once", action="store_true", help="write what the source holds now, then end")
+    given = parser.parse_args(arguments)
+    reporter.update(doing="starting")
+    outages = JobOutages(reporter, stop)
+    pipeline = None
+    try:
+        from streams.pipeline.pipeline import load_pipeline
+
+        pipeline = load_pipeline(given.pipeline)
+        _run(pipeline, pipeline.writer(given.writer), reporter, stop, outages, once=given.once)
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is error:
+            traceback.print_exc()
+        else:
+            sys.stderr.write(f"{error}\n")
+        reporter.update(doing="failed", rows_per_second=0.0, lag=None, complete_at_ms=None, message=describe(failure))
+        if is_outage(failure) and pipeline is not None:
+            outages.began(unreachable(failure, pipeline, given.writer), describe(failure))
+        return ending_of(failure)
+    if stop:
+        reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
+    reporter.update(doing="ended", rows_per_second=0.0)
+    return 0
+
+
+def _run(
+    pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, outages: JobOutages, *, once: bool
+) -> None:
+    from streams.spark.session import build_session
+
+    await_source(writer, stop, outages, once=once)
+    if not stop:
+        await_store(pipeline, outages, once=once)
+    if stop:
+        return
+    spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
+    try:
+        if stop:
+            return
+        with _meter(writer) as meter:
+            progress = Progress(reporter, writer.trigger_seconds, meter, waits=partial(tell_brokers, outages, writer))
+            query = _start(spark, pipeline, writer, progress, once=once)
+            while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
+                progress.observe(query)
+                if stop:
+                    reporter.update(doing="stopping")
+                    _drain(query)
+                    query.stop()
+                    break
+            progress.observe(query)
+    finally:
+        with contextlib.suppress(Exception):  # what went wrong before is what counts; the JVM ends with this process
+            spark.stop()
+
+
+def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | None]:
+    """What measures how far behind the writer is; nothing for a source other than ``weft_kafka``."""
+    from streams import kafka
+    from streams.kafka.options import parse_options
+    from streams.pipeline.lag import LagMeter
+
+    if writer.reader_format != kafka.FORMAT:
+        return contextlib.nullcontext()
+    options = parse_options(writer.reader_options, default_starting="latest")
+    return LagMeter(options, every_seconds=writer.trigger_seconds)
+
+
+def _start(
+    spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool
+) -> StreamingQuery:
+    """Start the query: where its checkpoint ends, or, with ``resume: table``, where the lane's live commits end."""
+    from storage.table import Table
+    from streams.pipeline.check import check_deletes, key_of
+    from streams.write.query_checkpoint import read_checkpoint, read_offsets
+    from streams.write.resume import LaneMoved, resume_point
+    from streams.write.sink import write_stream
+
+    location, key = pipeline.table, writer.key
+    if writer.tombstones == "delete":
+        schema = Table.open(location.uri, storage_options=location.storage_options).schema
+        check_deletes(writer, schema.stream(writer.stream), schema)  # the file need not say what the table is
+        key = key_of(writer, schema)
+    for tries_left in reversed(range(MAX_STARTS)):
+        point = None
+        if writer.resume == "table":
+            point = resume_point(
+                spark,
+                location.uri,
+                writer.lane,
+                checkpoint=writer.checkpoint,
+                storage_options=location.storage_options,
+            )
+        folder = writer.checkpoint if point is None else point.checkpoint
+        last = read_checkpoint(spark, folder).last
+        if last is not None:
+            progress.reached(read_offsets(spark, folder, last))
+        try:
+            return write_stream(
+                read_events(spark, writer, point, key),
+                location.uri,
+                writer.stream,
+                checkpoint=folder,
+                lane=writer.lane,
+                trigger=f"{round(writer.trigger_seconds * 1000)} milliseconds",
+                once=once,
+                dead_letter=writer.dead_letter,
+                on_error=writer.on_error,
+                takeover=writer.takeover,
+                lateness=writer.lateness,
+                resume=point,
+                storage_options=location.storage_options,
+                query_name=writer.name,
+                on_commit=progress.committed,
+            )
+        except LaneMoved:
+            if not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def read_events(
+    spark: SparkSession,
+    writer: WriterSpec,
+    point: ResumePoint | None = None,
+    key: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The stream's events: a streaming frame with the columns that the sink stores.
+
+    Args:
+        spark: The session.
+        writer: What to read, and how.
+        point: Where a Kafka source begins, if its query has no checkpoint yet that says so.
+        key: Fields of the Kafka key and their types, from `streams.pipeline.check.key_of`.
+
+    Raises:
+        InvalidInput: The source, an option or an expression is wrong.
+    """
+    from streams import kafka
+    from streams.write.decode import decode_json
+
+    if writer.reader_format == kafka.FORMAT:
+        kafka.register(spark)
+    options = dict(writer.reader_options)
+    if point is not None:
+        topics = options["subscribe"].split(",")
+        options["startingOffsets"] = point.starting_offsets(options["startingOffsets"], topics)
+    reader = spark.readStream.format(writer.reader_format).options(**options)
+    if writer.reader_schema is not None:
+        reader = reader.schema(writer.reader_schema)
+    rows = reader.load()
+    if writer.message is not None:
+        return decode_json(
+            rows,
+            writer.message,
+            select=writer.select,
+            where=writer.where,
+            keep_source=True,
+            tombstones=writer.tombstones,
+            key=key,
+        )
+    if writer.where is not None:
+        rows = rows.where(writer.where)
+    if writer.select is not None:
+        rows = rows.selectExpr(*(f"{sql} AS {_quoted(name)}" for name, sql in writer.select.items()))
+    return rows
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _drain(query: StreamingQuery) -> None:
+    """Let the batch in flight end, if it does so soon."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    before = _last_batch(query)
+    while time.monotonic() < deadline and query.status["isTriggerActive"] and _last_batch(query) == before:
+        time.sleep(REPORT_SECONDS / 5)
+
+
+def _last_batch(query: StreamingQuery) -> int | None:
+    last = query.lastProgress
+    return None if last is None else last.batchId
+
+
+class Progress:
+    """Turns commits and Spark's progress into reports. Commits come from Spark's thread, the rest from the main one."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        trigger_seconds: float,
+        meter: LagMeter | None = None,
+        waits: Callable[[Exception | None], None] = lambda _: None,
+    ) -> None:
+        """Nothing is reported yet.
+
+        Args:
+            reporter: Where reports go.
+            trigger_seconds: From one look at the source to the next.
+            meter: Measures lag and freshness; without it they are what Spark tells of its last batch.
+            waits: Told why the source's brokers do not answer, or None as long as they do.
+        """
+        self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
+        self._waits = waits
+        self._recent: deque[tuple[float, int]] = deque()
+        self._lock = threading.Lock()
+
+    def committed(self, report: CommitReport) -> None:
+        """Take note of a commit."""
+        commit, last = report.commit, self._reporter.report
+        if not commit.replayed or commit.seq > (last.seq or 0):  # else it was counted before the restart
+            self._count(report)
+        self.reached(report.source)  # last, so that nobody reads of a lag that is gone beside rows that are not there
+
+    def _count(self, report: CommitReport) -> None:
+        commit, last = report.commit, self._reporter.report
+        with self._lock:
+            self._recent.append((time.monotonic(), commit.rows))
+        self._reporter.update(
+            progress=last.progress + 1,
+            rows=last.rows + commit.rows,
+            commits=last.commits + 1,
+            seq=commit.seq,
+            committed_at_ms=report.committed_at_ms,
+            dead_letters=last.dead_letters + report.rows_refused,
+            tombstones=last.tombstones + report.tombstones,
+            rows_per_second=self._rate(),
+        )
+
+    def reached(self, source: Mapping[str, Any]) -> None:
+        """Take note of where the last finished batch ends in its sources."""
+        from streams.pipeline.lag import kafka_offsets
+
+        if self._meter is not None:
+            self._meter.reached(kafka_offsets(source))
+
+    def observe(self, query: StreamingQuery) -> None:
+        """Ask Spark how the query stands, and tell."""
+        # In this order: a query that is active now was active when it gave its status. One that has ended says that it
+        # waits for nothing, whatever it has left undone.
+        status, last = query.status, query.lastProgress
+        active, failed = query.isActive, query.exception() is not None
+        busy = bool(status["isTriggerActive"])
+        idle = active and not busy and not status["isDataAvailable"]
+        outage = None if self._meter is None or failed else self._meter.outage
+        if last is not None and idle and not failed and outage is None:
+            self._reporter.update(progress=self._reporter.report.progress + 1)
+        if failed:
+            behind, complete = None, None
+        elif self._meter is not None:
+            behind, complete = self._measured(active=active)
+        else:
+            behind, complete = self._told(last, idle=idle)
+        self._reporter.update(
+            doing="waiting" if outage else "running" if busy else "idle" if last is not None else "starting",
+            lag=behind,
+            complete_at_ms=complete,
+            rows_per_second=self._rate(),
+        )
+        self._waits(outage)  # after that: what is told of an outage comes with no older lag
+
+    def _measured(self, *, active: bool) -> tuple[int | None, int | None]:
+        """Lag, and as of when the table is complete, by the meter."""
+        assert self._meter is not None, "the caller has looked"
+        lag = self._meter.lag if active else self._meter.measure()
+        return (None, None) if lag is None else (lag.waiting, lag.complete_at_ms)
+
+    def _told(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
+        """The same by what Spark tells, for sources that cannot be asked."""
+        if last is None:
+            return None, None  # no batch of this process has ended
+        behind, planned_at_ms = messages_behind(last.sources), _milliseconds(last.timestamp)
+        now_ms = time.time_ns() // 1_000_000
+        complete = self._reporter.report.complete_at_ms
+        if behind == 0:
+            complete = max(complete or 0, planned_at_ms)
+        if idle:
+            # Nothing was there when it looked last, which is no longer ago than the trigger.
+            complete = max(complete or 0, now_ms - self._trigger_ms)
+        elif now_ms - planned_at_ms > STALE_SECONDS * 1000:
+            behind = None  # as of then; what came since waits in the batch that runs now
+        return behind, complete
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+                self._recent.popleft()
+            return round(sum(rows for _, rows in self._recent) / RATE_SECONDS, 1)
+
+
+def messages_behind(sources: Sequence[Any]) -> int | None:
+    """Messages that the sources held when the last batch was planned, and that it did not take.
+
+    Args:
+        sources: Of a ``StreamingQueryProgress``.
+
+    Returns:
+        None for a source whose offsets are not numbers by topic and partition.
+    """
+    behind = 0
+    for source in sources:
+        end, latest = (_offsets(text) for text in (source.endOffset, source.latestOffset))
+        if end is None or latest is None:
+            return None
+        behind += sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
+    return behind
+
+
+def _offsets(text: str | None) -> Mapping[tuple[str, str], int] | None:
+    try:
+        parsed = json.loads(text or "null")
+        return {
+            (topic, part): int(offset)
+            for topic, parts in parsed.items()
+            for part, offset in parts.items()
+            if part.isdecimal()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _milliseconds(timestamp: str) -> int:
+    import datetime as dt
+
+    return int(dt.datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def failure_of(error: Exception) -> Exception:
+    """What really failed: Spark wraps an error of ours in its own, and only the text is left."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    from storage import errors
+    from storage.errors import InvalidInput, StoreUnavailable, TableError
+    from streams.kafka import errors as kafka_errors
+
+    if isinstance(error, TableError):
+        return error
+    for name, message, hint in reversed(_RAISED.findall(str(error))):
+        kind = getattr(errors, name, None) or getattr(kafka_errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, TableError):
+            return kind(message, hint=hint)
+    if network := _NETWORK.search(str(error)):
+        return StoreUnavailable(f"Spark cannot reach what it reads or writes: {network.group()}")
+    # Spark also calls it so when code of a Python data source fails, for whatever reason; that may pass.
+    if isinstance(error, AnalysisException | ParseException) and "PYTHON_DATA_SOURCE_ERROR" not in str(error):
+        return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="mend source, select or where of this writer")
+    return error
+
+
+if __name__ == "__main__":
+    ending = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: threads of py4j that wait for a JVM that is gone would keep the process alive for ever.
+    os._exit(ending)
