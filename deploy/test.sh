@@ -8,6 +8,7 @@ weft_setup dev
 cd "$weft_root"
 ruff check .
 ruff format --check .
+lint-imports --no-logo
 mypy
 # Files of tests run side by side in two processes, the longest first (tests/conftest.py).
 exec python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
