@@ -97,7 +97,7 @@ RESTART = """
     sys.path.insert(0, sys.argv[1])
     from pyspark.sql import SparkSession
     from streams.read.relation.live_view import create_relation_view
-    from tests.streams.read.relation.live_view.planner import Files, rows
+    from tests.streams.relation.planner import Files, rows
 
     files = Files(Path(sys.argv[2]) / "table")
     files.add(rows(0, 10))
