@@ -157,7 +157,7 @@ class OffsetExpired(SnapshotExpired):
 
 
 class OffsetInvalidated(TableError):
-    """Changes are asked for since a snapshot that a restore or an undo came after: what it showed may be void."""
+    """Changes are asked for since a snapshot before a restore or an undo: what it showed may have been rolled back."""
 
     code = "OFFSET_INVALIDATED"
 

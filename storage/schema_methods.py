@@ -6,14 +6,14 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.services.schema_changes import SchemaChange, add_column, add_group, add_stream, set_default, widen_column
 
 
 class EvolvingTable(abc.ABC):
     """What changes a table's schema. Changes only add and widen, and those of several processes are merged."""
 
-    _timeline: Timeline
+    _table_log: TableLog
 
     @abc.abstractmethod
     def _check_service(self) -> None:
@@ -43,7 +43,7 @@ class EvolvingTable(abc.ABC):
             Conflict: There is another column of that name. The very same one is no error.
         """
         self._check_service()
-        return add_column(self._timeline, group, name, type, default, function)
+        return add_column(self._table_log, group, name, type, default, function)
 
     def add_group(
         self,
@@ -77,7 +77,7 @@ class EvolvingTable(abc.ABC):
         """
         self._check_service()
         return add_group(
-            self._timeline,
+            self._table_log,
             name,
             columns,
             streams=streams,
@@ -96,7 +96,7 @@ class EvolvingTable(abc.ABC):
             Conflict: There is another stream of that name. The very same one is no error.
         """
         self._check_service()
-        return add_stream(self._timeline, name, list(groups), on_delete)
+        return add_stream(self._table_log, name, list(groups), on_delete)
 
     def widen_column(self, name: str, type: str) -> SchemaChange:  # noqa: A002 - what the configuration calls it
         """Give a column a wider type: of integers, float to double, or a decimal with more digits before the point.
@@ -106,7 +106,7 @@ class EvolvingTable(abc.ABC):
             InvalidInput: The type does not hold all values of the column, or code merges the column.
         """
         self._check_service()
-        return widen_column(self._timeline, name, type)
+        return widen_column(self._table_log, name, type)
 
     def set_default(self, name: str, value: object) -> SchemaChange:
         """Show another value where a column's group is absent, in older rows too; None: NULL.
@@ -116,4 +116,4 @@ class EvolvingTable(abc.ABC):
             InvalidInput: It takes no default, or the value is not of its type.
         """
         self._check_service()
-        return set_default(self._timeline, name, value)
+        return set_default(self._table_log, name, value)

@@ -32,8 +32,8 @@ from storage.core.plan.watermarks import Lateness, Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import Conflict, InvalidInput, TableError
 from storage.log.commit_log import new_id
-from storage.log.fencing_barrier import complete_barrier
-from storage.log.table_log import Timeline, check_writable
+from storage.log.fencing_barrier import complete_fencing_barrier
+from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
 from storage.read.changes import expiring, scan_changes
 from storage.read.pruning import KeyRows
@@ -70,9 +70,9 @@ def _stamps_of(uri: str) -> Stamps:
 class Table(EvolvingTable):
     """One wide table. Cheap to open; safe to use from several threads (a `Writer` is not)."""
 
-    def __init__(self, timeline: Timeline, options: Mapping[str, Any], clock: Clock) -> None:
-        self._timeline, self._options, self._clock = timeline, dict(options), clock
-        self._marker = Marker(timeline)
+    def __init__(self, table_log: TableLog, options: Mapping[str, Any], clock: Clock) -> None:
+        self._table_log, self._options, self._clock = table_log, dict(options), clock
+        self._marker = Marker(table_log)
 
     @classmethod
     def create(
@@ -92,16 +92,16 @@ class Table(EvolvingTable):
         """
         schema = build_schema(load_config(config))
         mergers.prepare(schema, mergers.allowed())
-        timeline = _timeline(uri, storage_options, clock)
-        exists = Conflict(f"there is a table at {timeline.store.uri} already", hint="Table.open opens it")
-        if timeline.log.entry(TABLE_LANE, 1) is not None:
+        table_log = _table_log(uri, storage_options, clock)
+        exists = Conflict(f"there is a table at {table_log.store.uri} already", hint="Table.open opens it")
+        if table_log.commit_log.entry(TABLE_LANE, 1) is not None:
             raise exists
-        if timeline.lacks_first():
+        if table_log.lacks_first():
             raise Conflict(
-                f"at {timeline.store.uri} are entries of a table whose first entry is missing",
+                f"at {table_log.store.uri} are entries of a table whose first entry is missing",
                 hint="restore it from a copy of the store (weft verify tells what is wrong), or choose another folder",
             )
-        check_capability(timeline.store)
+        check_capability(table_log.store)
         create = Create(
             lane=TABLE_LANE,
             seq=1,
@@ -109,16 +109,16 @@ class Table(EvolvingTable):
             commit_id=new_id(),
             prev_id="",
             table_rev=0,
-            stamp=timeline.stamps.next(clock),
+            stamp=table_log.stamps.next(clock),
             committed_at_ms=clock.now_ms(),
             table_id=new_id(),
             reader_features=schema.reader_features,
             writer_features=sorted(WRITER_FEATURES),
             table_schema=schema.to_json(),
         )
-        if timeline.log.publish(create).commit_id != create.commit_id:
+        if table_log.commit_log.publish(create).commit_id != create.commit_id:
             raise exists
-        return cls(timeline, storage_options or {}, clock)
+        return cls(table_log, storage_options or {}, clock)
 
     @classmethod
     def open(
@@ -131,13 +131,13 @@ class Table(EvolvingTable):
             UnsupportedFormat: It needs a newer version.
             CorruptData: An entry of the table lane is missing or damaged; `verify_table` tells what else is.
         """
-        table = cls(_timeline(uri, storage_options, clock), storage_options or {}, clock)
+        table = cls(_table_log(uri, storage_options, clock), storage_options or {}, clock)
         table.state()
         return table
 
     @property
     def uri(self) -> str:
-        return self._timeline.store.uri
+        return self._table_log.store.uri
 
     @property
     def schema(self) -> TableSchema:
@@ -146,7 +146,7 @@ class Table(EvolvingTable):
 
     def state(self) -> TableState:
         """What the table lane says now: schema, lanes, slices."""
-        return self._timeline.refresh()
+        return self._table_log.refresh()
 
     def writer(
         self,
@@ -175,8 +175,8 @@ class Table(EvolvingTable):
             InvalidInput: No group of the stream is ordered by what ``lateness`` is of (on entering).
             Conflict: The lane belongs to another stream, or to another query (on entering).
         """
-        timeline = Timeline(self._timeline.store, self._clock, self._timeline.stamps)
-        return Writer(timeline, stream, lane, takeover=takeover, owner=owner, query_id=query_id, lateness=lateness)
+        table_log = TableLog(self._table_log.store, self._clock, self._table_log.stamps)
+        return Writer(table_log, stream, lane, takeover=takeover, owner=owner, query_id=query_id, lateness=lateness)
 
     def snapshot(
         self,
@@ -205,7 +205,7 @@ class Table(EvolvingTable):
             raise InvalidInput(
                 "require without complete_through", hint="rows that have all of some groups: to_arrow(require=...)"
             )
-        found = snapshot_at(self._timeline, as_of, settled=settled)
+        found = snapshot_at(self._table_log, as_of, settled=settled)
         if complete_through is not None:
             found.check_complete(complete_through, require)
         return found
@@ -271,7 +271,7 @@ class Table(EvolvingTable):
             CorruptData: A file is missing or damaged; the table answers as before.
         """
         self._check_service()
-        result = run_compaction(self._timeline, self.snapshot(), only, execute)
+        result = run_compaction(self._table_log, self.snapshot(), only, execute)
         self._mark_if_due()
         return result
 
@@ -284,7 +284,7 @@ class Table(EvolvingTable):
             CorruptData: A file is missing or damaged; the table answers as before.
         """
         self._check_service()
-        result = run_fold(self._timeline, self.snapshot())
+        result = run_fold(self._table_log, self.snapshot())
         self._mark_if_due()
         return result
 
@@ -296,7 +296,7 @@ class Table(EvolvingTable):
             Conflict: There is a savepoint of that name.
         """
         self._check_service()
-        return make_savepoint(self._timeline, name, self._settle(as_of).cut, note)
+        return make_savepoint(self._table_log, name, self._settle(as_of).cut, note)
 
     def release_savepoint(self, name: str) -> None:
         """Let a savepoint go.
@@ -305,7 +305,7 @@ class Table(EvolvingTable):
             NotFound: There is none of that name.
         """
         self._check_service()
-        release_savepoint(self._timeline, name)
+        release_savepoint(self._table_log, name)
 
     def savepoints(self) -> list[SavepointInfo]:
         """All savepoints, oldest first."""
@@ -314,17 +314,17 @@ class Table(EvolvingTable):
     def restore(self, to: dt.datetime | str) -> RestoreResult:
         """Make the table what it was: at a savepoint, a cut, or a time. Every writer is fenced.
 
-        What came later is void, not deleted: older snapshots that are kept show it still. A source may send it again.
+        What came later is rolled back, not deleted: older snapshots that are kept show it. A source may send it again.
 
         Raises:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`.
         """
         self._check_service()
         snapshot = self._settle(to)
-        return restore(self._timeline, snapshot.state, snapshot.cut, f"restore to {to}")
+        return restore(self._table_log, snapshot.state, snapshot.cut, f"restore to {to}")
 
     def undo(self, stream: str, since: dt.datetime | str) -> RestoreResult:
-        """Make void what one stream has committed since a time, or since a cut or savepoint, which is exact.
+        """Roll back what one stream has committed since a time, or since a cut or savepoint, which is exact.
 
         Other streams are not touched, nor their writers. A commit that became visible after a mark at or after the
         time is taken back whatever its writer's clock says; what is left because of a clock alone is told as
@@ -336,7 +336,7 @@ class Table(EvolvingTable):
             SnapshotExpired: Slices that hold it are all that is retained.
         """
         self._check_service()
-        return undo(self._timeline, stream, since)
+        return undo(self._table_log, stream, since)
 
     def mark(self) -> dt.datetime:
         """Record what is committed now; the newest time that is settled by it: what ``as_of`` gives never changes.
@@ -347,7 +347,7 @@ class Table(EvolvingTable):
             StoreUnavailable, CommitUnknown: The store refuses, or does not say whether it was recorded.
         """
         self._check_service()
-        made = publish_mark(self._timeline)
+        made = publish_mark(self._table_log)
         assert made is not None, "a mark is made or refused"
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
 
@@ -355,7 +355,7 @@ class Table(EvolvingTable):
         """The snapshot on which something is to rest: a time is settled first, if it is not in the future."""
         found = self.snapshot(as_of)
         if not found.settled:
-            publish_mark(self._timeline)
+            publish_mark(self._table_log)
             found = self.snapshot(as_of)
         return found
 
@@ -367,7 +367,7 @@ class Table(EvolvingTable):
             Conflict: It is closed already.
         """
         self._check_service()
-        return close_lane(self._timeline, lane_name(lane))
+        return close_lane(self._table_log, lane_name(lane))
 
     def fence(self, lane: str) -> int:
         """Fence a lane's writer, believed to be dead: if it is only slow, it gets `Fenced`, and nothing is lost.
@@ -377,7 +377,7 @@ class Table(EvolvingTable):
             Conflict: It is closed.
         """
         self._check_service()
-        return fence(self._timeline, lane_name(lane))
+        return fence(self._table_log, lane_name(lane))
 
     def clean(
         self,
@@ -407,7 +407,7 @@ class Table(EvolvingTable):
         """
         if not dry_run:
             self._check_service()
-        result = run_clean(self._timeline, retain, versions, abandon_after, dry_run=dry_run)
+        result = run_clean(self._table_log, retain, versions, abandon_after, dry_run=dry_run)
         if not dry_run:
             self._mark_if_due()
         return result
@@ -422,7 +422,7 @@ class Table(EvolvingTable):
         Raises:
             StoreUnavailable: The store does not answer.
         """
-        return run_verify(self._timeline, deep=deep, progress=progress)
+        return run_verify(self._table_log, deep=deep, progress=progress)
 
     def _mark_if_due(self) -> None:
         """Services that come now and then settle what was written before; an idle table gets no entry for it."""
@@ -432,7 +432,7 @@ class Table(EvolvingTable):
     def _check_service(self) -> None:
         """Every change of a table completes a barrier that somebody began and did not end (L4)."""
         check_writable(self.state(), WRITER_FEATURES)
-        complete_barrier(self._timeline)
+        complete_fencing_barrier(self._table_log)
 
 
 def verify_table(
@@ -448,9 +448,9 @@ def verify_table(
         NotFound: There is no table, nor anything left of one.
         StoreUnavailable: The store does not answer.
     """
-    return run_verify(_timeline(uri, storage_options, _SYSTEM_CLOCK), deep=deep, progress=progress)
+    return run_verify(_table_log(uri, storage_options, _SYSTEM_CLOCK), deep=deep, progress=progress)
 
 
-def _timeline(uri: str | Path, storage_options: Mapping[str, Any] | None, clock: Clock) -> Timeline:
+def _table_log(uri: str | Path, storage_options: Mapping[str, Any] | None, clock: Clock) -> TableLog:
     store = open_store(str(uri), storage_options)
-    return Timeline(store, clock, _stamps_of(store.uri))
+    return TableLog(store, clock, _stamps_of(store.uri))

@@ -47,8 +47,8 @@ CHANGES_MUTANTS = {
     ),
     "S21 logs after a savepoint are taken to be there": Mutant(
         "read/changes.py",
-        "if until.timeline.refresh().keep <= since.cut.table:",
-        "if until.timeline.refresh().keep:",
+        "if until.table_log.refresh().oldest_retained <= since.cut.table:",
+        "if until.table_log.refresh().oldest_retained:",
         (_CHANGES, "-k", "logs_after_it_are_gone"),
     ),
     "S21 what folds hold of later commits is overlooked": Mutant(
@@ -77,8 +77,8 @@ CHANGES_MUTANTS = {
     ),
     "S21 a missing log is a missing file": Mutant(
         "read/changes.py",
-        "refresh().keep <= at.table:",
-        "refresh().keep:",
+        "refresh().oldest_retained <= at.table:",
+        "refresh().oldest_retained:",
         (_CHANGES, "-k", "cleaned_while"),
     ),
     "S21 a step ends where nothing is kept": Mutant(

@@ -16,8 +16,8 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Clock, Stamps
 from storage.core.names import Path
-from storage.log.table_log import Timeline
-from storage.store.object_store import ObjectStore, Ranges, Wanted, answering, read_each
+from storage.log.table_log import TableLog
+from storage.store.object_store import ObjectStore, Ranges, Wanted, normalise_errors, read_each
 from storage.store.open_store import open_store
 
 FOREVER = 1_000_000
@@ -88,7 +88,7 @@ class FaultyStore:
 
     def delete_many(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            with answering(path):
+            with normalise_errors(path):
                 self.delete(path)
 
     def _call(self, call: str, path: Path, run: Callable[[], Any]) -> Any:
@@ -122,4 +122,4 @@ class FakeClock:
 
 def other_process(uri: str, clock: Clock, store: ObjectStore | None = None) -> Table:
     """The table as another process has it: its own stamps, its own caches, its own clock."""
-    return Table(Timeline(store or open_store(uri), clock, Stamps()), {}, clock)
+    return Table(TableLog(store or open_store(uri), clock, Stamps()), {}, clock)

@@ -51,7 +51,7 @@ READ_MUTANTS = {
         "return number",
         (RUNS,),
     ),
-    "log rows of a file are taken for one piece whatever lies between them": Mutant(
+    "log rows of a file are taken for one range whatever lies between them": Mutant(
         "core/plan/slices.py", " & (start[1:] == start[:-1] + rows[:-1])", "", (RUNS,)
     ),
     "rows of file groups that are read together are all taken for those of one": Mutant(

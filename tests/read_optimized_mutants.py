@@ -14,7 +14,7 @@ READ_OPTIMIZED_MUTANTS = {
         (_TESTS, "-k", "fold"),
     ),
     "void commits make the base look stale": Mutant(
-        "read/read_optimized.py", "and not cuts.is_void(void, number)", "", (_TESTS, "-k", "void")
+        "read/read_optimized.py", "and not cuts.in_spans(rolled_back, number)", "", (_TESTS, "-k", "void")
     ),
     "the last of several waiting commits counts": Mutant(
         "read/read_optimized.py",

@@ -149,7 +149,7 @@ PROTOCOL_MUTANTS = {
     ),
     "S18 what is void is read": Mutant(
         "log/table_log.py",
-        "if isinstance(entry, Data) and not cut.is_void(spans, entry.seq):",
+        "if isinstance(entry, Data) and not cut.in_spans(spans, entry.seq):",
         "if isinstance(entry, Data):",
         ("tests/storage/test_restore.py", "-k", "takes_back_what_came_after"),
     ),

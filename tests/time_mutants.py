@@ -32,7 +32,7 @@ TIME_MUTANTS = {
     ),
     "S24 a clock that is behind records marks": Mutant(
         "log/time_marks.py",
-        " or self._timeline.clock.now_ms() < state.committed_at_ms",
+        " or self._table_log.clock.now_ms() < state.committed_at_ms",
         "",
         (TIMES, "-k", "behind_the_table"),
     ),

@@ -13,7 +13,7 @@ WATERMARK_MUTANTS = {
     ),
     "S23 what is void was promised": Mutant(
         "read/lane_watermarks.py",
-        "if isinstance(entry, Data) and not is_void(spans, entry.seq)]",
+        "if isinstance(entry, Data) and not in_spans(spans, entry.seq)]",
         "if isinstance(entry, Data)]",
         (_PROMISES, "-k", "void"),
     ),

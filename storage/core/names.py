@@ -30,7 +30,8 @@ KEY: Final = "__weft_key"
 """Order-preserving binary form of a composite or decimal key (see `storage.core.keys`)."""
 OP: Final = "__weft_op"
 """Operation of an event row in a log file: int8, see `storage.core.merge.events`."""
-PLACE: Final = "__weft_place"  # in memory alone: which file group of a run a row is of
+SLICE_ORDINAL: Final = "__weft_slice_ordinal"
+"""In memory only: the position of a row's file group in the list of slices that are read together, 0, 1, ..."""
 SUPPLIED: Final = "__weft_supplied"
 """Which NULLs of an event row are values (`latest_non_null`): list of column ids, NULL for none."""
 
@@ -185,7 +186,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParsedPath:
     """What a path says.
 
     Attributes:
@@ -207,7 +208,7 @@ class Place:
 _OF_LANE: Final = rf"(?:table|lanes/(?P<lane>{_LANE.pattern}))"
 _FOR_SLOT: Final = r"(?P<slot>\d{20})-[0-9a-f]{32}"
 _FOR_COMMIT: Final = r"(?P<epoch>\d{10})-(?P<slot>\d{20})-\d{5}-[0-9a-f]{32}"
-_PLACES: Final = {
+_PATTERNS: Final = {
     Kind.ENTRY: re.compile(rf"{TIMELINE}/{_OF_LANE}/(?P<slot>\d{{20}})\.json"),
     Kind.ARCHIVE: re.compile(rf"{ARCHIVE}/{_OF_LANE}/(?P<slot>\d{{20}})\.entries"),
     Kind.LOG: re.compile(rf"log/(?P<lane>{_LANE.pattern})/{_FOR_COMMIT}\.arrow"),
@@ -226,14 +227,14 @@ _PLACES: Final = {
 }
 
 
-def parse_path(path: Path) -> Place | None:
+def parse_path(path: Path) -> ParsedPath | None:
     """What a path says, or None for one that no function here builds."""
-    for kind, pattern in _PLACES.items():
+    for kind, pattern in _PATTERNS.items():
         match = pattern.fullmatch(path)
         if match is not None:
             said = match.groupdict()
             numbers = {name: int(said[name]) for name in ("epoch", "slot", "at_ms") if said.get(name)}
-            return Place(kind, LaneName(said.get("lane") or TABLE_LANE), **numbers)
+            return ParsedPath(kind, LaneName(said.get("lane") or TABLE_LANE), **numbers)
     return None
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from storage.core import names
 from storage.core.keys import one_array
-from storage.core.log.file_refs import FileRef, Part, SliceFile
+from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.names import Path
 from storage.core.predicate import ColumnRange, Known
 from storage.core.schema.evolution import Adaptation
@@ -68,13 +68,13 @@ class SliceFileWriter:
         while self._pending_rows >= ROW_GROUP_ROWS:
             self._write_row_group(ROW_GROUP_ROWS)
 
-    def end_part(self) -> Part | None:
+    def end_part(self) -> FilePart | None:
         """End the rows of a file group: where they are; None if there are none."""
         first, end = self._part_from, self._rows + self._pending_rows
         self._part_from = end
         if self._pending_rows >= SHARED_ROW_GROUP_ROWS:
             self._write_row_group(self._pending_rows)
-        return Part(first=first, rows=end - first) if end > first else None
+        return FilePart(first=first, rows=end - first) if end > first else None
 
     def close(self) -> FileRef | None:
         """Finish the file, durably; None if there were no rows."""
@@ -171,9 +171,9 @@ def read_row_groups(
     file: FileRef,
     columns: Sequence[str],
     chosen: Callable[[Known], bool] = lambda _: True,
-    parts: Sequence[Part] | None = None,
+    parts: Sequence[FilePart] | None = None,
     last: LastRowGroups | None = None,
-    places: Sequence[int] | None = None,
+    slice_ordinals: Sequence[int] | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, one row group at a time, each column one array.
 
@@ -188,7 +188,8 @@ def read_row_groups(
         chosen: Whether to read a row group, by what its statistics say of columns.
         parts: Rows to read, ascending and apart; None for all.
         last: Where to look first, and to keep what is decoded; all row groups are chosen then.
-        places: Number of each part, or of the file, which its rows get as ``names.PLACE``; none get any if None.
+        slice_ordinals: Per part, or of the whole file, the value of ``names.SLICE_ORDINAL`` in its rows; None: without
+            that column.
 
     Raises:
         CorruptData: The file is missing, truncated, damaged or does not decode.
@@ -224,15 +225,15 @@ def read_row_groups(
                     if last is not None and parts is not None:
                         last.keep(file, footer.starts[together[0]], footer.starts[together[-1] + 1], rows)
                     rows = _within(rows, _joined_spans(footer, spans, together), _row_count(footer, together))
-                    if places is not None:
-                        rows[names.PLACE] = _places(footer, together, parts, places)
+                    if slice_ordinals is not None:
+                        rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, together, parts, slice_ordinals)
                     yield rows
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
 
 
-def _spans(footer: Footer, file: FileRef, parts: Sequence[Part] | None) -> dict[int, list[tuple[int, int]]]:
+def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> dict[int, list[tuple[int, int]]]:
     """Per row group, in order, what is wanted of it: (first row within it, end)."""
     starts = footer.starts
     if parts is None:
@@ -312,15 +313,17 @@ def _joined_spans(
     return joined
 
 
-def _places(footer: Footer, together: Sequence[int], parts: Sequence[Part] | None, places: Sequence[int]) -> pa.Array:
+def _slice_ordinals(
+    footer: Footer, together: Sequence[int], parts: Sequence[FilePart] | None, slice_ordinals: Sequence[int]
+) -> pa.Array:
     """Per row that is wanted of row groups that follow each other the place of its part."""
     begin, end = footer.starts[together[0]], footer.starts[together[-1] + 1]
     if parts is None:
-        return pa.array(np.full(end - begin, places[0], np.int64))
+        return pa.array(np.full(end - begin, slice_ordinals[0], np.int64))
     first = np.array([part.first for part in parts], np.int64)
     rows = np.array([part.rows for part in parts], np.int64)
     here = np.minimum(first + rows, end) - np.maximum(first, begin)
-    return pa.array(np.repeat(np.array(places, np.int64), np.maximum(here, 0)))
+    return pa.array(np.repeat(np.array(slice_ordinals, np.int64), np.maximum(here, 0)))
 
 
 def _decode(
@@ -386,8 +389,8 @@ def read_base(
 ) -> Iterator[dict[str, pa.Array]]:
     """Visible rows of slices, a row group of a file at a time, of those that are ``chosen`` by their statistics.
 
-    Slices that follow each other in one file are read as one: their rows may come together, and know by ``names.PLACE``
-    which of several slices they are of.
+    Slices that follow each other in one file are read as one: their rows may come together, and
+    ``names.SLICE_ORDINAL`` says which of several slices they are of.
     """
     own = [(made.rev, made.base, made.base_part) if made is not None else None for made in files]
     yield from _read_parts(store, schema, own, columns, chosen, last)
@@ -406,7 +409,7 @@ def read_shadow(
     return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
 
 
-_Stored = tuple[int, FileRef | None, Part | None]
+_Stored = tuple[int, FileRef | None, FilePart | None]
 """Base or shadow of a slice: schema revision, file, and which rows of it are the slice's; no file: no rows."""
 
 
@@ -419,19 +422,19 @@ def _read_parts(
     last: LastRowGroups | None,
 ) -> Iterator[dict[str, pa.Array]]:
     """Rows of one slice, or of several, which know then which of them they are of."""
-    for (rev, file), parts, places in _by_file(wanted):
-        known = places if len(wanted) > 1 else None
+    for (rev, file), parts, slice_ordinals in _by_file(wanted):
+        known = slice_ordinals if len(wanted) > 1 else None
         yield from read_row_groups(store, schema, rev, file, columns, chosen, parts, last, known)
 
 
 def _by_file(
     wanted: Iterable[_Stored | None],
-) -> Iterator[tuple[tuple[int, FileRef], list[Part] | None, list[int]]]:
+) -> Iterator[tuple[tuple[int, FileRef], list[FilePart] | None, list[int]]]:
     """Parts of one file that follow each other in it, together; and where each of them stands among what is wanted."""
     last: tuple[int, FileRef] | None = None
-    parts: list[Part] = []
-    places: list[int] = []
-    for place, own in enumerate(wanted):
+    parts: list[FilePart] = []
+    slice_ordinals: list[int] = []
+    for slice_ordinal, own in enumerate(wanted):
         if own is None:
             continue
         rev, file, part = own
@@ -439,11 +442,11 @@ def _by_file(
             continue
         follows = part is not None and bool(parts) and parts[-1].first + parts[-1].rows <= part.first
         if last is not None and not (follows and last[1].path == file.path):
-            yield last, parts or None, places
-            parts, places = [], []
+            yield last, parts or None, slice_ordinals
+            parts, slice_ordinals = [], []
         last = rev, file
-        places.append(place)
+        slice_ordinals.append(slice_ordinal)
         if part is not None:
             parts.append(part)
     if last is not None:
-        yield last, parts or None, places
+        yield last, parts or None, slice_ordinals

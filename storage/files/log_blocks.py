@@ -1,6 +1,6 @@
 """Blocks of log files for a run of file groups: many files at once, no file left open, each block fetched once.
 
-A run may read thousands of small files, each of which every file group has a piece of. So what is fetched at once are
+A run may read thousands of small files, each of which every file group has a range of. So what is fetched at once are
 blocks of many files, in the order in which they are needed and up to a bound; while there is room in it, all that a
 file has for later file groups too, so that a small file is opened once.
 """

@@ -1,4 +1,4 @@
-"""Log files: sorted events to bytes with an index, and the indexed pieces of a file back to columns.
+"""Log files: sorted events to bytes with an index, and the indexed ranges of a file back to columns.
 
 A log file is one Arrow IPC *file* with lz4 buffers, sorted by (file group, key), cut into blocks by bytes, not by file
 group: small groups share a block, large ones take several. FORMAT.md, "Log files".
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.keys import Indices, Mask
 from storage.core.log import sidecar_codec
-from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, Pieces, Sidecar
+from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, LogRanges, Sidecar
 from storage.core.merge.events import EventBatch
 from storage.core.merge.locate_keys import buckets, key_columns, partition_folders, sort_keys
 from storage.core.model import Group, Op
@@ -110,7 +110,7 @@ def put_log_file(store: ObjectStore, schema: TableSchema, path: Path, content: S
         form=content.form,
         groups=[group.id for group in content.groups],
         columns=content.rows.schema.names,
-        deletes=sum(index.pieces.deletes),
+        deletes=sum(index.ranges.deletes),
         bits=schema.bucket_bits,
         index=_inline_or_sidecar(store, path, index),
     )
@@ -161,7 +161,7 @@ def _encode(schema: TableSchema, content: SortedRows) -> tuple[pa.Buffer, LogInd
     data = sink.getvalue()
     index = LogIndex(
         partitions=content.partitions,
-        pieces=_pieces(group_starts, np.array(bounds), content),
+        ranges=_ranges(group_starts, np.array(bounds), content),
         blocks=_blocks(schema, content.versions, batch, bounds, data, offsets),
     )
     return data, index
@@ -179,12 +179,12 @@ def _block_bounds(group_starts: Indices, row_bytes: int) -> list[int]:
     return bounds if bounds[-1] == end else [*bounds, end]
 
 
-def _pieces(group_starts: Indices, bounds: Indices, content: SortedRows) -> Pieces:
-    """One piece for every file group and block that share rows."""
+def _ranges(group_starts: Indices, bounds: Indices, content: SortedRows) -> LogRanges:
+    """One range for every file group and block that share rows."""
     edges = np.union1d(group_starts, bounds)
     first, rows = edges[:-1], np.diff(edges)
     block = np.searchsorted(bounds, first, side="right") - 1
-    return Pieces(
+    return LogRanges(
         partition=content.partition[first].tolist(),
         bucket=content.bucket[first].tolist(),
         block=block.tolist(),

@@ -1,6 +1,6 @@
-"""Log pieces of a run of file groups: fetched once, collapsed file group by file group.
+"""Log ranges of a run of file groups: fetched once, collapsed file group by file group.
 
-Pieces of folds hold registers already: those of the events are merged with them. Which pieces there are is decided in
+Ranges of folds hold registers already: those of the events are merged with them. Which ranges there are is decided in
 `storage.core.plan.slices`, each event once.
 
 A block may hold several small file groups. File groups are read in order, and blocks hold them in order, so each block
@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage.core.keys import Indices, KeyVector, find, key_vector, one_array, take
-from storage.core.merge.collapse import KeyDirectory, LogPiece, collapse_group
-from storage.core.merge.registers import RegisterPiece, group_registers, merge_registers
+from storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
+from storage.core.merge.registers import RegisterRange, group_registers, merge_registers
 from storage.core.merge.run_keys import RunKeys
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
@@ -30,14 +30,14 @@ from storage.files.log_blocks import BlockId, LogBlocks
 from storage.store.object_store import ObjectStore
 
 TOGETHER_ROWS: Final = 64 * 1024
-"""Rows of small pieces that are put together: far above what a piece costs besides its rows, and no more memory than
+"""Rows of small ranges that are put together: far above what a range costs besides its rows, and no more memory than
 a row group of a base."""
 
-Piece = TypeVar("Piece", LogPiece, RegisterPiece)
+AnyRange = TypeVar("AnyRange", LogRange, RegisterRange)
 
 
 class LogReader:
-    """Reads the log pieces of ``slices``, which must be collapsed in this order, each once."""
+    """Reads the log ranges of ``slices``, which must be collapsed in this order, each once."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LogReader:
             store: The table's store.
             schema: The snapshot's schema.
             files: What ``slices`` point into.
-            slices: File groups in order; or several as one (`storage.core.plan.slices.joined`).
+            slices: File groups in order; or several as one (`storage.core.plan.slices.combine_slices`).
             columns: Per slice the columns it needs, of events and of registers, where a file has them; key columns
                 and sort column among them.
         """
@@ -71,8 +71,8 @@ class LogReader:
             for block in _blocks_of(file_slice):
                 self._uses[block] = self._uses.get(block, 0) + 1
         blocks: dict[int, list[int]] = {}
-        for number, place in self._uses:
-            blocks.setdefault(number, []).append(place)
+        for number, number_in_file in self._uses:
+            blocks.setdefault(number, []).append(number_in_file)
         self._stored = LogBlocks(store, files, blocks, wanted)
 
     def collapse(
@@ -89,15 +89,15 @@ class LogReader:
         self._stored.expect(_blocks_of(file_slice))
         folded = self._registers(file_slice, wanted)
         events = list(self._events(file_slice, wanted))
-        pieces: list[LogPiece | RegisterPiece] = [*(piece for own in folded for piece in own), *events]
-        if not pieces:
+        ranges: list[LogRange | RegisterRange] = [*(log_range for own in folded for log_range in own), *events]
+        if not ranges:
             return None
         run_keys = None
-        if file_slice.place is not None:
-            run_keys = RunKeys.of([piece.keys for piece in pieces], int(file_slice.place.max()) + 1)
-            folded = [[_of_run(run_keys, piece) for piece in own] for own in folded]
-            events = [_of_run(run_keys, piece) for piece in events]
-            pieces = [*(piece for own in folded for piece in own), *events]
+        if file_slice.slice_ordinal is not None:
+            run_keys = RunKeys.of([log_range.keys for log_range in ranges], int(file_slice.slice_ordinal.max()) + 1)
+            folded = [[_of_run(run_keys, log_range) for log_range in own] for own in folded]
+            events = [_of_run(run_keys, log_range) for log_range in events]
+            ranges = [*(log_range for own in folded for log_range in own), *events]
         columns = self._columns[file_slice.group]
         registers = {}
         for group in groups:
@@ -107,55 +107,55 @@ class LogReader:
             found = [part for part in parts if part is not None]
             if found:
                 registers[group.id] = merge_registers(self._schema, group, found)
-        return LogState(KeyDirectory.of(pieces, self._schema), registers, run_keys)
+        return LogState(KeyDirectory.of(ranges, self._schema), registers, run_keys)
 
-    def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterPiece]]:
+    def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterRange]]:
         """Per fold file, those of one file group."""
-        folded: dict[int, list[RegisterPiece]] = {}
-        for number, batch, places in self._rows(file_slice, form="register"):
+        folded: dict[int, list[RegisterRange]] = {}
+        for number, batch, slice_ordinals in self._rows(file_slice, form="register"):
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            vector, place = key_vector(columns[self._schema.sort_column]), places
+            vector, slice_ordinal = key_vector(columns[self._schema.sort_column]), slice_ordinals
             if wanted is not None:
                 _, found = find(wanted, vector)
                 if not found.any():
                     continue
                 vector, columns = take(vector, found), take_rows(columns, found)
-                place = place[found] if place is not None else None
-            piece = RegisterPiece(vector, self._files[number].file.groups, columns, place)
-            folded.setdefault(number, []).append(piece)
+                slice_ordinal = slice_ordinal[found] if slice_ordinal is not None else None
+            log_range = RegisterRange(vector, self._files[number].file.groups, columns, slice_ordinal)
+            folded.setdefault(number, []).append(log_range)
         return list(folded.values())
 
-    def _events(self, file_slice: FileSlice, wanted: KeyVector | None) -> Iterator[LogPiece]:
-        """Small pieces of files that carry the same as one; those that carry a common group in version order."""
+    def _events(self, file_slice: FileSlice, wanted: KeyVector | None) -> Iterator[LogRange]:
+        """Small ranges of files that carry the same as one; those that carry a common group in version order."""
         together: dict[_Kind, _Together] = {}
-        for number, batch, place in self._rows(file_slice, form="event"):
+        for number, batch, slice_ordinal in self._rows(file_slice, form="event"):
             kind = self._kind(number, batch.schema)
-            # The order of versions is that of pieces: what carries a group comes after all before it that do.
+            # The order of versions is that of ranges: what carries a group comes after all before it that do.
             for other in [other for other in together if other != kind and not kind.groups.isdisjoint(other.groups)]:
                 yield from self._piece(other, together.pop(other), wanted)
             own = together.setdefault(kind, _Together())
-            own.add(batch, self._files[number].arrival, place)
+            own.add(batch, self._files[number].arrival, slice_ordinal)
             if own.rows >= TOGETHER_ROWS:
                 yield from self._piece(kind, together.pop(kind), wanted)
         for kind, own in together.items():
             yield from self._piece(kind, own, wanted)
 
-    def _piece(self, kind: _Kind, together: _Together, wanted: KeyVector | None) -> Iterator[LogPiece]:
+    def _piece(self, kind: _Kind, together: _Together, wanted: KeyVector | None) -> Iterator[LogRange]:
         table = pa.Table.from_batches(together.batches)
         arrival = np.repeat(together.arrivals, [len(batch) for batch in together.batches])
         vector = key_vector(table.column(self._schema.sort_column))
-        place = np.concatenate(together.places) if together.places else None
+        slice_ordinal = np.concatenate(together.slice_ordinals) if together.slice_ordinals else None
         if wanted is not None:
             _, found = find(wanted, vector)
             if not found.any():
                 return
             table, arrival, vector = table.filter(pa.array(found)), arrival[found], take(vector, found)
-            place = place[found] if place is not None else None
+            slice_ordinal = slice_ordinal[found] if slice_ordinal is not None else None
         columns = {name: one_array(column) for name, column in zip(table.schema.names, table.columns, strict=True)}
-        yield LogPiece(vector, arrival, kind.groups, columns, place)
+        yield LogRange(vector, arrival, kind.groups, columns, slice_ordinal)
 
     def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch, Indices | None]]:
-        """Rows of pieces with the position of their file; files are in (arrival, place in the commit) order.
+        """Rows of ranges with the position of their file; files are in (arrival, place in the commit) order.
 
         And of several file groups which of them each row is of.
         """
@@ -164,8 +164,10 @@ class LogReader:
         for block, (start, count) in zip(_blocks_of(file_slice), rows, strict=True):
             end += count
             if self._files[block[0]].file.form == form:
-                place = None if file_slice.place is None else file_slice.place[end - count : end]
-                yield block[0], self._block(block).slice(start, count), place
+                slice_ordinal = (
+                    None if file_slice.slice_ordinal is None else file_slice.slice_ordinal[end - count : end]
+                )
+                yield block[0], self._block(block).slice(start, count), slice_ordinal
 
     def _block(self, block: BlockId) -> pa.RecordBatch:
         if block not in self._blocks:
@@ -201,7 +203,7 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kind:
-    """What files have in common whose rows may follow each other in one piece: groups, and columns as they are read."""
+    """What files have in common whose rows may follow each other in one range: groups, and columns as they are read."""
 
     groups: frozenset[int]
     columns: pa.Schema
@@ -213,20 +215,20 @@ class _Together:
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     arrivals: list[int] = field(default_factory=list)
-    places: list[Indices] = field(default_factory=list)
+    slice_ordinals: list[Indices] = field(default_factory=list)
     rows: int = 0
 
-    def add(self, batch: pa.RecordBatch, arrival: int, place: Indices | None) -> None:
+    def add(self, batch: pa.RecordBatch, arrival: int, slice_ordinal: Indices | None) -> None:
         self.batches.append(batch)
         self.arrivals.append(arrival)
-        if place is not None:
-            self.places.append(place)
+        if slice_ordinal is not None:
+            self.slice_ordinals.append(slice_ordinal)
         self.rows += len(batch)
 
 
-def _of_run(run_keys: RunKeys, piece: Piece) -> Piece:
-    assert piece.place is not None, "rows of a run know their file groups"
-    return replace(piece, keys=run_keys.vector(piece.keys, piece.place))
+def _of_run(run_keys: RunKeys, log_range: AnyRange) -> AnyRange:
+    assert log_range.slice_ordinal is not None, "rows of a run know their file groups"
+    return replace(log_range, keys=run_keys.vector(log_range.keys, log_range.slice_ordinal))
 
 
 def _blocks_of(file_slice: FileSlice) -> list[BlockId]:

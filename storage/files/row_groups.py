@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from storage.core.log.file_refs import FileRef, Part
+from storage.core.log.file_refs import FilePart, FileRef
 from storage.core.names import Path
 
 KEPT_BYTES: Final = 32 * 1024 * 1024  # decoded: several row groups of such files, of 60 columns
@@ -34,7 +34,7 @@ class LastRowGroups:
             _, dropped = self._kept.popitem(last=False)
             self._bytes -= dropped.size
 
-    def rows(self, file: FileRef, part: Part) -> dict[str, pa.Array] | None:
+    def rows(self, file: FileRef, part: FilePart) -> dict[str, pa.Array] | None:
         """The rows of a part, if they are all here."""
         own = self._kept.get(file.path)
         if own is None or part.first < own.first or part.first + part.rows > own.end:

@@ -2,7 +2,7 @@
 
 One is written now and then by whoever adds to a lane, at no promise: a failure to write one changes nothing, and who
 may only read never tries. It is used if its bytes have their digest and the log still holds the entry it stands on, by
-``commit_id``; of a lane, if it took the same entries for void. Cleaning removes those that newer ones replace.
+``commit_id``; of a lane, if the same entries were rolled back. Cleaning removes those that newer ones replace.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table
-from storage.core.log.cut import Span, is_void
+from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, parse_checkpoint
 from storage.errors import StoreUnavailable
 from storage.log.commit_log import CommitLog, new_id
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 TABLE_EVERY: Final = 64  # entries of the table lane: they are large, and one holds as much as many of them
 LANE_EVERY: Final = 1_000  # entries of a writer's lane: a claim reads at most so many, and one is as large as 20
@@ -39,11 +39,13 @@ class Checkpoints:
         """The newest usable state of a prefix of the table lane, not longer than ``until``."""
         return self._newest(log, TABLE_LANE, decode_table, until, lambda state: state.head)
 
-    def newest_lane(self, log: CommitLog, lane: LaneName, void: tuple[Span, ...]) -> LaneState | None:
-        """The newest usable state of a lane: one that took the same entries for void, as far as it reaches."""
-        state = self._newest(log, lane, decode_lane, None, lambda state: agreed(void, state.void, state.head))
+    def newest_lane(self, log: CommitLog, lane: LaneName, rolled_back: tuple[Span, ...]) -> LaneState | None:
+        """The newest usable state of a lane: one that took the same entries for rolled_back, as far as it reaches."""
+        state = self._newest(
+            log, lane, decode_lane, None, lambda state: agreed(rolled_back, state.rolled_back, state.head)
+        )
         if state is not None:
-            state.void = void
+            state.rolled_back = rolled_back
         return state
 
     def is_due(self, lane: LaneName, head: int) -> bool:
@@ -71,7 +73,7 @@ class Checkpoints:
         for head, path in self._listed(lane):
             if until is not None and head > until:
                 continue
-            with answering(path):
+            with normalise_errors(path):
                 data = self._store.get(path)
             state = decode(data) if data is not None else None
             if state is not None and state.head == head and log.holds(lane, head, state.head_id):
@@ -88,7 +90,7 @@ class Checkpoints:
     def _listed(self, lane: LaneName) -> Iterator[tuple[int, Path]]:
         """(head, path) of a lane's checkpoints, newest first."""
         folder = checkpoint_folder(lane)
-        with answering(folder):
+        with normalise_errors(folder):
             names = [name for name, _ in self._store.list(folder)]
         for name in sorted(names, reverse=True):
             head = parse_checkpoint(name)
@@ -108,9 +110,9 @@ class Checkpoints:
 
 
 def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:
-    """Up to which entry, ``head`` at most, two lists of spans take the same entries for void."""
+    """Up to which entry, ``head`` at most, two lists of spans hold the same entries."""
     edges = sorted({0, head, *(edge for span in (*first, *second) for edge in span if edge < head)})
     for after, _ in itertools.pairwise(edges):
-        if is_void(first, after + 1) != is_void(second, after + 1):
+        if in_spans(first, after + 1) != in_spans(second, after + 1):
             return after
     return head

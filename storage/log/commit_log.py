@@ -23,7 +23,7 @@ from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.log import lane_reader
 from storage.log.archived_entries import Archives, Slot
 from storage.log.lane_reader import Search, Tail
-from storage.store.object_store import ObjectStore, answering, missing
+from storage.store.object_store import ObjectStore, missing, normalise_errors
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # long enough for a store's bad minute; then the truth is left to a replay
 RETRY_FIRST_MS: Final = 50
@@ -55,7 +55,7 @@ class CommitLog:
             UnsupportedFormat: This version does not know it.
             StoreUnavailable: The store does not answer.
         """
-        with answering(slot_path(lane, seq)):
+        with normalise_errors(slot_path(lane, seq)):
             return self._load(lane, seq)
 
     def _load(self, lane: LaneName, seq: int) -> Entry | None:
@@ -122,7 +122,7 @@ class CommitLog:
             doubtful = [(tail.lane, seq) for tail in tails.values() for seq in tail.doubtful()]
             if not doubtful:
                 break
-            with answering(slot_path(*doubtful[0])):
+            with normalise_errors(slot_path(*doubtful[0])):
                 self.archives.ask(doubtful)
             for tail in tails.values():
                 tail.settle(self.archives.knows)
@@ -149,7 +149,7 @@ class CommitLog:
             ahead = [(tail.lane, window[0]) for tail, window in windows]
             ahead = [(lane, seq) for lane, seq in ahead if self.archives.knows((lane, seq - 1))]
             slots = [(tail.lane, seq) for tail, window in windows for seq in window]
-            with answering(slot_path(*slots[0])):
+            with normalise_errors(slot_path(*slots[0])):
                 self.archives.ask(ahead)
                 known = {slot for slot in slots if self.archives.knows(slot)}
                 data = {slot: self.archives.content(slot) for slot in known}
@@ -179,7 +179,7 @@ class CommitLog:
                     searches[lane].learn(seq, holds=answer, sure=sure)
             # What a search ends with may have come too late to its slot, or be free because it is archived.
             ends = [(lane, seq) for lane, search in searches.items() for seq in search.doubtful(low=holds is not None)]
-            with answering(slot_path(*(ends[0] if ends else (TABLE_LANE, 1)))):
+            with normalise_errors(slot_path(*(ends[0] if ends else (TABLE_LANE, 1)))):
                 if not self.archives.ask(ends):
                     return {lane: search.low for lane, search in searches.items()}
 
@@ -193,7 +193,7 @@ class CommitLog:
         cached = {slot: entry for slot in slots if (entry := self._cached(slot[0]).get(slot[1])) is not None}
         asked = [slot for slot in slots if slot not in cached]
         answers = []
-        with answering(slot_path(*slots[0])):
+        with normalise_errors(slot_path(*slots[0])):
             data = self.archives.in_slots(asked)
             free = {slot for slot, content in data.items() if content is None} & doubted
             self.archives.ask(free)
@@ -210,7 +210,7 @@ class CommitLog:
     def _get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
         if not paths:
             return []
-        with answering(paths[0]):
+        with normalise_errors(paths[0]):
             return [self._store.get(paths[0])] if len(paths) == 1 else self._store.get_many(paths)
 
     def publish(self, entry: E) -> Entry:

@@ -15,54 +15,54 @@ from storage.core.log.table_state import TableState
 from storage.core.names import LaneName
 from storage.errors import Conflict
 from storage.log.commit_log import lane_entries, new_id
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 
 MAX_FENCE_TRIES: Final = 100  # each lost try is a commit of a live writer, which takes it much longer than ours
 
 
-def complete_barrier(timeline: Timeline) -> TableState:
+def complete_fencing_barrier(table_log: TableLog) -> TableState:
     """Complete the open barrier, if there is one; the newest state, in which none is open that was open before.
 
     Raises:
         Conflict: A writer was always faster; which does not happen to a writer that waits for its source.
     """
-    state = timeline.refresh()
+    state = table_log.refresh()
     intent = state.intent
     if intent is None:
         return state
     owner = f"the {'restore' if intent.restore else 'closing'} of entry {intent.seq} of the table lane"
     heads = {
-        lane: fence_lane(timeline, lane, owner, after=seq, barrier=intent.seq) for lane, seq in intent.lanes.items()
+        lane: fence_lane(table_log, lane, owner, after=seq, intent=intent.seq) for lane, seq in intent.lanes.items()
     }
 
     def build(state: TableState) -> Done | None:
         if state.intent is None or state.intent.seq != intent.seq:
             return None
-        return Done(**timeline.header(state), intent=intent.seq, heads=heads)
+        return Done(**table_log.header(state), intent=intent.seq, heads=heads)
 
-    timeline.publish(build)
-    return timeline.refresh()
+    table_log.publish(build)
+    return table_log.refresh()
 
 
-def fence_lane(timeline: Timeline, lane: LaneName, owner: str, *, after: int = 0, barrier: int = 0) -> int:
+def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 0, intent: int = 0) -> int:
     """Claim a lane for nobody: whoever writes there is fenced. The slot of the claim.
 
     Args:
-        timeline: The table's.
+        table_log: The table's.
         lane: Which.
         owner: In words, for whoever is fenced.
-        after: An entry that the lane has; with ``barrier``, the first one that may be a claim of it follows.
-        barrier: The INTENT that the claim is for: a claim of it that is there already does.
+        after: An entry that the lane has; with ``intent``, the first one that may be a claim of it follows.
+        intent: The INTENT that the claim is for: a claim of it that is there already does.
 
     Raises:
         Conflict: Others were always faster.
     """
-    log, clock = timeline.log, timeline.clock
+    log, clock = table_log.commit_log, table_log.clock
     for _ in range(MAX_FENCE_TRIES):
-        if barrier:
+        if intent:
             fresh = lane_entries(log.read_after(lane, after))
             for entry in fresh:
-                if isinstance(entry, Claim) and entry.barrier == barrier:
+                if isinstance(entry, Claim) and entry.intent == intent:
                     return entry.seq
             # Not the lane's head as it is by now: a claim of this barrier may have come meanwhile, and it is the first.
             after += len(fresh)
@@ -70,7 +70,7 @@ def fence_lane(timeline: Timeline, lane: LaneName, owner: str, *, after: int = 0
             after = log.head(lane, after)
         last = log.entry(lane, after) if after else None
         # Stamps ascend within a lane: whoever reads its last entry has seen the largest (W2).
-        timeline.stamps.observe(last.stamp if last else 0)
+        table_log.stamps.observe(last.stamp if last else 0)
         claim = Claim(
             lane=lane,
             seq=after + 1,
@@ -78,10 +78,10 @@ def fence_lane(timeline: Timeline, lane: LaneName, owner: str, *, after: int = 0
             commit_id=new_id(),
             prev_id=last.commit_id if last else "",
             table_rev=last.table_rev if last else 0,
-            stamp=timeline.stamps.next(clock),
+            stamp=table_log.stamps.next(clock),
             committed_at_ms=max(clock.now_ms(), last.committed_at_ms if last else 0),
             owner=owner,
-            barrier=barrier,
+            intent=intent,
         )
         if log.publish(claim).commit_id == claim.commit_id:
             return claim.seq

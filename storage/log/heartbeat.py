@@ -82,10 +82,10 @@ def newest_heartbeats(store: ObjectStore) -> Mapping[LaneName, Heartbeat]:
     """
     newest: dict[LaneName, Heartbeat] = {}
     for name, _ in store.list(HEARTBEATS):
-        place = parse_path(Path(f"{HEARTBEATS}/{name}"))
-        if place is None or place.kind is not Kind.HEARTBEAT:
+        parsed = parse_path(Path(f"{HEARTBEATS}/{name}"))
+        if parsed is None or parsed.kind is not Kind.HEARTBEAT:
             continue
-        known = newest.get(place.lane)
-        if known is None or (known.epoch, known.at_ms) < (place.epoch, place.at_ms):
-            newest[place.lane] = Heartbeat(place.lane, place.epoch, place.at_ms)
+        known = newest.get(parsed.lane)
+        if known is None or (known.epoch, known.at_ms) < (parsed.epoch, parsed.at_ms):
+            newest[parsed.lane] = Heartbeat(parsed.lane, parsed.epoch, parsed.at_ms)
     return newest

@@ -23,7 +23,7 @@ from storage.core.log.file_refs import Seqs
 from storage.core.names import PINS, Path, pin_path
 from storage.errors import InvalidInput, StoreUnavailable
 from storage.log.commit_log import new_id
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 DEFAULT_PIN: Final = dt.timedelta(hours=6)  # a long query; whoever needs more makes a savepoint
 
@@ -69,7 +69,7 @@ def pin(store: ObjectStore, clock: Clock, at: Cut, keep: dt.timedelta) -> Pin:
     expires_at_ms = clock.now_ms() + keep // dt.timedelta(milliseconds=1)
     made = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=expires_at_ms, owner=owner)
     path = pin_path(new_id())
-    with answering(path):
+    with normalise_errors(path):
         store.put(path, made.model_dump_json().encode())
     return Pin(path, at, expires_at_ms, owner)
 
@@ -94,7 +94,7 @@ def list_pins(store: ObjectStore) -> Iterator[ListedPin]:
     """
     for name, size in store.list(PINS):
         path = Path(f"{PINS}/{name}")
-        with answering(path):
+        with normalise_errors(path):
             data = store.get(path)
         if data is not None:
             yield ListedPin(path, size, _decoded(path, data))

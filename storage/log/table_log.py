@@ -23,7 +23,7 @@ from storage.errors import Conflict, CorruptData, NotFound, SnapshotExpired, Tab
 from storage.log.checkpoint_store import Checkpoints
 from storage.log.commit_log import CommitLog, lane_entries, new_id, read_table_lane, table_entries
 from storage.log.pins import unexpired
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 MAX_PUBLISH_TRIES: Final = 100  # each lost try means that another process got something done
 MAX_READ_TRIES: Final = 10  # a re-read is due only when a compaction overtook the one before
@@ -31,13 +31,13 @@ MAX_READ_TRIES: Final = 10  # a re-read is due only when a compaction overtook t
 T = TypeVar("T", bound=TableEntry)
 
 
-class Timeline:
+class TableLog:
     """All lanes of one table, folded as far as they have been read."""
 
     def __init__(self, store: ObjectStore, clock: Clock, stamps: Stamps) -> None:
         self.store, self.clock, self.stamps = store, clock, stamps
-        self.log = CommitLog(store, clock)
-        self.log.archives.announced = self.archivable
+        self.commit_log = CommitLog(store, clock)
+        self.commit_log.archives.announced = self.archivable
         self._lock = threading.RLock()
         self.checkpoints = Checkpoints(store)
         self._state: TableState | None = None
@@ -52,11 +52,11 @@ class Timeline:
         """
         with self._lock:
             if self._state is None:
-                self._state = self.checkpoints.newest_table(self.log)
+                self._state = self.checkpoints.newest_table(self.commit_log)
             known = self._state.head if self._state is not None else 0
-            for fresh in self.log.read_on(TABLE_LANE, known):
+            for fresh in self.commit_log.read_on(TABLE_LANE, known):
                 self._state = fold_table(self._state, table_entries(fresh))
-                self.log.forget_before(TABLE_LANE, fresh[-1].seq)
+                self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is None:
                 if self.lacks_first():
                     raise CorruptData(
@@ -77,8 +77,8 @@ class Timeline:
         """Whether there are entries, but not the one that made the table; asked where it was not found."""
         if not self.store.list(Path(TIMELINE)) and not self.store.list(Path(ARCHIVE)):
             return False
-        with answering(slot_path(TABLE_LANE, 1)):
-            return not self.log.archives.taken((TABLE_LANE, 1))
+        with normalise_errors(slot_path(TABLE_LANE, 1)):
+            return not self.commit_log.archives.taken((TABLE_LANE, 1))
 
     def at(self, table: int) -> TableState:
         """Table state of an older prefix.
@@ -96,14 +96,14 @@ class Timeline:
 
     def _states_up_to(self, table: int) -> Iterator[TableState]:
         """The states of the prefixes from the newest checkpoint within ``table`` up to ``table``."""
-        state = self.checkpoints.newest_table(self.log, table)
+        state = self.checkpoints.newest_table(self.commit_log, table)
         if state is not None:
             yield state
-        for entry in read_table_lane(self.log, state.head if state is not None else 0, table):
+        for entry in read_table_lane(self.commit_log, state.head if state is not None else 0, table):
             state = fold_table(state, [entry])
             assert state is not None, "folding an entry gives a state"
             yield state
-        self.log.forget_before(TABLE_LANE, table)
+        self.commit_log.forget_before(TABLE_LANE, table)
 
     def publish(self, build: Callable[[TableState], T | None]) -> T | None:
         """Append one entry to the table lane, on top of whatever others append meanwhile.
@@ -121,7 +121,7 @@ class Timeline:
             entry = build(state)
             if entry is None:
                 return None
-            winner = self.log.publish(entry)
+            winner = self.commit_log.publish(entry)
             if winner.commit_id == entry.commit_id:
                 self._save_checkpoint(entry.seq)
                 return entry
@@ -153,14 +153,14 @@ class Timeline:
         for _ in range(MAX_READ_TRIES):
             state = self.refresh()
             start = state.log_start()
-            tails = self.log.read_tails(
+            tails = self.commit_log.read_tails(
                 {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()}
             )
             lanes = {}
             for lane, tail in tails.items():
                 known = start.get(lane, 0)
                 lanes[lane] = known + _committed(lane_entries(tail), state.rev)
-                self.log.forget_before(lane, known)
+                self.commit_log.forget_before(lane, known)
             if state.readable_at(lanes):
                 return state, Cut(state.head, lanes)
         raise CorruptData(
@@ -202,7 +202,7 @@ class Timeline:
             there = cut.highest(there, reached)
         open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
         # A closed lane is not searched: what is known of it may lie behind its end, where a late claim can stand.
-        found = self.log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
+        found = self.commit_log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
         return {lane.name: found[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
@@ -215,7 +215,7 @@ class Timeline:
         state = self.at(wanted.table)
         self.check_kept(wanted)
         for lane, seq in wanted.lanes.items():
-            entry = self.log.entry(lane, seq) if lane in state.lanes and seq else None
+            entry = self.commit_log.entry(lane, seq) if lane in state.lanes and seq else None
             if lane not in state.lanes or (seq and entry is None):
                 raise NotFound(f"cut {wanted}: lane {lane!r} has no entry {seq}", hint="is it a cut of this table?")
             if entry is not None and entry.table_rev > state.rev:
@@ -238,26 +238,26 @@ class Timeline:
         if not state.keeps(at) and at not in lent and not any(p.at == at for p in unexpired(self.store, self.clock)):
             check_promised(state, at)
 
-    def newest_within(self, state: TableState, keep: cut.Seqs) -> TableState | None:
-        """The newest state whose slices hold nothing beyond ``keep`` in the lanes that it names.
+    def newest_within(self, state: TableState, last_kept: cut.Seqs) -> TableState | None:
+        """The newest state whose slices hold nothing beyond ``last_kept`` in the lanes that it names.
 
         None where cleaning has given up all of those, or a restore lies in between.
         """
 
         def fits(past: TableState) -> bool:
             return past.restored == state.restored and all(
-                file.cut.get(lane, 0) <= seq for file in past.slices.values() for lane, seq in keep.items()
+                file.cut.get(lane, 0) <= seq for file in past.slices.values() for lane, seq in last_kept.items()
             )
 
         if fits(state):
             return state
         table = state.head - 1
-        while table >= max(state.keep, state.restored):
+        while table >= max(state.oldest_retained, state.restored):
             found: TableState | None = None
             first = table
             for past in self._states_up_to(table):
                 first = min(first, past.head)
-                if past.head >= state.keep and fits(past):
+                if past.head >= state.oldest_retained and fits(past):
                     found = past
             if found is not None:
                 return found
@@ -273,14 +273,14 @@ class Timeline:
 
     def committed_files(self, state: TableState, after: cut.Seqs, until: cut.Seqs) -> list[LiveFile]:
         """Files of all live commits after one cut, up to another, in version order."""
-        tails = self.log.read_tails({lane: (after.get(lane, 0), last) for lane, last in until.items()})
+        tails = self.commit_log.read_tails({lane: (after.get(lane, 0), last) for lane, last in until.items()})
         live: list[tuple[Data, LogFile]] = []
         for lane, tail in tails.items():
-            spans = state.void.get(lane, ())
+            spans = state.rolled_back.get(lane, ())
             for entry in tail:
-                if isinstance(entry, Data) and not cut.is_void(spans, entry.seq):
+                if isinstance(entry, Data) and not cut.in_spans(spans, entry.seq):
                     live.extend((entry, file) for file in entry.files)
-        indexes = self.log.indexes([file for _, file in live])
+        indexes = self.commit_log.indexes([file for _, file in live])
         found = [
             LiveFile(entry.lane, entry.seq, arrival(entry.stamp, state.lanes[entry.lane].lane_id), file, index)
             for (entry, file), index in zip(live, indexes, strict=True)
@@ -290,10 +290,10 @@ class Timeline:
 
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
-        indexes = self.log.indexes([file for _, file in live])
+        indexes = self.commit_log.indexes([file for _, file in live])
         # Nobody else says when a fold is not read any more; an older snapshot may fetch its index again.
         known, self._folded = self._folded, {file.file.path: file for _, file in live}
-        self.log.forget_indexes([file for path, file in known.items() if path not in self._folded])
+        self.commit_log.forget_indexes([file for path, file in known.items() if path not in self._folded])
         return [
             LiveFile(TABLE_LANE, fold.slot, 0, file, index, fold.to)
             for (fold, file), index in zip(live, indexes, strict=True)
@@ -304,10 +304,10 @@ class Timeline:
         # What is asked for lies mostly after old entries, of which 256 are read at once: so that is looked at first.
         archived = self._state.archived if self._state is not None else {}
         old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
-        reached = self.log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
+        reached = self.commit_log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
         bounds = {lane: (0, head) for lane, head in heads.items()}
         bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in reached.items()}
-        return self.log.last_where(bounds, holds)
+        return self.commit_log.last_where(bounds, holds)
 
 
 def _committed(tail: list[LaneEntry], rev: int) -> int:
@@ -326,7 +326,7 @@ def check_promised(state: TableState, at: Cut) -> None:
     """
     if not state.keeps(at):
         raise SnapshotExpired(
-            f"snapshot {at} is no longer kept: cleaning has given up what is older than entry {state.keep} "
+            f"snapshot {at} is no longer kept: cleaning has given up what is older than entry {state.oldest_retained} "
             "of the table lane",
             hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
         )

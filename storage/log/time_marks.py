@@ -13,27 +13,27 @@ from storage.core.log import cut
 from storage.core.log.entries import Mark
 from storage.core.log.table_state import TableState
 from storage.errors import TableError
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 
 MARK_EVERY_MS: Final = 60_000  # within which the clocks of writers decide what a time shows
 
 
-def publish_mark(timeline: Timeline) -> Mark:
+def publish_mark(table_log: TableLog) -> Mark:
     """Record what is committed now.
 
     Raises:
         Conflict, CommitUnknown, StoreUnavailable: As of every entry of the table lane.
     """
-    made = timeline.publish(lambda state: _mark(timeline, state, {}))
+    made = table_log.publish(lambda state: _mark(table_log, state, {}))
     assert made is not None, "a mark is made or refused"
     return made
 
 
-def _mark(timeline: Timeline, state: TableState, known: cut.Seqs) -> Mark:
+def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
     """A mark that follows a state; ``known``: per lane an entry that there is, which saves looking for it."""
-    began = max(timeline.clock.now_ms(), state.committed_at_ms)
-    lanes = cut.highest(state.seen, timeline.heads(state, cut.highest(state.seen, known)))
-    header = timeline.header(state)
+    began = max(table_log.clock.now_ms(), state.committed_at_ms)
+    lanes = cut.highest(state.seen, table_log.heads(state, cut.highest(state.seen, known)))
+    header = table_log.header(state)
     header["committed_at_ms"] = max(began, header["committed_at_ms"])
     return Mark(**header, began_at_ms=began, lanes=lanes)
 
@@ -41,8 +41,8 @@ def _mark(timeline: Timeline, state: TableState, known: cut.Seqs) -> Mark:
 class Marker:
     """Records marks for one process, when they are due."""
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+    def __init__(self, table_log: TableLog) -> None:
+        self._table_log = table_log
         self._mark = 0
         self._since_ms: int | None = None
 
@@ -61,20 +61,20 @@ class Marker:
         newest = state.mark
 
         def build(state: TableState) -> Mark | None:
-            if state.mark != newest or self._timeline.clock.now_ms() < state.committed_at_ms:
+            if state.mark != newest or self._table_log.clock.now_ms() < state.committed_at_ms:
                 return None  # another process was first, or has a clock that is ahead
-            made = _mark(self._timeline, state, known or {})
+            made = _mark(self._table_log, state, known or {})
             idle = unless_idle and state.mark == state.head and cut.within(made.lanes, state.seen)
             return None if idle else made
 
         with contextlib.suppress(TableError):
-            made = self._timeline.publish(build)
+            made = self._table_log.publish(build)
             self._mark = made.seq if made is not None else self._mark
         # Whatever came of it, this process tries again after a minute only.
-        self._since_ms = self._timeline.clock.now_ms()
+        self._since_ms = self._table_log.clock.now_ms()
 
     def _is_due(self, state: TableState) -> bool:
-        now = self._timeline.clock.now_ms()
+        now = self._table_log.clock.now_ms()
         if self._since_ms is None:
             self._mark, self._since_ms = state.mark, state.marked_at_ms
         elif self._mark != state.mark:

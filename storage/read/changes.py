@@ -31,7 +31,7 @@ from storage.core.merge.diff import ChangeShape, Columns, diff
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from storage.files.log_reader import LogReader
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.read.pruning import Keys
 from storage.read.scan import ReadTask, Scan, read_task
 from storage.read.snapshot import Snapshot
@@ -116,7 +116,7 @@ class ChangeScan:
         with _logs_after(store, self.before.at):
             for own in touched.slices:
                 found = logs.collapse(own, (), ())
-                assert found is not None, "a piece has rows"
+                assert found is not None, "a range has rows"
                 result[own.group] = found.directory.keys
         return result
 
@@ -156,12 +156,12 @@ def scan_changes(
             runs = _runs([_Work(None, own, None) for own in until.slices])
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
         since = _under(since, until.state)
-        if until.timeline.refresh().keep <= since.cut.table:
-            with _logs_after(until.timeline.store, since.cut):  # an index may stand in a file of its own
+        if until.table_log.refresh().oldest_retained <= since.cut.table:
+            with _logs_after(until.table_log.store, since.cut):  # an index may stand in a file of its own
                 start = _start(since.cut, until.state)
-                touched = until.timeline.committed_files(until.state, start, until.cut.lanes)
+                touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
-            work = _by_keys(since, until, _pieces(until.state, touched))
+            work = _by_keys(since, until, _ranges(until.state, touched))
         else:
             touched, work = [], _whole(since, until)
         first = replace(since.scan(shape.earlier, require=require, arrivals=True), tasks=())
@@ -174,7 +174,7 @@ def _under(snapshot: Snapshot, later: TableState) -> Snapshot:
     if snapshot.state.schema_rev == later.schema_rev:
         return snapshot
     state = replace(snapshot.state, schema=later.schema, schema_rev=later.schema_rev)
-    return Snapshot(snapshot.timeline, state, snapshot.cut)
+    return Snapshot(snapshot.table_log, state, snapshot.cut)
 
 
 def check_order(since: Cut, until: Snapshot) -> None:
@@ -228,7 +228,7 @@ class _Work:
         return sum(own.stored_rows for own in self.parts)
 
 
-def _pieces(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
+def _ranges(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
     """Per file group all that log files hold of it, as if nothing had been compacted or folded."""
     return plan_slices(replace(state, slices={}, covered={}, folds=(), folded={}), files)
 
@@ -280,11 +280,11 @@ def _task(
     run: Sequence[_Work], before: Sequence[LiveFile], after: Sequence[LiveFile], touched: Sequence[LiveFile]
 ) -> ChangeTask:
     old = [item.before for item in run if item.before is not None]
-    pieces = [item.touched for item in run if item.touched is not None]
+    ranges = [item.touched for item in run if item.touched is not None]
     return ChangeTask(
         before=read_task(old, before) if old else None,
         after=read_task([item.after for item in run], after),
-        touched=read_task(pieces, touched) if pieces else None,
+        touched=read_task(ranges, touched) if ranges else None,
     )
 
 
@@ -298,17 +298,17 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
         InvalidInput, OffsetInvalidated: See `check_order`.
     """
     check_order(since.cut, until)
-    timeline, start, end = until.timeline, _start(since.cut, until.state), until.cut.lanes
-    state = timeline.refresh()
+    table_log, start, end = until.table_log, _start(since.cut, until.state), until.cut.lanes
+    state = table_log.refresh()
     while True:
         window = {lane: min(last, start.get(lane, 0) + commits + WINDOW) for lane, last in end.items()}
-        tails = timeline.log.read_tails({lane: (start.get(lane, 0), last) for lane, last in window.items()})
+        tails = table_log.commit_log.read_tails({lane: (start.get(lane, 0), last) for lane, last in window.items()})
         found = [entry for tail in tails.values() for entry in tail if isinstance(entry, Data)]
         if window == end and len(found) <= commits:
             return until.cut
         found.sort(key=lambda entry: entry.stamp)
         lanes = {lane: start.get(lane, 0) for lane in end} | {entry.lane: entry.seq for entry in found[:commits]}
-        _, at = timeline.longest_cut(until.cut.table, lanes)
+        _, at = table_log.longest_cut(until.cut.table, lanes)
         if state.keeps(at) and not cut.within(at.lanes, start):
             return at
         commits *= 2
@@ -331,7 +331,7 @@ def expiring() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logs_after(store: ObjectStore, at: Cut) -> Iterator[None]:
-    """Read in the block what was committed after a snapshot: kept for it as long as it is newer than ``keep`` (D3).
+    """Read in the block what was committed after a snapshot: kept as long as that is ``oldest_retained`` or newer (D3).
 
     Raises:
         OffsetExpired: A file is missing, and cleaning was faster.
@@ -340,7 +340,7 @@ def _logs_after(store: ObjectStore, at: Cut) -> Iterator[None]:
     try:
         yield
     except MissingFile as error:
-        if Timeline(store, SystemClock(), Stamps()).refresh().keep <= at.table:
+        if TableLog(store, SystemClock(), Stamps()).refresh().oldest_retained <= at.table:
             raise
         raise OffsetExpired(
             f"cleaning has given up what was committed after {at} while changes were being read: {error.message}",

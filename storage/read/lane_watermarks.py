@@ -1,7 +1,7 @@
 """Watermarks of a snapshot: what the last live commit of every lane says, read with few round trips.
 
 A commit repeats all that its lane has promised before, so one entry a lane is enough. It lies at the lane's end, but
-for claims and for spans that restores have made void. What it means is `storage.core.plan.watermarks`'s to say.
+for claims and for spans that restores have rolled back. What it means is `storage.core.plan.watermarks`'s to say.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from storage.core.log.cut import Cut, Seqs, Span, Voids, is_void
+from storage.core.log.cut import Cut, Seqs, Span, SpansByLane, in_spans
 from storage.core.log.entries import Data
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName
@@ -24,28 +24,28 @@ MAX_WINDOW: Final = 64  # a writer that dies at every start leaves a long run of
 def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
     """Watermarks of every stream and group at a snapshot."""
     lanes = {lane.name: (lane.stream, lane.closed is not None) for lane in state.lanes.values()}
-    commits = last_commits(log, state.void, at.lanes)
+    commits = last_commits(log, state.rolled_back, at.lanes)
     return of_streams(state.schema, lanes, {lane: commit.watermarks for lane, commit in commits.items()})
 
 
-def last_commits(log: CommitLog, void: Voids, lanes: Seqs) -> dict[LaneName, Data]:
+def last_commits(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> dict[LaneName, Data]:
     """Per lane its last live commit up to an entry; a lane that has none is left out."""
     found: dict[LaneName, Data] = {}
-    ends = {lane: _before_void(void.get(lane, ()), seq) for lane, seq in lanes.items()}
+    ends = {lane: _before_rolled_back(rolled_back.get(lane, ()), seq) for lane, seq in lanes.items()}
     window = FIRST_WINDOW
     while ends := {lane: seq for lane, seq in ends.items() if seq and lane not in found}:
         tails = log.read_tails({lane: (max(0, seq - window), seq) for lane, seq in ends.items()})
         for lane, tail in tails.items():
-            spans = void.get(lane, ())
-            live = [entry for entry in tail if isinstance(entry, Data) and not is_void(spans, entry.seq)]
+            spans = rolled_back.get(lane, ())
+            live = [entry for entry in tail if isinstance(entry, Data) and not in_spans(spans, entry.seq)]
             if live:
                 found[lane] = live[-1]
-            ends[lane] = _before_void(spans, tail[0].seq - 1)
+            ends[lane] = _before_rolled_back(spans, tail[0].seq - 1)
         window = min(window * WINDOW_GROWTH, MAX_WINDOW)
     return found
 
 
-def _before_void(spans: Sequence[Span], seq: int) -> int:
+def _before_rolled_back(spans: Sequence[Span], seq: int) -> int:
     """The last entry up to ``seq`` that lies in no span; spans ascend."""
     for after, until in reversed(spans):
         if after < seq <= until:

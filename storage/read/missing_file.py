@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from storage.clock import Stamps, SystemClock
 from storage.core.log.cut import Cut
 from storage.errors import MissingFile, SnapshotExpired
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.store.object_store import ObjectStore
 
 
@@ -27,7 +27,7 @@ def reading(store: ObjectStore, at: Cut) -> Iterator[None]:
     try:
         yield
     except MissingFile as error:
-        state = Timeline(store, SystemClock(), Stamps()).refresh()
+        state = TableLog(store, SystemClock(), Stamps()).refresh()
         if state.keeps(at) or any(plan.at == at for plan in state.plans.values()):
             raise
         raise SnapshotExpired(

@@ -3,7 +3,7 @@
 Three steps, coarse to fine; each may keep too much, none drops what could match:
 
 - file groups: by the keys that the filter names (their home), and by partition folders;
-- log pieces, where keys are named: by the key range of their blocks;
+- log ranges, where keys are named: by the key range of their blocks;
 - row groups of base files: by key range, and by the statistics of any column. A row group whose rows do not match as
   they are is still read if logs touch keys in its range: the filter is about merged rows.
 """
@@ -24,7 +24,7 @@ from storage.core import keys, names
 from storage.core.keys import KeyVector
 from storage.core.log.table_state import FileGroup
 from storage.core.merge.locate_keys import homes, key_columns, partition_text
-from storage.core.plan.slices import PIECES, FileSlice, LiveFile
+from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
 from storage.core.predicate import ColumnRange, Known, Node, may_hold, possible_values
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalar
@@ -166,9 +166,9 @@ def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None
 
 
 def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], wanted: KeyVector) -> FileSlice:
-    """A file group with those log pieces alone that can hold wanted keys."""
+    """A file group with those log ranges alone that can hold wanted keys."""
     if len(file_slice.rows) == 0 or len(wanted) == 0:
-        return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in PIECES})
+        return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS})
     arrow_type = schema.slice.field(schema.sort_column).type
     blocks = [
         (files[file].index.blocks, block)
@@ -177,7 +177,7 @@ def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFil
     least = _vector([decode_scalar(own.key_min[block], arrow_type) for own, block in blocks], arrow_type)
     largest = _vector([decode_scalar(own.key_max[block], arrow_type) for own, block in blocks], arrow_type)
     keep = keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)
-    return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in PIECES})
+    return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS})
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from storage.core.log import cut as cuts
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
-from storage.core.log.file_refs import FileRef, Part
+from storage.core.log.file_refs import FilePart, FileRef
 from storage.core.log.table_state import FileGroup
 from storage.core.names import LaneName, Path
 from storage.core.plan.slices import FileSlice, base_slices, whole_files
@@ -35,7 +35,7 @@ from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
 from storage.files.base_file import read_row_groups
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.read.missing_file import reading
 from storage.store.object_store import ObjectStore, tail_range, verify_tail
 
@@ -94,8 +94,8 @@ class ReadOptimized:
     Reading takes the arguments of the snapshot's own methods, and raises what they raise.
     """
 
-    def __init__(self, snapshot: Snapshot, timeline: Timeline) -> None:
-        self._snapshot, self._timeline = snapshot, timeline
+    def __init__(self, snapshot: Snapshot, table_log: TableLog) -> None:
+        self._snapshot, self._table_log = snapshot, table_log
         self._staleness: Staleness | None = None
 
     @property
@@ -163,10 +163,10 @@ class ReadOptimized:
 
     def _first_commit_ms(self, lane: LaneName, seq: int) -> int | None:
         """Commit time of a lane's first live commit from ``seq`` on; times ascend within a lane."""
-        void = self._snapshot.state.void.get(lane, ())
+        rolled_back = self._snapshot.state.rolled_back.get(lane, ())
         for number in range(seq, self._snapshot.cut.lanes.get(lane, 0) + 1):
-            entry = self._timeline.log.entry(lane, number)
-            if isinstance(entry, Data) and not cuts.is_void(void, number):
+            entry = self._table_log.commit_log.entry(lane, number)
+            if isinstance(entry, Data) and not cuts.in_spans(rolled_back, number):
                 return entry.committed_at_ms
         return None
 
@@ -219,7 +219,7 @@ class ReadOptimized:
             )
         sources = _sources(slices, whole_files(slices))
         return _dataset(
-            _BaseFiles(self._timeline.store, self._snapshot.cut, schema, names or schema.key, sources),
+            _BaseFiles(self._table_log.store, self._snapshot.cut, schema, names or schema.key, sources),
             pa.schema([schema.field(name).remove_metadata() for name in names]),
         )
 
@@ -236,7 +236,7 @@ class _Source:
 
     file: FileRef
     rev: int
-    parts: tuple[Part, ...] | None
+    parts: tuple[FilePart, ...] | None
 
     @property
     def path(self) -> str:
@@ -246,7 +246,7 @@ class _Source:
 
 def _sources(slices: Iterable[FileSlice], whole: frozenset[Path]) -> list[_Source]:
     """Every base file once."""
-    files: dict[Path, tuple[FileRef, int, list[Part]]] = {}
+    files: dict[Path, tuple[FileRef, int, list[FilePart]]] = {}
     for own in slices:
         if own.slice is not None and own.slice.base is not None:
             _, _, parts = files.setdefault(own.slice.base.path, (own.slice.base, own.slice.rev, []))

@@ -27,7 +27,7 @@ from storage.core.model import Group
 from storage.core.modes import MODES, mode_of
 from storage.core.modes.base import take_rows
 from storage.core.names import Path
-from storage.core.plan.slices import FileSlice, LiveFile, joined, run_sums
+from storage.core.plan.slices import FileSlice, LiveFile, combine_slices, run_sums
 from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
@@ -277,7 +277,7 @@ def _apart(run: Sequence[FileSlice]) -> list[list[FileSlice]]:
 
 
 def _log_rows(slices: Sequence[FileSlice]) -> list[int]:
-    """Rows of the pieces of each file group."""
+    """Rows of the ranges of each file group."""
     bounds = np.cumsum([0, *(len(own.rows) for own in slices)])
     return run_sums(np.concatenate([np.empty(0, np.int64), *(own.rows for own in slices)]), bounds)
 
@@ -300,7 +300,7 @@ class _Run:
     """File groups that are read together, all with logs or all without.
 
     Attributes:
-        logs: Their log pieces, as those of one.
+        logs: Their log ranges, as those of one.
     """
 
     slices: tuple[FileSlice, ...]
@@ -309,7 +309,7 @@ class _Run:
 
     @classmethod
     def of(cls, schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Run:
-        return cls(tuple(slices), joined(slices), _needs(schema, projection, slices, keyed=keyed))
+        return cls(tuple(slices), combine_slices(slices), _needs(schema, projection, slices, keyed=keyed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from storage.core.plan.slices import FileSlice, LiveFile, base_slices, plan_slic
 from storage.core.plan.watermarks import Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.log.pins import DEFAULT_PIN, pin, unpin
-from storage.log.table_log import Timeline, check_promised
+from storage.log.table_log import TableLog, check_promised
 from storage.read.lane_watermarks import read_watermarks
 from storage.read.missing_file import reading
 from storage.read.projection import make_projection
@@ -32,8 +32,8 @@ from storage.read.scan import Scan, make_tasks
 class Snapshot:
     """A state of the table; get one from `storage.table.Table.snapshot`."""
 
-    def __init__(self, timeline: Timeline, state: TableState, cut: Cut, *, settled: bool = True) -> None:
-        self._timeline, self._state, self._cut, self._settled = timeline, state, cut, settled
+    def __init__(self, table_log: TableLog, state: TableState, cut: Cut, *, settled: bool = True) -> None:
+        self._table_log, self._state, self._cut, self._settled = table_log, state, cut, settled
         # Not cached properties: before Python 3.12 those hold a lock of the whole class while they read the store.
         self._files: list[LiveFile] | None = None
         self._slices: list[FileSlice] | None = None
@@ -62,9 +62,9 @@ class Snapshot:
         return self._state
 
     @property
-    def timeline(self) -> Timeline:
+    def table_log(self) -> TableLog:
         """The table's: where snapshots are compared."""
-        return self._timeline
+        return self._table_log
 
     @property
     def table_schema(self) -> TableSchema:
@@ -77,7 +77,7 @@ class Snapshot:
 
     def watermarks(self) -> Watermarks:
         """What every stream declares of its events to come, by stream and group, as of this snapshot."""
-        return read_watermarks(self._timeline.log, self._state, self._cut)
+        return read_watermarks(self._table_log.commit_log, self._state, self._cut)
 
     def check_complete(self, through: Value | str, require: Sequence[str] | None = None) -> None:
         """Make sure that nothing up to ``through`` is still to come, as far as the streams declare.
@@ -99,7 +99,7 @@ class Snapshot:
         Raises:
             SnapshotExpired: Cleaning has, and may have taken its files.
         """
-        self._timeline.check_kept(self._cut)
+        self._table_log.check_kept(self._cut)
 
     @contextlib.contextmanager
     def pinned(self, duration: dt.timedelta = DEFAULT_PIN) -> Iterator[Snapshot]:
@@ -108,13 +108,13 @@ class Snapshot:
         Raises:
             SnapshotExpired: Cleaning was faster.
         """
-        own = pin(self._timeline.store, self._timeline.clock, self._cut, duration)
+        own = pin(self._table_log.store, self._table_log.clock, self._cut, duration)
         try:
             # Strictly after the pin is there (rule R4): a cleaner that this does not show will see the pin.
-            check_promised(self._timeline.refresh(), self._cut)
+            check_promised(self._table_log.refresh(), self._cut)
             yield self
         finally:
-            unpin(self._timeline.store, own)
+            unpin(self._table_log.store, own)
 
     @property
     def files(self) -> list[LiveFile]:
@@ -124,8 +124,8 @@ class Snapshot:
             SnapshotExpired: Cleaning has given the snapshot up.
         """
         if self._files is None:
-            with reading(self._timeline.store, self._cut):  # an index may stand in a file of its own
-                self._files = self._timeline.live_files(self._state, self._cut)
+            with reading(self._table_log.store, self._cut):  # an index may stand in a file of its own
+                self._files = self._table_log.live_files(self._state, self._cut)
         return self._files
 
     @property
@@ -137,7 +137,7 @@ class Snapshot:
 
     def read_optimized(self) -> ReadOptimized:
         """The base files alone: what the last compaction has left, read without merging, and how stale that is."""
-        return ReadOptimized(self, self._timeline)
+        return ReadOptimized(self, self._table_log)
 
     def scan(
         self,
@@ -178,7 +178,7 @@ class Snapshot:
             there, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
         chosen = matching(schema, there, projection.predicate, wanted)
         return Scan(
-            store=self._timeline.store,
+            store=self._table_log.store,
             schema=schema,
             projection=projection,
             tasks=tuple(make_tasks(chosen, files, parallelism or os.cpu_count() or 1)),

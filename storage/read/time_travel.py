@@ -19,7 +19,7 @@ from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE
 from storage.errors import InvalidInput, NotFound, NotSettled
 from storage.log.commit_log import CommitLog, read_table_lane
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 
 FIRST_WINDOW: Final = 4  # entries of the table lane: a MARK a minute is close by where a table is written
@@ -44,27 +44,27 @@ class Moment:
     settled: bool
 
 
-def find_moment(timeline: Timeline, limit: int) -> Moment | None:
+def find_moment(table_log: TableLog, limit: int) -> Moment | None:
     """What a table was at a time (milliseconds since 1970 UTC), be it kept or not; None: there was no table yet."""
-    newest = timeline.refresh()
-    table = timeline.last_while({TABLE_LANE: newest.head}, lambda entry: entry.committed_at_ms <= limit)[TABLE_LANE]
+    newest = table_log.refresh()
+    table = table_log.last_while({TABLE_LANE: newest.head}, lambda entry: entry.committed_at_ms <= limit)[TABLE_LANE]
     if table == 0:
         return None
-    state = timeline.at(table)
-    mark = _first_mark_after(timeline, newest, table, limit)
-    there = timeline.heads(newest, newest.seen) if mark is None else mark.lanes
+    state = table_log.at(table)
+    mark = _first_mark_after(table_log, newest, table, limit)
+    there = table_log.heads(newest, newest.seen) if mark is None else mark.lanes
     # A closed lane ends where the table lane says; marks that fall back (no version writes them) take nothing away.
     ends = {name: lane.closed for name, lane in state.lanes.items()}
     low = {name: state.seen.get(name, 0) if end is None else end for name, end in ends.items()}
     high = {name: max(low[name], there.get(name, 0)) if end is None else end for name, end in ends.items()}
-    lanes = timeline.log.last_where(
+    lanes = table_log.commit_log.last_where(
         {name: (low[name], high[name]) for name in low}, lambda entry: entry.committed_at_ms <= limit
     )
-    past, at = timeline.longest_cut(table, lanes)
+    past, at = table_log.longest_cut(table, lanes)
     return Moment(past, at, cut.lowest(low, at.lanes), mark is not None)
 
 
-def snapshot_at(timeline: Timeline, as_of: dt.datetime | str | None, *, settled: bool = False) -> Snapshot:
+def snapshot_at(table_log: TableLog, as_of: dt.datetime | str | None, *, settled: bool = False) -> Snapshot:
     """The snapshot of a time, a savepoint or a cut; None: the newest.
 
     Raises:
@@ -74,11 +74,11 @@ def snapshot_at(timeline: Timeline, as_of: dt.datetime | str | None, *, settled:
         NotSettled: It is a time that may still change, and ``settled`` was asked for.
     """
     if as_of is None:
-        return Snapshot(timeline, *timeline.newest_cut())
+        return Snapshot(table_log, *table_log.newest_cut())
     if isinstance(as_of, dt.datetime):
-        found = cut_at(timeline, as_of, settled=settled)
-        return Snapshot(timeline, found.state, found.at, settled=found.settled)
-    return Snapshot(timeline, *timeline.exact_cut(named_cut(timeline, as_of)))
+        found = cut_at(table_log, as_of, settled=settled)
+        return Snapshot(table_log, found.state, found.at, settled=found.settled)
+    return Snapshot(table_log, *table_log.exact_cut(named_cut(table_log, as_of)))
 
 
 def find_savepoint(state: TableState, name: str) -> Cut:
@@ -97,7 +97,7 @@ def find_savepoint(state: TableState, name: str) -> Cut:
     return kept.at
 
 
-def named_cut(timeline: Timeline, name: str) -> Cut:
+def named_cut(table_log: TableLog, name: str) -> Cut:
     """The cut that a text names: its own form, or the name of a savepoint.
 
     Raises:
@@ -109,14 +109,14 @@ def named_cut(timeline: Timeline, name: str) -> Cut:
             f"as_of {name!r} is no moment, cut or savepoint",
             hint="give a datetime with a time zone, str(snapshot.cut), or a savepoint's name",
         )
-    return parse_cut(name) if name.startswith(PREFIX) else find_savepoint(timeline.refresh(), name)
+    return parse_cut(name) if name.startswith(PREFIX) else find_savepoint(table_log.refresh(), name)
 
 
-def cut_at(timeline: Timeline, moment: dt.datetime, *, settled: bool = False) -> Moment:
+def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -> Moment:
     """`find_moment` of a time that can be read.
 
     Args:
-        timeline: The table's.
+        table_log: The table's.
         moment: The time.
         settled: Refuse a time that is not settled.
 
@@ -125,14 +125,14 @@ def cut_at(timeline: Timeline, moment: dt.datetime, *, settled: bool = False) ->
         SnapshotExpired: What it needs was given up by cleaning.
         NotSettled: It may still change, and that was not wanted.
     """
-    found = find_moment(timeline, milliseconds(moment))
+    found = find_moment(table_log, milliseconds(moment))
     if found is None:
-        created = timeline.log.entry(TABLE_LANE, 1)
+        created = table_log.commit_log.entry(TABLE_LANE, 1)
         assert created is not None, "a table has a first entry"
         raise InvalidInput(
             f"as_of {moment}: the table did not exist yet", hint=f"it was created at {_text(created.committed_at_ms)}"
         )
-    timeline.check_kept(found.at)
+    table_log.check_kept(found.at)
     if settled and not found.settled:
         raise NotSettled(
             f"as_of {moment}: what the table was then may still change, for no mark was recorded since",
@@ -160,11 +160,11 @@ def _text(time_ms: int) -> str:
     return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
-def _first_mark_after(timeline: Timeline, newest: TableState, table: int, limit_ms: int) -> Mark | None:
+def _first_mark_after(table_log: TableLog, newest: TableState, table: int, limit_ms: int) -> Mark | None:
     """The first MARK after a prefix of the table lane that began after a time; None if there is none yet."""
     if newest.mark <= table or newest.marked_at_ms <= limit_ms:
         return None
-    log = CommitLog(timeline.store, timeline.clock)  # what is read here is not needed again
+    log = CommitLog(table_log.store, table_log.clock)  # what is read here is not needed again
     after, window = max(table, newest.first_mark - 1), FIRST_WINDOW
     while after < newest.mark:
         until = min(after + window, newest.mark)

@@ -24,13 +24,13 @@ from storage.core.log.archive_codec import (
 )
 from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanIntent, decode_entry
-from storage.core.log.retention import ENDLESS, Needed, Spans, joined, touches
+from storage.core.log.retention import ENDLESS, Needed, Spans, touches, union_spans
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import TABLE_LANE, LaneName, archive_path, lane_folder, parse_slot, slot_path
 from storage.errors import CorruptData, TableError
 from storage.log.commit_log import CommitLog
-from storage.log.table_log import Timeline
-from storage.store.object_store import MAX_CREATE_BYTES, answering, missing
+from storage.log.table_log import TableLog
+from storage.store.object_store import MAX_CREATE_BYTES, missing, normalise_errors
 
 READ_AT_ONCE: Final = 64  # entries in one round
 MAX_CHUNK_BYTES: Final = 4 * MAX_CREATE_BYTES  # in memory; packed it must fit into one request
@@ -55,75 +55,77 @@ class _Chunk:
 
 
 def archive_log(
-    timeline: Timeline, state: TableState, needed: Needed, held: Sequence[Cut], *, dry_run: bool
+    table_log: TableLog, state: TableState, needed: Needed, held: Sequence[Cut], *, dry_run: bool
 ) -> Archived:
     """Archive what nobody needs in its slots.
 
     Args:
-        timeline: The table's.
+        table_log: The table's.
         state: What cleaning judges by.
         needed: What is needed of it.
-        held: Snapshots below ``keep`` that stay.
+        held: Snapshots below ``oldest_retained`` that stay.
         dry_run: Say what would be done, as far as it shows without reading entries.
 
     Raises:
         CorruptData: An archive is damaged; slots of its chunk were not deleted.
         StoreUnavailable: The store does not answer; the next clean goes on.
     """
-    chunks = [chunk for lane in (TABLE_LANE, *state.lanes) for chunk in _chunks(timeline, state, needed, held, lane)]
+    chunks = [chunk for lane in (TABLE_LANE, *state.lanes) for chunk in _chunks(table_log, state, needed, held, lane)]
     if dry_run:
         packed = [chunk for chunk in chunks if chunk.may_pack and len(chunk.slots) == archive_codec.CHUNK]
         return Archived(sum(len(chunk.slots) for chunk in packed), len(packed))
-    _announce(timeline, chunks)
+    _announce(table_log, chunks)
     entries = archives = 0
     for chunk in chunks:
-        made, there = _pack(timeline, chunk)
+        made, there = _pack(table_log, chunk)
         archives += made
         if there:
-            timeline.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])
+            table_log.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])
             entries += len(chunk.slots)
     return Archived(entries, archives)
 
 
 def _chunks(
-    timeline: Timeline, state: TableState, needed: Needed, held: Sequence[Cut], lane: LaneName
+    table_log: TableLog, state: TableState, needed: Needed, held: Sequence[Cut], lane: LaneName
 ) -> Iterator[_Chunk]:
     """The chunks of a lane that may be archived, or may have been, and have objects in their slots."""
     by_chunk: dict[int, list[int]] = {}
-    for name, _ in timeline.store.list(lane_folder(lane)):
+    for name, _ in table_log.store.list(lane_folder(lane)):
         seq = parse_slot(name)
         if seq:
             by_chunk.setdefault(chunk_of(seq), []).append(seq)
     if all(len(slots) < archive_codec.CHUNK for slots in by_chunk.values()) and lane not in state.archived:
         return  # as most lanes are: nothing to be asked for
-    hot = _hot_table(timeline, state, held) if lane == TABLE_LANE else _hot(timeline, state.lanes[lane], state, needed)
+    hot = (
+        _hot_table(table_log, state, held) if lane == TABLE_LANE else _hot(table_log, state.lanes[lane], state, needed)
+    )
     for number in sorted(by_chunk):
         may_pack = not touches(hot, first_slot(number) - 1, last_slot(number))
         if may_pack or last_slot(number) <= state.archived.get(lane, 0):
             yield _Chunk(lane, number, sorted(by_chunk[number]), may_pack)
 
 
-def _hot(timeline: Timeline, lane: Lane, state: TableState, needed: Needed) -> Spans:
+def _hot(table_log: TableLog, lane: Lane, state: TableState, needed: Needed) -> Spans:
     """Entries of a writer's lane that somebody comes by: readers, a barrier's helper, or the lane's next writer."""
     hot = needed.read.get(lane.name, ())
     if state.intent is not None and lane.name in state.intent.lanes:
-        hot = joined(hot, [(state.intent.lanes[lane.name] - 1, ENDLESS)])
+        hot = union_spans(hot, [(state.intent.lanes[lane.name] - 1, ENDLESS)])
     if lane.closed is not None:
-        return joined(hot, [(lane.closed, ENDLESS)])
-    known = timeline.checkpoints.newest_lane(timeline.log, lane.name, state.void.get(lane.name, ()))
-    return joined(hot, [((known.head if known is not None else 1) - 1, ENDLESS)])
+        return union_spans(hot, [(lane.closed, ENDLESS)])
+    known = table_log.checkpoints.newest_lane(table_log.commit_log, lane.name, state.rolled_back.get(lane.name, ()))
+    return union_spans(hot, [((known.head if known is not None else 1) - 1, ENDLESS)])
 
 
-def _hot_table(timeline: Timeline, state: TableState, held: Iterable[Cut]) -> Spans:
+def _hot_table(table_log: TableLog, state: TableState, held: Iterable[Cut]) -> Spans:
     """Entries of the table lane that somebody comes by who opens the table, or a snapshot that stays."""
     hot: Spans = ()
-    for until, end in [(state.keep, ENDLESS), *((at.table, at.table) for at in held)]:
-        known = timeline.checkpoints.newest_table(timeline.log, until)
-        hot = joined(hot, [((known.head if known is not None else 1) - 1, end)])
+    for until, end in [(state.oldest_retained, ENDLESS), *((at.table, at.table) for at in held)]:
+        known = table_log.checkpoints.newest_table(table_log.commit_log, until)
+        hot = union_spans(hot, [((known.head if known is not None else 1) - 1, end)])
     return hot
 
 
-def _announce(timeline: Timeline, chunks: Iterable[_Chunk]) -> None:
+def _announce(table_log: TableLog, chunks: Iterable[_Chunk]) -> None:
     """Say up to where slots may be archived, before any is."""
     wanted: dict[LaneName, int] = {}
     for chunk in chunks:
@@ -132,26 +134,30 @@ def _announce(timeline: Timeline, chunks: Iterable[_Chunk]) -> None:
 
     def build(newest: TableState) -> CleanIntent | None:
         more = {lane: seq for lane, seq in wanted.items() if seq > newest.archived.get(lane, 0)}
-        return CleanIntent(**timeline.header(newest), keep=newest.keep, archived=more) if more else None
+        return (
+            CleanIntent(**table_log.header(newest), oldest_retained=newest.oldest_retained, archived=more)
+            if more
+            else None
+        )
 
-    timeline.publish(build)
+    table_log.publish(build)
 
 
-def _pack(timeline: Timeline, chunk: _Chunk) -> tuple[bool, bool]:
+def _pack(table_log: TableLog, chunk: _Chunk) -> tuple[bool, bool]:
     """Whether an archive was made, and whether the chunk is archived."""
     path = archive_path(chunk.lane, chunk.number)
-    with answering(path):
-        data = timeline.store.get(path)
+    with normalise_errors(path):
+        data = table_log.store.get(path)
     if data is not None:
         decode_archive(data, chunk.lane, chunk.number)
         return False, True
-    contents = _contents(timeline, chunk) if chunk.may_pack else None
+    contents = _contents(table_log, chunk) if chunk.may_pack else None
     packed = encode_archive(chunk.lane, chunk.number, contents) if contents is not None else b""
     if contents is None or len(packed) > MAX_CREATE_BYTES:
         return False, False
-    with answering(path):
-        made = timeline.store.put_if_absent(path, packed)
-        data = timeline.store.get(path)
+    with normalise_errors(path):
+        made = table_log.store.put_if_absent(path, packed)
+        data = table_log.store.get(path)
     if data is None:
         raise missing(path)
     if decode_archive(data, chunk.lane, chunk.number).contents() != contents:
@@ -162,15 +168,15 @@ def _pack(timeline: Timeline, chunk: _Chunk) -> tuple[bool, bool]:
     return made, True
 
 
-def _contents(timeline: Timeline, chunk: _Chunk) -> list[bytes] | None:
+def _contents(table_log: TableLog, chunk: _Chunk) -> list[bytes] | None:
     """Bytes of a chunk's entries; None if they do not fit into an archive, or one is missing or damaged."""
-    log = CommitLog(timeline.store, timeline.clock)
+    log = CommitLog(table_log.store, table_log.clock)
     contents: list[bytes] = []
     slots = slots_of_chunk(chunk.number)
     before: str | None = None
     for start in range(0, len(slots), READ_AT_ONCE):
         part = slots[start : start + READ_AT_ONCE]
-        with answering(slot_path(chunk.lane, part[0])):
+        with normalise_errors(slot_path(chunk.lane, part[0])):
             data = log.archives.read([(chunk.lane, seq) for seq in part])
         for seq, content in zip(part, data, strict=True):
             try:

@@ -20,12 +20,12 @@ from storage.core import names
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Abort, Base
-from storage.core.log.file_refs import FileRef, Part, SliceFile
+from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.log.table_state import FileGroup, TableState
 from storage.core.merge.stitch import Stitch
 from storage.core.modes.aggregate import overflows
 from storage.core.names import Path
-from storage.core.plan.mostly_unreferenced import left_behind
+from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
@@ -34,7 +34,7 @@ from storage.files.base_file import SliceFileWriter, read_base, read_shadow
 from storage.files.log_reader import LogReader
 from storage.files.row_groups import LastRowGroups
 from storage.log.commit_log import new_id
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.read.missing_file import reading
 from storage.read.scan import read_task
 from storage.read.snapshot import Snapshot
@@ -140,8 +140,8 @@ class _Folded:
     """What is known of a new slice before its files are finished."""
 
     before: FileSlice
-    base: Part | None
-    shadow: Part | None
+    base: FilePart | None
+    shadow: FilePart | None
     statistics: _Statistics
 
 
@@ -214,7 +214,7 @@ def _slice_file(
     )
 
 
-def _own_part(file: FileRef | None, part: Part | None) -> tuple[FileRef | None, Part | None]:
+def _own_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef | None, FilePart | None]:
     """The file of a file group's rows, and which they are if there are others in it."""
     if file is None or part is None:
         return None, None
@@ -256,12 +256,12 @@ class _Statistics:
 
 
 def run_compaction(
-    timeline: Timeline, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
+    table_log: TableLog, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
 ) -> CompactionResult:
     """Compact the file groups of a snapshot that have logs or are left behind, and publish them as they are done.
 
     Args:
-        timeline: The table's.
+        table_log: The table's.
         snapshot: A head snapshot.
         only: Which file groups to do, of those.
         execute: Where the work is done.
@@ -273,16 +273,16 @@ def run_compaction(
     started = time.monotonic()
     todo = [file_slice for file_slice in snapshot.slices if len(file_slice.rows)]
     dirty = [file_slice for file_slice in todo if only(file_slice)]
-    left = left_behind(snapshot.slices, {file_slice.group for file_slice in dirty}, snapshot.cut.lanes)
+    left = mostly_unreferenced(snapshot.slices, {file_slice.group for file_slice in dirty}, snapshot.cut.lanes)
     behind = [file_slice for file_slice in snapshot.slices if file_slice.group in left and only(file_slice)]
     if not dirty and not behind:
         return CompactionResult((), {}, 0, 0, 0, {}, time.monotonic() - started)
-    plan_id, plan = publish_plan(timeline, snapshot.cut, len(dirty) + len(behind))
-    run = _Run(timeline, plan_id, snapshot.cut.lanes, complete=len(dirty) == len(todo))
+    plan_id, plan = publish_plan(table_log, snapshot.cut, len(dirty) + len(behind))
+    run = _Run(table_log, plan_id, snapshot.cut.lanes, complete=len(dirty) == len(todo))
     try:
         tasks = [
             CompactionTask(
-                store=timeline.store,
+                store=table_log.store,
                 schema=snapshot.table_schema,
                 slices=task.slices,
                 files=task.files,
@@ -316,8 +316,8 @@ def run_compaction(
 class _Run:
     """Slices of one plan on their way into BASE entries."""
 
-    def __init__(self, timeline: Timeline, plan_id: str, target: cut.Seqs, *, complete: bool) -> None:
-        self._timeline, self._plan_id, self._target, self._complete = timeline, plan_id, target, complete
+    def __init__(self, table_log: TableLog, plan_id: str, target: cut.Seqs, *, complete: bool) -> None:
+        self._table_log, self._plan_id, self._target, self._complete = table_log, plan_id, target, complete
         self._waiting: list[SliceFile] = []
         self._waiting_bytes = 0
         self.done: list[FileGroup] = []
@@ -340,7 +340,7 @@ class _Run:
 
         What was offered may be there, whatever failed afterwards: cleaning knows.
         """
-        if abort_plan(self._timeline, self._plan_id, reason):
+        if abort_plan(self._table_log, self._plan_id, reason):
             self._remove(_files(self._waiting))
 
     def _publish(self, *, last: bool) -> None:
@@ -357,9 +357,9 @@ class _Run:
                 reason = GIVEN_UP
                 return None
             kept.update((group, made) for group, made in offered.items() if self._is_current(state, group, made))
-            header = self._timeline.header(state)
+            header = self._table_log.header(state)
             if kept:
-                slices = self._timeline.log.in_place_or_sidecar(header["seq"], list(kept.values()))
+                slices = self._table_log.commit_log.in_place_or_sidecar(header["seq"], list(kept.values()))
                 # Where another compaction was first, its slice may hold less.
                 whole = last and self._complete and not self.skipped and len(kept) == len(offered)
                 stated = dict(self._target) if whole else {}
@@ -369,7 +369,7 @@ class _Run:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")
             return None
 
-        self._timeline.publish(build)
+        self._table_log.publish(build)
         for group, made in offered.items():
             if group in kept:
                 self.done.append(group)
@@ -388,7 +388,7 @@ class _Run:
     def _remove(self, paths: Iterable[Path]) -> None:
         for path in paths:
             with contextlib.suppress(OSError):
-                self._timeline.store.delete(path)
+                self._table_log.store.delete(path)
 
 
 def _files(slices: Iterable[SliceFile]) -> dict[Path, FileRef]:

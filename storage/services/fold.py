@@ -30,7 +30,7 @@ from storage.files.log_file import remove_log_file
 from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.log.commit_log import new_id
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.read.missing_file import reading
 from storage.read.scan import read_task
 from storage.read.snapshot import Snapshot
@@ -48,7 +48,7 @@ class FoldResult:
         skipped: File groups left as they are, and why.
         rows: Keys with registers in the new files.
         files_read: Log files that were read, earlier folds among them.
-        bytes_read: Stored bytes of their pieces that were merged.
+        bytes_read: Stored bytes of their ranges that were merged.
         bytes_written: Of the new files.
         seconds: Wall-clock time.
     """
@@ -70,7 +70,7 @@ class _Part:
     file: LogFile | None
 
 
-def run_fold(timeline: Timeline, snapshot: Snapshot) -> FoldResult:
+def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
     """Fold what waits in the logs of a head snapshot; nothing happens where nothing waits.
 
     Raises:
@@ -81,48 +81,48 @@ def run_fold(timeline: Timeline, snapshot: Snapshot) -> FoldResult:
     folds = plan_folds(snapshot.state, snapshot.files)
     if not folds:
         return FoldResult((), {}, 0, 0, 0, 0, time.monotonic() - started)
-    plan_id, plan = publish_plan(timeline, snapshot.cut, len(folds))
+    plan_id, plan = publish_plan(table_log, snapshot.cut, len(folds))
     parts: list[_Part] = []
     try:
         for run in cut_runs(folds):
-            with reading(timeline.store, snapshot.cut):
-                file = _write(timeline, snapshot, run, plan)
+            with reading(table_log.store, snapshot.cut):
+                file = _write(table_log, snapshot, run, plan)
             parts.append(_Part(tuple(run), file))
-        published, reason = _publish(timeline, snapshot, plan_id, parts)
+        published, reason = _publish(table_log, snapshot, plan_id, parts)
     except CommitUnknown:
         raise  # the entry may be there: nothing that it may refer to is removed
     except TableError as error:
-        if abort_plan(timeline, plan_id, f"{error.code}: {error.message}"):
-            _remove(timeline, parts)  # only now: no FOLD of this plan can come any more
+        if abort_plan(table_log, plan_id, f"{error.code}: {error.message}"):
+            _remove(table_log, parts)  # only now: no FOLD of this plan can come any more
         raise
     done = [part for part in parts if any(fold.group in published for fold in part.folds)]
-    _remove(timeline, [part for part in parts if part not in done])
+    _remove(table_log, [part for part in parts if part not in done])
     files = [part.file.file for part in done if part.file is not None]
     return FoldResult(
         done=tuple(fold.group for fold in folds if fold.group in published),
         skipped={fold.group: reason for fold in folds if fold.group not in published},
         rows=sum(file.rows for file in files),
-        files_read=len({number for fold in folds for number in fold.pieces.file.tolist()}),
-        bytes_read=sum(fold.pieces.log_bytes for fold in folds),
+        files_read=len({number for fold in folds for number in fold.ranges.file.tolist()}),
+        bytes_read=sum(fold.ranges.log_bytes for fold in folds),
         bytes_written=sum(file.size for file in files),
         seconds=time.monotonic() - started,
     )
 
 
-def _write(timeline: Timeline, snapshot: Snapshot, run: list[GroupFold], plan: int) -> LogFile | None:
+def _write(table_log: TableLog, snapshot: Snapshot, run: list[GroupFold], plan: int) -> LogFile | None:
     schema = snapshot.table_schema
     mergers.prepare(schema, mergers.allowed())
     columns = tuple(schema.slice.names)
-    task = read_task([fold.pieces for fold in run], snapshot.files)
+    task = read_task([fold.ranges for fold in run], snapshot.files)
     wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-    logs = LogReader(timeline.store, schema, task.files, task.slices, [wanted] * len(task.slices))
-    collapsed = ((pieces.group, logs.collapse(pieces, schema.groups, columns)) for pieces in task.slices)
+    logs = LogReader(table_log.store, schema, task.files, task.slices, [wanted] * len(task.slices))
+    collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in task.slices)
     states = [(group, state) for group, state in collapsed if state is not None]
-    return write_register_file(timeline.store, schema, names.fold_path(plan, new_id()), states)
+    return write_register_file(table_log.store, schema, names.fold_path(plan, new_id()), states)
 
 
 def _publish(
-    timeline: Timeline, snapshot: Snapshot, plan_id: str, parts: list[_Part]
+    table_log: TableLog, snapshot: Snapshot, plan_id: str, parts: list[_Part]
 ) -> tuple[frozenset[FileGroup], str]:
     """Publish what may be: the file groups that were, and why others were not (rule F3)."""
     to = dict(snapshot.cut.lanes)
@@ -137,7 +137,7 @@ def _publish(
             reason = GIVEN_UP
             return None
         kept.extend(fold for fold in folds if may_publish(state, fold.folded, to))
-        header = timeline.header(state)
+        header = table_log.header(state)
         if not kept:
             return Abort(**header, plan_id=plan_id, reason="compactions or other folds did all of it first")
         groups = {fold.group for fold in kept}
@@ -149,14 +149,14 @@ def _publish(
             to=to,
             covered=to if whole else {},
             files=[part.file for part in used if part.file is not None],
-            file_groups=timeline.log.in_place_or_sidecar(header["seq"], [fold.folded for fold in kept]),
+            file_groups=table_log.commit_log.in_place_or_sidecar(header["seq"], [fold.folded for fold in kept]),
         )
 
-    timeline.publish(build)
+    table_log.publish(build)
     return frozenset(fold.group for fold in kept), reason
 
 
-def _remove(timeline: Timeline, parts: list[_Part]) -> None:
+def _remove(table_log: TableLog, parts: list[_Part]) -> None:
     for part in parts:
         if part.file is not None:
-            remove_log_file(timeline.store, part.file)
+            remove_log_file(table_log.store, part.file)

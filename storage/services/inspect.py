@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from storage.clock import Clock, Stamps, SystemClock
-from storage.core.log.cut import Cut, is_void
+from storage.core.log.cut import Cut, in_spans
 from storage.core.log.entries import (
     Abort,
     Base,
@@ -27,7 +27,6 @@ from storage.core.log.entries import (
     Intent,
     LaneAdd,
     Mark,
-    Noop,
     Plan,
     Release,
     Savepoint,
@@ -40,7 +39,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from storage.log.pins import unexpired
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 from storage.store.open_store import open_store
 
@@ -100,7 +99,7 @@ class Overview:
         events_in_logs: Events that wait for compaction; with 0 of them ``rows_in_base`` is the table's number of rows.
         commits_waiting: Commits of which some rows wait for compaction.
         compactions_open: Compactions that have begun and not ended, or died.
-        keep: Snapshots whose cut has a smaller first number are given up, unless they are savepoints.
+        oldest_retained: Snapshots whose cut has a smaller first number are given up, unless they are savepoints.
         keepers: What keeps files of older snapshots. How much garbage there is, only a dry run of a clean can tell.
         streams: How far every stream says that its groups are complete.
     """
@@ -118,7 +117,7 @@ class Overview:
     commits: int
     commits_waiting: int
     compactions_open: int
-    keep: int
+    oldest_retained: int
     keepers: tuple[Keeper, ...]
     streams: tuple[StreamReport, ...]
 
@@ -213,9 +212,9 @@ class Inspection:
     def __init__(
         self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock = _SYSTEM_CLOCK
     ) -> None:
-        self._timeline = Timeline(open_store(uri, storage_options), clock, Stamps())
-        self._state, cut = self._timeline.newest_cut()
-        self._snapshot = Snapshot(self._timeline, self._state, cut)
+        self._table_log = TableLog(open_store(uri, storage_options), clock, Stamps())
+        self._state, cut = self._table_log.newest_cut()
+        self._snapshot = Snapshot(self._table_log, self._state, cut)
         self._lanes = cut.lanes
         self._marks: Watermarks | None = None
 
@@ -229,10 +228,10 @@ class Inspection:
     def overview(self) -> Overview:
         """The table at a glance."""
         slices, files = self._snapshot.slices, self._snapshot.files
-        created = self._timeline.log.entry(TABLE_LANE, 1)
+        created = self._table_log.commit_log.entry(TABLE_LANE, 1)
         assert created is not None, "a table has a first entry"
         return Overview(
-            uri=self._timeline.store.uri,
+            uri=self._table_log.store.uri,
             table_id=self._state.table_id,
             created_at_ms=created.committed_at_ms,
             schema=self._state.schema,
@@ -245,14 +244,14 @@ class Inspection:
             commits=sum(self._lanes.values()),
             commits_waiting=len({(file.lane, file.seq) for file in files}),
             compactions_open=len(self._state.plans),
-            keep=self._state.keep,
+            oldest_retained=self._state.oldest_retained,
             keepers=tuple(self._keepers()),
             streams=tuple(self.streams()),
         )
 
     def streams(self) -> list[StreamReport]:
         """Every stream and group, in the schema's order."""
-        now = self._timeline.clock.now_ms()
+        now = self._table_log.clock.now_ms()
         return [_stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
 
     def _keepers(self) -> Iterator[Keeper]:
@@ -261,7 +260,7 @@ class Inspection:
             yield Keeper("savepoint", name, str(kept.at), kept.committed_at_ms, None, kept.note)
         for plan_id, plan in state.plans.items():
             yield Keeper("compaction", plan_id, str(plan.at), plan.committed_at_ms, None)
-        for pin in unexpired(self._timeline.store, self._timeline.clock):
+        for pin in unexpired(self._table_log.store, self._table_log.clock):
             yield Keeper("pin", pin.owner, str(pin.at), None, pin.expires_at_ms)
 
     def timeline(self, limit: int) -> list[TimelineEntry]:
@@ -270,7 +269,10 @@ class Inspection:
         for lane, head in self._lanes.items():
             found.extend(self._newest(lane, head, limit))
         found.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
-        return [_described(entry, void=isinstance(entry, Data) and self._is_void(entry)) for entry in found[:limit]]
+        return [
+            _described(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
+            for entry in found[:limit]
+        ]
 
     def files(self) -> list[FileReport]:
         """Every file group, in order."""
@@ -298,13 +300,13 @@ class Inspection:
         waiting: dict[LaneName, int] = {}
         for file in self._snapshot.files:
             waiting[file.lane] = waiting.get(file.lane, 0) + file.file.file.rows
-        beats = newest_heartbeats(self._timeline.store)
+        beats = newest_heartbeats(self._table_log.store)
         return [self._lane(lane, waiting.get(lane, 0), beats.get(lane)) for lane in self._state.lanes]
 
     def _lane(self, lane: LaneName, waiting: int, beat: Heartbeat | None) -> LaneReport:
         head = self._lanes.get(lane, 0)
         newest = self._newest(lane, head, MAX_LANE_ENTRIES)
-        data = [entry for entry in newest if isinstance(entry, Data) and not self._is_void(entry)]
+        data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
         last = data[-1] if data else None
         claim = self._claim(lane, head)
         # One of an older claim is what a fenced writer, or one that died before, has left.
@@ -334,33 +336,33 @@ class Inspection:
             late=sum(own.late for own in promises.values()),
         )
 
-    def _is_void(self, entry: Data) -> bool:
+    def _is_rolled_back(self, entry: Data) -> bool:
         """Whether a restore or an undo has taken a commit back."""
-        return is_void(self._state.void.get(entry.lane, ()), entry.seq)
+        return in_spans(self._state.rolled_back.get(entry.lane, ()), entry.seq)
 
     def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
         if claim is None:
             return "never"
         if beat is None:
             return "closed"
-        return "live" if self._timeline.clock.now_ms() - beat.at_ms <= SILENT_AFTER_MS else "silent"
+        return "live" if self._table_log.clock.now_ms() - beat.at_ms <= SILENT_AFTER_MS else "silent"
 
     def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
         """The last entries of a lane, oldest of them first."""
-        return self._timeline.log.read_after(lane, max(0, head - limit), head)
+        return self._table_log.commit_log.read_after(lane, max(0, head - limit), head)
 
     def _claim(self, lane: LaneName, head: int) -> Claim | None:
         """The newest claim: the first entry of the head's epoch, for epochs ascend (S3)."""
-        last = self._timeline.log.entry(lane, head) if head else None
+        last = self._table_log.commit_log.entry(lane, head) if head else None
         if last is None:
             return None
         low, high = 0, head
         while high - low > 1:
             middle = (low + high) // 2
-            entry = self._timeline.log.entry(lane, middle)
+            entry = self._table_log.commit_log.entry(lane, middle)
             assert entry is not None, "a slot below the head is never free"
             low, high = (low, middle) if entry.epoch == last.epoch else (middle, high)
-        claim = self._timeline.log.entry(lane, high)
+        claim = self._table_log.commit_log.entry(lane, high)
         return claim if isinstance(claim, Claim) else None
 
 
@@ -382,7 +384,7 @@ def _archived(entry: CleanIntent) -> str:
     return f"; old entries may be archived up to {reached}"
 
 
-def _described(entry: Entry, *, void: bool) -> TimelineEntry:
+def _described(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
     rows: int | None = None
     sizes: list[int] = []
     match entry:
@@ -422,19 +424,17 @@ def _described(entry: Entry, *, void: bool) -> TimelineEntry:
         case Mark():
             detail = f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
         case CleanIntent():
-            detail = f"snapshots before entry {entry.keep} are given up{_archived(entry)}"
+            detail = f"snapshots before entry {entry.oldest_retained} are given up{_archived(entry)}"
         case CleanDone():
             detail = f"{entry.files} files deleted, {entry.bytes} bytes"
         case Claim():
             detail = f"claim {entry.epoch} by {entry.owner}"
-            detail += f" for entry {entry.barrier} of the table lane" if entry.barrier else ""
+            detail += f" for entry {entry.intent} of the table lane" if entry.intent else ""
         case Data():
             sizes, rows = [file.file.size for file in entry.files], entry.rows
             detail = f"stream {entry.stream}" + (f", batch {entry.batch}" if entry.query_id else "")
             detail += f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
-            detail += ", taken back: void" if void else ""
-        case Noop():
-            detail = entry.reason
+            detail += ", rolled back" if rolled_back else ""
     return TimelineEntry(
         committed_at_ms=entry.committed_at_ms,
         lane=entry.lane,

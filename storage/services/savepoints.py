@@ -10,7 +10,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.entries import Release, Savepoint
 from storage.core.log.table_state import TableState
 from storage.errors import Conflict, InvalidInput
-from storage.log.table_log import Timeline, check_promised
+from storage.log.table_log import TableLog, check_promised
 from storage.read.time_travel import find_savepoint
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -26,7 +26,7 @@ class SavepointInfo:
     made_at_ms: int
 
 
-def make_savepoint(timeline: Timeline, name: str, at: Cut, note: str) -> SavepointInfo:
+def make_savepoint(table_log: TableLog, name: str, at: Cut, note: str) -> SavepointInfo:
     """Keep a snapshot under a name.
 
     Raises:
@@ -45,14 +45,14 @@ def make_savepoint(timeline: Timeline, name: str, at: Cut, note: str) -> Savepoi
             raise Conflict(f"there is a savepoint {name!r} already", hint="choose another name, or release it first")
         # The table lane orders this against every CLEAN_INTENT: what is kept when it is published stays.
         check_promised(state, at)
-        return Savepoint(**timeline.header(state), name=name, table=at.table, lanes=dict(at.lanes), note=note)
+        return Savepoint(**table_log.header(state), name=name, table=at.table, lanes=dict(at.lanes), note=note)
 
-    made = timeline.publish(build)
+    made = table_log.publish(build)
     assert made is not None, "a SAVEPOINT is published or refused"
     return SavepointInfo(name, at, note, made.committed_at_ms)
 
 
-def release_savepoint(timeline: Timeline, name: str) -> None:
+def release_savepoint(table_log: TableLog, name: str) -> None:
     """Let a savepoint go; cleaning may then take its files.
 
     Raises:
@@ -61,9 +61,9 @@ def release_savepoint(timeline: Timeline, name: str) -> None:
 
     def build(state: TableState) -> Release:
         find_savepoint(state, name)
-        return Release(**timeline.header(state), name=name)
+        return Release(**table_log.header(state), name=name)
 
-    timeline.publish(build)
+    table_log.publish(build)
 
 
 def list_savepoints(state: TableState) -> list[SavepointInfo]:

@@ -23,7 +23,7 @@ from storage.core.schema.evolution import widens
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar, format_type, parse_type
 from storage.errors import Conflict, InvalidInput
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 
 Change = Callable[[TableSchema], TableSchema | None]
 """From the newest schema the one that is wanted, columns not yet stamped; None if there is nothing to change."""
@@ -38,7 +38,12 @@ class SchemaChange:
 
 
 def add_column(
-    timeline: Timeline, group: str, name: str, type_name: str, default: object, function: str | Mapping[str, Any] | None
+    table_log: TableLog,
+    group: str,
+    name: str,
+    type_name: str,
+    default: object,
+    function: str | Mapping[str, Any] | None,
 ) -> SchemaChange:
     """Add a column at the end of a group and of the table.
 
@@ -70,11 +75,11 @@ def add_column(
         _check_same(f"column {name!r}", _about_column(schema, name), _about_column(wanted, name))
         return None
 
-    return _publish(timeline, f"add column {group}.{name} {type_name}", change)
+    return _publish(table_log, f"add column {group}.{name} {type_name}", change)
 
 
 def add_group(
-    timeline: Timeline,
+    table_log: TableLog,
     name: str,
     columns: Mapping[str, Any],
     *,
@@ -85,7 +90,7 @@ def add_group(
     """Add a group of new columns, and let streams write it.
 
     Args:
-        timeline: The table's.
+        table_log: The table's.
         name: Of the group.
         columns: Name to type name, or to a mapping of type and default.
         streams: Streams of the table that write the group from now on.
@@ -122,10 +127,10 @@ def add_group(
         mergers.prepare(replace(wanted, groups=(added,)), mergers.allowed())
         return wanted
 
-    return _publish(timeline, f"add group {name}", change)
+    return _publish(table_log, f"add group {name}", change)
 
 
-def add_stream(timeline: Timeline, name: str, groups: Sequence[str], on_delete: str) -> SchemaChange:
+def add_stream(table_log: TableLog, name: str, groups: Sequence[str], on_delete: str) -> SchemaChange:
     """Add a producer of groups that the table has.
 
     Raises:
@@ -139,10 +144,10 @@ def add_stream(timeline: Timeline, name: str, groups: Sequence[str], on_delete: 
         wanted = _checked(config)
         return wanted if wanted.streams != schema.streams else None
 
-    return _publish(timeline, f"add stream {name}", change)
+    return _publish(table_log, f"add stream {name}", change)
 
 
-def widen_column(timeline: Timeline, name: str, type_name: str) -> SchemaChange:
+def widen_column(table_log: TableLog, name: str, type_name: str) -> SchemaChange:
     """Give a column a type that holds all its values and more.
 
     Raises:
@@ -171,10 +176,10 @@ def widen_column(timeline: Timeline, name: str, type_name: str) -> SchemaChange:
         config["columns"][name]["type"] = type_name
         return _checked(config)
 
-    return _publish(timeline, f"widen column {name} to {format_type(target)}", change)
+    return _publish(table_log, f"widen column {name} to {format_type(target)}", change)
 
 
-def set_default(timeline: Timeline, name: str, value: object) -> SchemaChange:
+def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
     """Show another value where a column's group is absent; None: NULL.
 
     Raises:
@@ -190,15 +195,15 @@ def set_default(timeline: Timeline, name: str, value: object) -> SchemaChange:
         after = wanted.column_by_name[name]
         return None if encode_scalar(after.default) == encode_scalar(before.default) else wanted
 
-    return _publish(timeline, f"set default of {name}", change)
+    return _publish(table_log, f"set default of {name}", change)
 
 
-def _publish(timeline: Timeline, words: str, change: Change) -> SchemaChange:
+def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
     def build(state: TableState) -> Schema | None:
         wanted = change(state.schema)
         if wanted is None:
             return None
-        header = timeline.header(state)
+        header = table_log.header(state)
         schema = _stamped(state.schema, wanted, header["seq"])
         return Schema(
             **header,
@@ -208,8 +213,8 @@ def _publish(timeline: Timeline, words: str, change: Change) -> SchemaChange:
             change=words,
         )
 
-    published = timeline.publish(build)
-    return SchemaChange(timeline.refresh().schema_rev if published is None else published.seq, published is not None)
+    published = table_log.publish(build)
+    return SchemaChange(table_log.refresh().schema_rev if published is None else published.seq, published is not None)
 
 
 def _stamped(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:

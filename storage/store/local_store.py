@@ -21,7 +21,15 @@ import pyarrow as pa
 
 from storage.core.names import Path
 from storage.errors import StoreRefused
-from storage.store.object_store import Ranges, Wanted, answering, check_create_size, missing, read_each, wrong_size
+from storage.store.object_store import (
+    Ranges,
+    Wanted,
+    check_create_size,
+    missing,
+    normalise_errors,
+    read_each,
+    wrong_size,
+)
 
 _TEMPORARY: Final = ".tmp-"
 _TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{32}-(.+)", re.DOTALL)
@@ -91,7 +99,7 @@ class LocalStore:
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
         target = self._root / path
         temporary = _temporary(target)
-        with answering(path):
+        with normalise_errors(path):
             self._make_folder(target.parent)
             try:
                 with temporary.open("xb") as file:
@@ -115,7 +123,7 @@ class LocalStore:
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         del ranges  # a local read costs no round trip
         full = f"{self._root}/{path}"  # there may be many small files: a path object costs more than to open one
-        with answering(path):
+        with normalise_errors(path):
             try:
                 found = os.stat(full).st_size  # noqa: PTH116 - see above
             except (FileNotFoundError, NotADirectoryError):
@@ -130,7 +138,7 @@ class LocalStore:
 
     def leftovers(self) -> list[tuple[Path, Path]]:
         found = []
-        with answering(Path(".")):
+        with normalise_errors(Path(".")):
             for file, _ in _walk(self._root):
                 parsed = _TEMPORARY_NAME.fullmatch(file.name)
                 if parsed is not None:
@@ -141,7 +149,7 @@ class LocalStore:
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         top = self._root / folder
-        with answering(folder):
+        with normalise_errors(folder):
             return sorted(
                 (file.relative_to(top).as_posix(), size)
                 for file, size in _walk(top)
@@ -154,7 +162,7 @@ class LocalStore:
 
     def delete_many(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            with answering(path):
+            with normalise_errors(path):
                 self.delete(path)
 
     def _make_folder(self, folder: LocalPath) -> None:

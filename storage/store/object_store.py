@@ -159,7 +159,7 @@ def _creates_exclusively(store: ObjectStore) -> bool:
 
 
 @contextlib.contextmanager
-def answering(path: Path) -> Iterator[None]:
+def normalise_errors(path: Path) -> Iterator[None]:
     """Turn a store's failure into the error that tells the caller what to do.
 
     Raises:
@@ -211,7 +211,7 @@ def read_each(store: ObjectStore, wanted: Sequence[Wanted]) -> list[list[pa.Buff
 
 def _read(store: ObjectStore, wanted: Wanted) -> list[pa.Buffer]:
     parts = []
-    with answering(wanted.path), store.open_input(wanted.path, wanted.size, wanted.ranges) as source:
+    with normalise_errors(wanted.path), store.open_input(wanted.path, wanted.size, wanted.ranges) as source:
         for offset, length in wanted.ranges:
             part = pa.allocate_buffer(wanted.lead + length)
             source.seek(offset)

@@ -2,7 +2,7 @@
 
 Only file systems whose ``pipe_file(mode="create")`` is *one* request that the *server* decides (STORES.md says how each
 does that): most others look first and write then, which no probe can tell from the real thing. What they differ in
-otherwise stands in `_KINDS` and `_told`, and nowhere else.
+otherwise stands in `_KINDS` and `_normalise_sdk_errors`, and nowhere else.
 
 SDKs try again by themselves, so a refusal may be the echo of our own put whose answer was lost: `publish` reads back.
 """
@@ -28,7 +28,15 @@ from fsspec.exceptions import FSTimeoutError
 
 from storage.core.names import Path
 from storage.errors import InvalidInput, StoreRefused, StoreUnavailable, TableError
-from storage.store.object_store import Ranges, Wanted, answering, check_create_size, missing, no_answer, wrong_size
+from storage.store.object_store import (
+    Ranges,
+    Wanted,
+    check_create_size,
+    missing,
+    no_answer,
+    normalise_errors,
+    wrong_size,
+)
 
 MAX_PARALLEL_REQUESTS: Final = 16  # of one call; many tasks of many processes do this at the same time
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
@@ -137,7 +145,7 @@ class RemoteStore:
         if self._kind.quick:
             options["config_kwargs"] = {**self._kind.quick, **options.get("config_kwargs", {})}
         try:
-            with _told():
+            with _normalise_sdk_errors():
                 file_system, root = fsspec.url_to_fs(self._uri, **options)
                 file_system.retries = 1  # s3fs tries again on top of its SDK
                 asked = f"{root.rstrip('/')}/{_NOBODY}"
@@ -169,24 +177,24 @@ class RemoteStore:
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         check_create_size(path, data)
         try:
-            with _told():
+            with _normalise_sdk_errors():
                 self._fs.pipe_file(self._full(path), data, mode="create")
         except FileExistsError:
             return False
         return True
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        with answering(path), _told():
+        with normalise_errors(path), _normalise_sdk_errors():
             self._fs.pipe_file(self._full(path), bytes(data))
 
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        with answering(path):
-            with _told():
+        with normalise_errors(path):
+            with _normalise_sdk_errors():
                 file = self._fs.open(self._full(path), "wb")
             try:
                 yield cast("BinaryIO", _Output(file))
-                with _told():
+                with _normalise_sdk_errors():
                     file.close()
             except BaseException:
                 _discard(file)
@@ -194,7 +202,7 @@ class RemoteStore:
 
     def get(self, path: Path) -> bytes | None:
         try:
-            with _told():
+            with _normalise_sdk_errors():
                 return self._fs.cat_file(self._full(path), **self._kind.whole)
         except FileNotFoundError:
             return None
@@ -203,7 +211,7 @@ class RemoteStore:
         if not paths:
             return []
         full = [self._full(path) for path in paths]
-        with _told():
+        with _normalise_sdk_errors():
             answers = self._fs.cat_ranges(
                 full, None, None, batch_size=MAX_PARALLEL_REQUESTS, on_error="return", **self._kind.whole
             )
@@ -241,9 +249,9 @@ class RemoteStore:
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
         top = self._full(folder)
-        with answering(folder):
+        with normalise_errors(folder):
             try:
-                with _told():
+                with _normalise_sdk_errors():
                     found = self._fs.find(top, detail=True)
             except FileNotFoundError:
                 return []
@@ -254,7 +262,7 @@ class RemoteStore:
         return sorted((name, int(info["size"])) for name, info in objects)
 
     def delete(self, path: Path) -> None:
-        with contextlib.suppress(FileNotFoundError), _told():
+        with contextlib.suppress(FileNotFoundError), _normalise_sdk_errors():
             self._fs.rm_file(self._full(path))
 
     def delete_many(self, paths: Sequence[Path]) -> None:
@@ -269,7 +277,7 @@ class RemoteStore:
     def _delete_at_once(self, paths: Sequence[Path]) -> None:
         bucket, _, _ = self._fs.split_path(self._full(paths[0]))
         names = [{"Key": self._fs.split_path(self._full(path))[1]} for path in paths]
-        with answering(paths[0]), _told():
+        with normalise_errors(paths[0]), _normalise_sdk_errors():
             answer = self._fs.call_s3("delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True})
         failed = answer.get("Errors", [])  # fsspec's own bulk delete would pass over them
         if failed:
@@ -280,7 +288,7 @@ class RemoteStore:
             )
 
     def _delete_one(self, path: Path) -> None:
-        with answering(path):
+        with normalise_errors(path):
             self.delete(path)
 
     def _full(self, path: Path) -> str:
@@ -288,7 +296,7 @@ class RemoteStore:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _normalise_sdk_errors() -> Iterator[None]:
     """Let every failure be an OSError of the right kind: SDKs have their own errors, and fsspec does not know all.
 
     Raises:
@@ -337,7 +345,7 @@ def _whole(answer: Any) -> bytes | None:
     if isinstance(answer, FileNotFoundError):
         return None
     if isinstance(answer, BaseException):
-        with _told():
+        with _normalise_sdk_errors():
             raise answer
     return answer
 
@@ -364,7 +372,7 @@ class _Output(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        with _told():
+        with _normalise_sdk_errors():
             return self._file.write(view)
 
 
@@ -401,7 +409,7 @@ class _Input(io.RawIOBase):
 
     def _failure(self, error: Exception) -> TableError:
         try:
-            with _told():
+            with _normalise_sdk_errors():
                 raise error
         except FileNotFoundError:
             return missing(self._path)
@@ -414,7 +422,7 @@ class _Input(io.RawIOBase):
             return no_answer(self._path, told)
 
     def _found(self) -> int:
-        with answering(self._path), _told():
+        with normalise_errors(self._path), _normalise_sdk_errors():
             return self._fs.info(self.full_path)["size"]
 
     def readable(self) -> bool:

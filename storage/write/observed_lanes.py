@@ -12,7 +12,7 @@ from storage.core.log.table_state import TableState
 from storage.core.modes import decided_by_arrival
 from storage.core.names import TABLE_LANE, LaneName, StreamName
 from storage.core.schema.table_schema import TableSchema
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 
 STAMP_REFRESH_MS: Final = 60_000  # how far ties may be ordered by skewed clocks instead of by what was seen
 
@@ -24,24 +24,26 @@ class OtherLanes:
         heads: Per lane the last entry whose stamp was seen.
     """
 
-    def __init__(self, timeline: Timeline, lane: LaneName, stream: StreamName) -> None:
-        self._timeline, self._lane, self._stream = timeline, lane, stream
+    def __init__(self, table_log: TableLog, lane: LaneName, stream: StreamName) -> None:
+        self._table_log, self._lane, self._stream = table_log, lane, stream
         self._read_ms = 0
         self.heads: dict[LaneName, int] = {}
 
     def read(self, table: TableState) -> None:
         """Learn the stamps of all lanes' heads: everything committed before now loses ties to what is appended next."""
-        self._read_ms = self._timeline.clock.now_ms()
-        self.heads = self._timeline.heads(table, self.heads)
-        newest = self._timeline.log.read_tails({lane: (max(0, head - 1), head) for lane, head in self.heads.items()})
+        self._read_ms = self._table_log.clock.now_ms()
+        self.heads = self._table_log.heads(table, self.heads)
+        newest = self._table_log.commit_log.read_tails(
+            {lane: (max(0, head - 1), head) for lane, head in self.heads.items()}
+        )
         for lane, tail in newest.items():
             for entry in tail:
-                self._timeline.stamps.observe(entry.stamp)
-            self._timeline.log.forget_before(lane, self.heads[lane] - 1)
+                self._table_log.stamps.observe(entry.stamp)
+            self._table_log.commit_log.forget_before(lane, self.heads[lane] - 1)
 
     def read_if_old(self, table: TableState) -> None:
         """`read`, if the last time was a minute ago. Requires that `read` was called once."""
-        elapsed = self._timeline.clock.now_ms() - self._read_ms
+        elapsed = self._table_log.clock.now_ms() - self._read_ms
         # A clock that jumped backwards is as good a reason as one that moved on.
         if not 0 <= elapsed < STAMP_REFRESH_MS:
             self.read(table)
@@ -55,17 +57,17 @@ class OtherLanes:
         """
         if not _in_commit_order(table.schema, self._stream):
             return
-        log = self._timeline.log
+        log = self._table_log.commit_log
         wanted = self._unseen(table)
         tails = log.read_tails({TABLE_LANE: (table.head, None), **wanted})
         if tails.pop(TABLE_LANE):
-            table = self._timeline.refresh()
+            table = self._table_log.refresh()
         if any(lane not in self.heads for lane in self._unseen(table)):
             self.read(table)
             return
         for lane, tail in tails.items():
             for entry in tail:
-                self._timeline.stamps.observe(entry.stamp)
+                self._table_log.stamps.observe(entry.stamp)
             if tail:
                 self.heads[lane] = tail[-1].seq
                 log.forget_before(lane, tail[-1].seq)

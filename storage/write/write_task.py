@@ -16,7 +16,7 @@ from storage.core.log.file_refs import LogFile
 from storage.core.merge.events import EventBatch, Problem, prepare, prepare_good
 from storage.core.model import Stream
 from storage.core.names import LaneName
-from storage.core.plan.watermarks import Seen, joined, see
+from storage.core.plan.watermarks import Seen, combine_seen, see
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import TableError
 from storage.files.log_file import remove_log_file, write_log_file
@@ -61,7 +61,7 @@ class Written:
         return cls(
             tuple(file for part in parts for file in part.files),
             sum(part.rows_ignored for part in parts),
-            joined(part.seen for part in parts),
+            combine_seen(part.seen for part in parts),
         )
 
 
@@ -105,7 +105,7 @@ def write_rows(
             # Nobody can know of these files yet.
             remove_log_file(ticket.store, file)
         raise
-    return Written(tuple(files), ignored, joined(seen))
+    return Written(tuple(files), ignored, combine_seen(seen))
 
 
 def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | None) -> EventBatch:

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from storage.core.log.cut import Span, is_void
+from storage.core.log.cut import Span, in_spans
 from storage.core.log.entries import WRITER_FEATURES, Claim, Data, LaneAdd
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import Lane, TableState
@@ -27,9 +27,9 @@ from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.log.commit_log import CommitLog, lane_entries, new_id
-from storage.log.fencing_barrier import complete_barrier
+from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.heartbeat import Pulse
-from storage.log.table_log import Timeline, check_writable
+from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker
 from storage.store.object_store import check_capability
 from storage.write.observed_lanes import OtherLanes
@@ -68,7 +68,7 @@ class Writer:
 
     def __init__(
         self,
-        timeline: Timeline,
+        table_log: TableLog,
         stream: str,
         lane: str | None,
         *,
@@ -77,7 +77,7 @@ class Writer:
         query_id: str | None,
         lateness: Lateness | None = None,
     ) -> None:
-        self._timeline = timeline
+        self._table_log = table_log
         self._stream = StreamName(stream)
         self._lane = lane_name(lane or stream)
         self._takeover = takeover
@@ -87,40 +87,43 @@ class Writer:
         self._table: TableState | None = None
         self._state = LaneState()
         self._epoch = 0
-        self._marker = Marker(timeline)
-        self._others = OtherLanes(timeline, self._lane, self._stream)
+        self._marker = Marker(table_log)
+        self._others = OtherLanes(table_log, self._lane, self._stream)
         self._failure: TableError | None = None
         self._pulse: Pulse | None = None
         self._open = False
 
     def __enter__(self) -> Self:
-        table = self._timeline.refresh()
+        table = self._table_log.refresh()
         stream = table.schema.stream(self._stream)
         if self._lateness is not None:
             check_lateness(self._lateness, table.schema, stream)
         check_writable(table, WRITER_FEATURES)
-        check_capability(self._timeline.store)
+        check_capability(self._table_log.store)
         self._table = self._enter_lane()
         self._others.read(self._table)
         self._open = True
-        self._pulse = Pulse(self._timeline.store, self._timeline.clock, self._lane, self._epoch, self._owner)
+        self._pulse = Pulse(self._table_log.store, self._table_log.clock, self._lane, self._epoch, self._owner)
         self.heartbeat()
         return self
 
     def _enter_lane(self) -> TableState:
         """Claim the lane under a table state in which no barrier is open (W1, W2)."""
         for _ in range(MAX_CLAIM_TRIES):
-            table = complete_barrier(self._timeline)
+            table = complete_fencing_barrier(self._table_log)
             self._declare_lane()
-            lane = self._timeline.refresh().lanes[self._lane]
+            lane = self._table_log.refresh().lanes[self._lane]
             if lane.closed is not None:
                 raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
-            self._claim(table.void.get(self._lane, ()))
-            table = self._timeline.refresh()
-            same = table.void.get(self._lane, ()) == self._state.void and table.lanes[self._lane].closed is None
+            self._claim(table.rolled_back.get(self._lane, ()))
+            table = self._table_log.refresh()
+            same = (
+                table.rolled_back.get(self._lane, ()) == self._state.rolled_back
+                and table.lanes[self._lane].closed is None
+            )
             if table.intent is None and same:
                 return table
-            # A barrier began, or came and went, while we claimed: what it made void is not to be counted, and it may
+            # A barrier began, or came and went, while we claimed: what it rolled back is not to be counted, and it may
             # have closed the lane just before our claim.
         raise Conflict(
             f"lane {self._lane!r}: {MAX_CLAIM_TRIES} restores of the table came in between",
@@ -197,11 +200,11 @@ class Writer:
             known = self._replayed(batch)
             if known is not None:
                 return known
-        self._table = self._timeline.refresh()
+        self._table = self._table_log.refresh()
         check_writable(self._table, WRITER_FEATURES)
         schema, stream = self._table.schema, self._table.schema.stream(self._stream)
         return WriteTicket(
-            store=self._timeline.store,
+            store=self._table_log.store,
             schema=schema,
             stream=stream,
             lane=self._lane,
@@ -242,7 +245,7 @@ class Writer:
             watermarks=advanced(self._state.watermarks, whole.seen, self._lateness, ticket.schema),
         )
         try:
-            winner = self._timeline.log.publish(entry)
+            winner = self._table_log.commit_log.publish(entry)
         except TableError as error:
             self._failure = error
             raise
@@ -250,8 +253,8 @@ class Writer:
             self._failure = self._lost(winner.epoch, winner)
             raise self._failure
         self._state.add(entry)
-        self._timeline.log.forget_before(self._lane, entry.seq)
-        self._timeline.checkpoints.save_lane(self._lane, self._state)
+        self._table_log.commit_log.forget_before(self._lane, entry.seq)
+        self._table_log.checkpoints.save_lane(self._lane, self._state)
         self._marker.mark_if_due(table, self._others.heads)
         self.heartbeat()
         late = sum(seen.late for seen in whole.seen.values())
@@ -260,7 +263,7 @@ class Writer:
     def _lost(self, epoch: int, winner: object) -> TableError:
         if epoch > self._epoch:
             owner = winner.owner if isinstance(winner, Claim) else "another writer"
-            if isinstance(winner, Claim) and winner.barrier:
+            if isinstance(winner, Claim) and winner.intent:
                 return Fenced(
                     f"lane {self._lane!r} was claimed for {owner}",
                     hint="open a new writer: it learns what is kept, and where its source must go on (Spark: resume)",
@@ -290,11 +293,11 @@ class Writer:
         self._check_owner(query_id)
         last = self._state.batches.get(query_id)
         if last is None:
-            first = self._state.void_from.get(query_id)
+            first = self._state.rolled_back_from.get(query_id)
             if first is not None and number > first:
                 raise GapError(
                     f"lane {self._lane!r}: batch {number} of query {query_id!r} follows nothing: a restore of the "
-                    f"table made its batches void, from batch {first} on",
+                    f"table rolled back its batches, from batch {first} on",
                     hint=f"replay them first, or start a new query with {TAKEOVER} where the lane's source ends",
                 )
             return None
@@ -323,12 +326,12 @@ class Writer:
 
     def _look_up(self, batch: Batch) -> Commit | None:
         """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
-        log = CommitLog(self._timeline.store, self._timeline.clock)
+        log = CommitLog(self._table_log.store, self._table_log.clock)
         for after in range(0, self._state.head, LOOK_UP_ENTRIES):
             until = min(after + LOOK_UP_ENTRIES, self._state.head)
             for entry in log.read_after(self._lane, after, until):
                 found = isinstance(entry, Data) and (entry.query_id, entry.batch) == batch
-                if found and not is_void(self._state.void, entry.seq):
+                if found and not in_spans(self._state.rolled_back, entry.seq):
                     assert isinstance(entry, Data)
                     return Commit(self._lane, entry.seq, entry.rows, entry.rows_ignored, replayed=True)
             log.forget_before(self._lane, until)
@@ -350,9 +353,9 @@ class Writer:
             lane_id = len(state.lanes) + 1
             if lane_id > MAX_LANE_ID:
                 raise Conflict(f"the table has {MAX_LANE_ID} lanes", hint="reuse a lane")
-            return LaneAdd(**self._timeline.header(state), name=self._lane, lane_id=lane_id, stream=self._stream)
+            return LaneAdd(**self._table_log.header(state), name=self._lane, lane_id=lane_id, stream=self._stream)
 
-        self._timeline.publish(build)
+        self._table_log.publish(build)
 
     def _check_lane(self, known: Lane) -> None:
         if known.stream != self._stream:
@@ -361,21 +364,23 @@ class Writer:
                 hint="a lane has one stream for ever: choose another lane name",
             )
 
-    def _claim(self, void: tuple[Span, ...]) -> None:
+    def _claim(self, rolled_back: tuple[Span, ...]) -> None:
         """Rule W1: fold the lane, and fence every older incarnation."""
-        log = self._timeline.log
-        self._state = self._timeline.checkpoints.newest_lane(log, self._lane, void) or LaneState(void=void)
+        log = self._table_log.commit_log
+        self._state = self._table_log.checkpoints.newest_lane(log, self._lane, rolled_back) or LaneState(
+            rolled_back=rolled_back
+        )
         owners: list[str] = []
         for _ in range(MAX_CLAIM_TRIES):
             for found in log.read_on(self._lane, self._state.head):
                 for entry in lane_entries(found):
                     self._state.add(entry)
                 log.forget_before(self._lane, self._state.head - 1)
-            self._timeline.stamps.observe(self._state.stamp)
+            self._table_log.stamps.observe(self._state.stamp)
             if self._query_id is not None:
                 self._check_owner(self._query_id)
             self._epoch = self._state.epoch + 1
-            claim = Claim(**self._header(self._state.table_rev), owner=self._owner, barrier=0)
+            claim = Claim(**self._header(self._state.table_rev), owner=self._owner, intent=0)
             winner = log.publish(claim)
             if winner.commit_id == claim.commit_id:
                 self._state.add(claim)
@@ -394,8 +399,8 @@ class Writer:
             "commit_id": new_id(),
             "prev_id": self._state.head_id,
             "table_rev": table_rev,
-            "stamp": self._timeline.stamps.next(self._timeline.clock),
-            "committed_at_ms": max(self._timeline.clock.now_ms(), self._state.committed_at_ms),
+            "stamp": self._table_log.stamps.next(self._table_log.clock),
+            "committed_at_ms": max(self._table_log.clock.now_ms(), self._state.committed_at_ms),
         }
 
     def _loaded(self) -> TableState:

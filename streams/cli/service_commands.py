@@ -272,13 +272,17 @@ def _moment(time_ms: int) -> str:
 
 
 def _taken_back(what: str, result: RestoreResult) -> str:
-    """What a restore or an undo has left of each lane. The last void entry is the claim that fenced its writer."""
+    """What a restore or an undo has left of each lane. The last one rolled back is the claim that fenced."""
     lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
     for lane, seq in result.kept.items():
-        count = result.void[lane] - 1
-        gone = f"{count:,} entr{'y' if count == 1 else 'ies'} after it void" if count > 0 else "nothing came after it"
-        if lane in result.void_ms:
-            gone += " (committed {} to {})".format(*map(_moment, result.void_ms[lane]))
+        count = result.rolled_back[lane] - 1
+        gone = (
+            f"{count:,} entr{'y' if count == 1 else 'ies'} after it rolled back"
+            if count > 0
+            else "nothing came after it"
+        )
+        if lane in result.rolled_back_ms:
+            gone += " (committed {} to {})".format(*map(_moment, result.rolled_back_ms[lane]))
         if lane in result.kept_ms:
             gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
         lines.append(f"{lane}: kept up to entry {seq}, {gone}")
@@ -362,7 +366,7 @@ def clean(
     if result.archived:
         verb = "would move" if dry_run else "moved"
         lines.append(f"{verb} {result.archived:,} entries of the log into {result.archives:,} archives")
-    lines.append(f"snapshots from entry {result.keep} of the table lane on are kept: {result.reason}")
+    lines.append(f"snapshots from entry {result.oldest_retained} of the table lane on are kept: {result.reason}")
     lines.extend(f"kept besides by {own.what} {own.name}: {own.cut}" for own in result.held)
     lines.extend(f"given up as dead: compaction {plan}" for plan in result.aborted)
     lines.extend(f"left alone, for it is none of weft's: {path}" for path in result.foreign)

@@ -95,7 +95,11 @@ def _draw_overview(table: Overview) -> Iterable[Grid | Text]:
     yield Text(f"stored      {_bytes(table.base_bytes)} in bases, {logs}")
     yield Text(f"compaction  {waiting}")
     yield Text(f"snapshot    {table.cut}")
-    kept = "all snapshots" if table.keep <= 1 else f"snapshots from entry {table.keep} of the table lane on"
+    kept = (
+        "all snapshots"
+        if table.oldest_retained <= 1
+        else f"snapshots from entry {table.oldest_retained} of the table lane on"
+    )
     yield Text(f"kept        {kept}")
     for keeper in table.keepers:
         since = "" if keeper.since_ms is None else f", since {_age(keeper.since_ms)}"

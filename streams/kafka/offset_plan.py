@@ -101,23 +101,23 @@ def format_position(position: Position) -> dict[str, dict[str, Any]]:
     }
 
 
-class Plan(NamedTuple):
+class OffsetPlan(NamedTuple):
     """Where to go, and what is lost on the way there (one sentence for each partition, for `report_losses`)."""
 
     offsets: Offsets
     losses: list[str]
 
 
-def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> Plan:
+def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
     """First offsets of a query without a checkpoint.
 
     Raises:
         InvalidInput: ``startingOffsets`` leaves a partition out, or names one, or an offset, that is not there yet.
     """
     if starting == "earliest":
-        return Plan({partition: log.low for partition, log in logs.items()}, [])
+        return OffsetPlan({partition: log.low for partition, log in logs.items()}, [])
     if starting == "latest":
-        return Plan({partition: log.high for partition, log in logs.items()}, [])
+        return OffsetPlan({partition: log.high for partition, log in logs.items()}, [])
     assert not isinstance(starting, str)
     named = {partition: offset for partition, offset in starting.items() if partition.number != OTHERS}
     for partition in logs:
@@ -138,7 +138,7 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> Plan:
             hint=f"use {LATEST} to start at the end",
         )
     losses = [describe_loss(p, wanted[p], log) for p, log in sorted(logs.items()) if wanted[p] < log.low]
-    return Plan({p: max(offset, logs[p].low) for p, offset in wanted.items()}, losses)
+    return OffsetPlan({p: max(offset, logs[p].low) for p, offset in wanted.items()}, losses)
 
 
 def drop_recreated(start: Position, found: Mapping[str, Identity]) -> tuple[Position, list[str]]:
@@ -197,7 +197,7 @@ def plan_end(
     *,
     limit: int | None,
     target: Mapping[Partition, int] | None = None,
-) -> Plan:
+) -> OffsetPlan:
     """Where the batch that begins at ``start`` ends.
 
     A partition that Kafka no longer has, or that is no longer subscribed to, keeps its offset: should it come back, the
@@ -238,7 +238,7 @@ def plan_end(
     if limit is not None and sum(backlog.values()) > limit:
         for partition, share in share_limit(backlog, limit).items():
             end[partition] += share - backlog[partition]
-    return Plan(end, losses)
+    return OffsetPlan(end, losses)
 
 
 def plan_ranges(

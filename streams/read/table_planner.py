@@ -33,7 +33,7 @@ from storage.core.plan.slices import FileSlice, base_slices, whole_files
 from storage.read.scan import Scan, make_tasks
 from streams.read.arrow_filters import translate
 from streams.read.read_options import ReadOptions
-from streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, Plan
+from streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, ReadPlan
 
 SPARK: Final = "Spark's Parquet reader"
 ARROW: Final = "Arrow in tasks"
@@ -155,7 +155,7 @@ class PinnedSnapshot:
                 return ()
         return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
         if time.monotonic() - self.taken_s > UNASKED_S:
             self.snapshot.check_kept()  # Spark's own reader could only say that a file is gone
         scan = self._scan(columns, filters, part)
@@ -165,7 +165,7 @@ class PinnedSnapshot:
         if self.on_scan is not None:
             self.on_scan(facts)
         reader = replace(scan, tasks=(), whole=frozenset())  # the tasks travel one by one
-        return Plan(
+        return ReadPlan(
             description=str(facts),
             tasks=scan.tasks,
             read=reader.read,
@@ -178,7 +178,7 @@ class PinnedSnapshot:
         return whole_files(self.slices)
 
     def _file(self, file: FileRef) -> ParquetFile:
-        return ParquetFile(self.snapshot.timeline.store.url(file.path), file.size)
+        return ParquetFile(self.snapshot.table_log.store.url(file.path), file.size)
 
     def _is_merged(self, own: FileSlice) -> bool:
         """Whether Arrow reads a file group; see rules 1 and 3."""

@@ -4,7 +4,7 @@ A checkpoint knows which batches it has handed over, the lane knows which of the
 the lane is one batch ahead (a crash between the two), until the table is restored or a stream undone:
 
     checkpoint   0  1  2  3  4  5  6            finished: 6, the next batch is 7
-    lane         0  1  2  3 (4  5  6) |         4 to 6 are void: batch 7 would leave a gap, and is refused
+    lane         0  1  2  3 (4  5  6) |         4 to 6 are rolled back: batch 7 would leave a gap, and is refused
 
 To go on, batch 4 has to be read again. Spark cannot turn a checkpoint back, so a new query is begun: in a folder beside
 the old one, which stays as it is, from the offsets that the lane's last live commit recorded. Rules of this room:
@@ -33,8 +33,8 @@ from storage.core.log.lane_state import LaneState
 from storage.core.names import LaneName, lane_name
 from storage.errors import Conflict, GapError, InvalidInput
 from storage.log.commit_log import lane_entries
-from storage.log.fencing_barrier import complete_barrier
-from storage.log.table_log import Timeline
+from storage.log.fencing_barrier import complete_fencing_barrier
+from storage.log.table_log import TableLog
 from storage.store.open_store import open_store
 from streams.kafka.identity import IDENTITY_KEYS
 from streams.kafka.options import ANY_PARTITION, EARLIEST
@@ -167,14 +167,14 @@ def resume_point(
         NotFound: There is no such table.
         InvalidInput: The lane's last live commit does not tell where its source was.
     """
-    timeline = _open(uri, storage_options)
+    table_log = _open(uri, storage_options)
     name = lane_name(lane)
-    state = load_lane(timeline, name)
+    state = load_lane(table_log, name)
     known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
     for own in known:
         if own.query_id and own.query_id == state.query_id and _gap(state, own) is None:
             return ResumePoint(lane, own.folder, False, None, state.source)
-    if not state.query_id and not state.void_from:
+    if not state.query_id and not state.rolled_back_from:
         return ResumePoint(lane, checkpoint, False, None, state.source)
     if state.query_id:
         recorded = _kafka_offsets(state.source)
@@ -184,18 +184,20 @@ def resume_point(
                 hint="give the writer a new checkpoint, starting offsets of your own, and takeover: true",
             )
     else:
-        recorded = _first_offsets(timeline, name, state)
+        recorded = _first_offsets(table_log, name, state)
     offsets, identities = (None, {}) if recorded is None else _split_offsets(recorded)
     return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source, identities)
 
 
-def load_lane(timeline: Timeline, name: LaneName) -> LaneState:
+def load_lane(table_log: TableLog, name: LaneName) -> LaneState:
     """What a writer of a lane would find, without claiming it; a restore that somebody began is completed first."""
-    void = complete_barrier(timeline).void.get(name, ())
-    state = timeline.checkpoints.newest_lane(timeline.log, name, void) or LaneState(void=void)
-    for entry in lane_entries(timeline.log.read_after(name, state.head)):
+    rolled_back = complete_fencing_barrier(table_log).rolled_back.get(name, ())
+    state = table_log.checkpoints.newest_lane(table_log.commit_log, name, rolled_back) or LaneState(
+        rolled_back=rolled_back
+    )
+    for entry in lane_entries(table_log.commit_log.read_after(name, state.head)):
         state.add(entry)
-    timeline.log.forget_before(name, state.head)
+    table_log.commit_log.forget_before(name, state.head)
     return state
 
 
@@ -212,7 +214,7 @@ def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str
     if first is None:
         return
     batches = f"batch {first}" if first == own.last else f"batches {first} to {own.last}"
-    if state.void:
+    if state.rolled_back:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
         raise GapError(f"{what} count as never sent, but checkpoint {own.folder} is past them", hint=GAP_HINT)
     what = f"checkpoint {own.folder} has sent {batches} of this query, which lane {lane!r} does not have"
@@ -223,20 +225,20 @@ def _gap(state: LaneState, own: Checkpoint) -> int | None:
     """The first batch that a checkpoint takes for stored, and that is not; None if there is none."""
     live = state.batches.get(own.query_id)
     # A query that the lane never saw may begin with any batch: it may have written elsewhere before.
-    first = state.void_from.get(own.query_id) if live is None else live + 1
+    first = state.rolled_back_from.get(own.query_id) if live is None else live + 1
     return None if first is None or own.last is None or own.last < first else first
 
 
 def _name_of(state: LaneState) -> str:
     """Of the point that the lane has reached: its newest restore, by the claim that fenced it, and last live commit."""
-    fenced = state.void[-1][1] if state.void else 0
+    fenced = state.rolled_back[-1][1] if state.rolled_back else 0
     last = state.recent.get((state.query_id, state.batches.get(state.query_id, 0)))
     return f"{fenced}-{last.seq if last is not None else 0}"
 
 
-def _first_offsets(timeline: Timeline, name: LaneName, state: LaneState) -> Recorded | None:
+def _first_offsets(table_log: TableLog, name: LaneName, state: LaneState) -> Recorded | None:
     """Where a lane without a live commit once began: a Kafka query's first batch is empty, and records just that."""
-    entries = timeline.log.read_after(name, 0, min(state.head, FIRST_ENTRIES))
+    entries = table_log.commit_log.read_after(name, 0, min(state.head, FIRST_ENTRIES))
     first = next((entry for entry in entries if isinstance(entry, Data) and entry.query_id), None)
     if first is None or first.rows or first.rows_ignored:
         return None
@@ -268,5 +270,5 @@ def _split_offsets(recorded: Recorded) -> tuple[Offsets, Recorded]:
     return offsets, {topic: identity for topic, identity in identities.items() if identity}
 
 
-def _open(uri: str | Path, storage_options: Mapping[str, Any] | None) -> Timeline:
-    return Timeline(open_store(str(uri), storage_options), SystemClock(), Stamps())
+def _open(uri: str | Path, storage_options: Mapping[str, Any] | None) -> TableLog:
+    return TableLog(open_store(str(uri), storage_options), SystemClock(), Stamps())

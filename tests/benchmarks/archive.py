@@ -22,7 +22,7 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Stamps, SystemClock
 from storage.core.names import Path
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.store.open_store import open_store
 from tests.benchmarks.timeline import config
 from tests.faulty_store import FaultyStore
@@ -36,7 +36,7 @@ ROW = pa.table({"k": [1], "v": [1], "ts": [1]})
 def opened(uri: str) -> tuple[Table, FaultyStore]:
     """The table as a new process has it, and its store, which notes what is asked for."""
     store = FaultyStore(open_store(uri))
-    return Table(Timeline(store, SystemClock(), Stamps()), {}, SystemClock()), store
+    return Table(TableLog(store, SystemClock(), Stamps()), {}, SystemClock()), store
 
 
 def requests(store: FaultyStore, run: Callable[[], object]) -> tuple[int, int]:

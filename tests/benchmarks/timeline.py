@@ -90,7 +90,7 @@ class _History:
         self._table = table.state()
         self._lanes: dict[LaneName, LaneState] = {}
         self._last: dict[LaneName, Data] = {}
-        log = table._timeline.log
+        log = table._table_log.commit_log
         for lane in self._table.lanes:
             state = self._lanes[lane] = LaneState()
             for entry in log.read_after(lane, 0):

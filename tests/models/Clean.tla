@@ -181,7 +181,7 @@ PlanReadable == \A plan \in Now.plans : Whole(S(plan.T), plan.V)
 PinReadable == rpc = "read" => Whole(S(rT), rV)
 RestoreReadable == Now.open # None => Target(Now) \cap dead = {}
 SnapshotAtomic == Right(Now, Heads(Top))
-VoidNeverVisible == \A g \in Groups : Rows(Now, g, head) \cap Now.undone = {}                \* S18
+RolledBackNeverVisible == \A g \in Groups : Rows(Now, g, head) \cap Now.undone = {}                \* S18
 CutChain == \A T \in 1..Top : (\A d \in Now.dones : d.at # T) => \A g \in Groups : Leq(Cut(S(T - 1), g), Cut(S(T), g))
 \* A trap, to see that the model gets where it should: a slice made after a restore, and something cleaned.
 Reached == ~(dead # {} /\ \E d \in Now.dones, g \in Groups : Now.slices[g] > d.at)

@@ -223,7 +223,7 @@ class Reader(Worker):
         try:
             self._read(process, table)
         except SnapshotExpired as error:
-            if self.simulation.history.table.keep == 1:
+            if self.simulation.history.table.oldest_retained == 1:
                 raise
             self.simulation.note(process, error)
 

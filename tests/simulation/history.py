@@ -2,7 +2,7 @@
 
 Every change of the disk passes through `History.watch`; what an entry must be is checked when it appears:
 S1 SlotWriteOnce, S2 LaneContiguous, S3 EpochMonotone, S5 NoPhantom, S6 BatchExactlyOnce, S7 NoDangling, S10 CutChain
-(with `table_lane`), S16 CleanSafe (`needs`), S18 VoidNeverVisible, S19 RevMonotone and S23 PromiseKept.
+(with `table_lane`), S16 CleanSafe (`needs`), S18 RolledBackNeverVisible, S19 RevMonotone and S23 PromiseKept.
 """
 
 from __future__ import annotations
@@ -169,24 +169,26 @@ class History:
             raise Violation(
                 f"S19 RevMonotone: entry {seq} of {lane!r} has revision {entry['table_rev']}, which is none"
             )
-        self._check_barriers(entry, known)
+        self._check_fencing_barriers(entry, known)
         self._check_batch(entry)
         self._check_promises(entry)
         self._check_files(entry, log_files(entry, self._objects))
         self.needs.add_data(entry, [_sidecar(file["index"], self._objects) for file in entry["files"]])
 
-    def _check_barriers(self, entry: Entry, known: list[Entry]) -> None:
+    def _check_fencing_barriers(self, entry: Entry, known: list[Entry]) -> None:
         """Nobody writes after the claim of a barrier without knowing what the barrier was for."""
         for claim in known:
-            slot = claim.get("barrier", 0)
+            slot = claim.get("intent", 0)
             if not slot:
                 continue
             if self.table.intent is not None and self.table.intent["seq"] == slot:
-                raise Violation(f"S18 VoidNeverVisible: entry {entry['seq']} of {entry['lane']!r} crosses a barrier")
+                raise Violation(
+                    f"S18 RolledBackNeverVisible: entry {entry['seq']} of {entry['lane']!r} crosses a barrier"
+                )
             done = next((r.done for r in self.table.restorations if r.intent == slot), 0)
             if entry["table_rev"] < done:
                 raise Violation(
-                    f"S18 VoidNeverVisible: entry {entry['seq']} of {entry['lane']!r} ignores the restore of {slot}"
+                    f"S18 RolledBackNeverVisible: entry {entry['seq']} of {entry['lane']!r} ignores restore {slot}"
                 )
         if entry["seq"] > self.table.closed.get(entry["lane"], entry["seq"]):
             raise Violation(f"entry {entry['seq']} of {entry['lane']!r} is in a closed lane")

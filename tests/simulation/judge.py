@@ -2,7 +2,7 @@
 
 The expected answer of a cut is the oracle's, over the commits that the history holds up to there: S4 AckedDurable, S5
 NoPhantom, S8 SnapshotAtomic, S9 SnapshotStable, S11 ExactlyOnceFold, S12 ConsistentRead, S14 NoResurrection, S18
-VoidNeverVisible and S22 ClockFree are all this one comparison, made at cuts that differ.
+RolledBackNeverVisible and S22 ClockFree are all this one comparison, made at cuts that differ.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ class Judge:
     def check_restored(self, done: int, to: str | None) -> None:
         """S18: right after a restore the table is what it was at its target; None where that was a time."""
         restored = next(r for r in self.history.table.restorations if r.done == done)
-        closed = {lane: seq for lane, seq in self.history.table.closed.items() if lane in restored.void}
+        closed = {lane: seq for lane, seq in self.history.table.closed.items() if lane in restored.rolled_back}
         after = Cut(done, {**closed, **restored.heads})
         now = self.history.table.config(done)
         if to is None:
-            target = Cut(restored.table, restored.keep)
+            target = Cut(restored.table, restored.last_kept)
             if closed:
                 return  # the INTENT does not say how far a closed lane went then
         elif to.startswith(PREFIX):
@@ -158,10 +158,12 @@ class Judge:
         else:
             entry = next(e for e in self.history.lanes[TABLE] if e["kind"] == "SAVEPOINT" and e["name"] == to)
             target = Cut(entry["table"], entry["lanes"])
-        self._compare(f"S18 VoidNeverVisible: restored to {target}", self.expected(after), self.expected(target, now))
+        self._compare(
+            f"S18 RolledBackNeverVisible: restored to {target}", self.expected(after), self.expected(target, now)
+        )
 
     def check_undone(self, done: int, stream: str, since: dt.datetime, before: Mapping[str, int]) -> None:
-        """S18: right after an undo the stream's commits since then are void, and nothing else is.
+        """S18: right after an undo the stream's commits since then are rolled_back, and nothing else is.
 
         Since then: what the table was just before that time does not have them. Nothing is said of what came while the
         undo began, after ``before``, nor of lanes that are closed.
@@ -174,10 +176,10 @@ class Judge:
                 continue
             for entry in self.history.lanes.get(lane, [])[: before.get(lane, 0)]:
                 was = self.history.table.is_live(lane, entry["seq"], undone.intent - 1)
-                gone = lane in undone.void and own == stream and entry["seq"] > kept.get(lane, 0)
+                gone = lane in undone.rolled_back and own == stream and entry["seq"] > kept.get(lane, 0)
                 if self.history.table.is_live(lane, entry["seq"], done) != (was and not gone):
                     raise Violation(
-                        f"S18 VoidNeverVisible: undo of {stream} since {limit}: entry {entry['seq']} of {lane}"
+                        f"S18 RolledBackNeverVisible: undo of {stream} since {limit}: entry {entry['seq']} of {lane}"
                     )
 
     def expected(self, cut: Cut, config: Config | None = None, require: Iterable[str] = ()) -> Answer:

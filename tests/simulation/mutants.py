@@ -53,7 +53,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.write.writer:Writer._header", '"seq": self._state.head + 1', '"seq": self._state.head + 2'
     ),
     "S2 a slot of the table lane is left out": Mutant(
-        "storage.log.table_log:Timeline.header", '"seq": state.head + 1', '"seq": state.head + 2'
+        "storage.log.table_log:TableLog.header", '"seq": state.head + 1', '"seq": state.head + 2'
     ),
     "S3 a claim keeps the epoch": Mutant(
         "storage.write.writer:Writer._claim",
@@ -62,11 +62,11 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "S3 a fenced writer goes on after the claim": Mutant(
         "storage.write.writer:Writer.commit",
-        "winner = self._timeline.log.publish(entry)",
-        "winner = self._timeline.log.publish(entry)\n"
+        "winner = self._table_log.commit_log.publish(entry)",
+        "winner = self._table_log.commit_log.publish(entry)\n"
         "        while winner.commit_id != entry.commit_id:\n"
         "            entry = entry.model_copy(update={'seq': winner.seq + 1, 'prev_id': winner.commit_id})\n"
-        "            winner = self._timeline.log.publish(entry)",
+        "            winner = self._table_log.commit_log.publish(entry)",
     ),
     "S4 a lost commit is acknowledged": Mutant(
         "storage.write.writer:Writer.commit", "if winner.commit_id != entry.commit_id:", "if winner.commit_id is None:"
@@ -92,23 +92,23 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.write.writer:Writer._look_up", "(entry.query_id, entry.batch) == batch", "entry.query_id == batch"
     ),
     "S6 void batches count": Mutant(
-        "storage.core.log.lane_state:LaneState.add", "is_void(self.void, entry.seq)", "is_void((), entry.seq)"
+        "storage.core.log.lane_state:LaneState.add", "in_spans(self.rolled_back, entry.seq)", "in_spans((), entry.seq)"
     ),
     "S6 a checkpoint of before a restore is used": Mutant(
         "storage.log.checkpoint_store:Checkpoints.newest_lane",
-        "lambda state: agreed(void, state.void, state.head)",
+        "lambda state: agreed(rolled_back, state.rolled_back, state.head)",
         "lambda state: state.head",
     ),
     "S7 an entry comes before its files": Mutant(
         "storage.files.log_file:put_log_file", "store.put(path, data)", "pass"
     ),
     "S8 a snapshot sees what comes after it": Mutant(
-        "storage.log.table_log:Timeline.committed_files",
+        "storage.log.table_log:TableLog.committed_files",
         "(after.get(lane, 0), last) for",
         "(after.get(lane, 0), None) for",
     ),
     "S9 a cut is read with the newest slices": Mutant(
-        "storage.log.table_log:Timeline.exact_cut", "state = self.at(wanted.table)", "state = self.refresh()"
+        "storage.log.table_log:TableLog.exact_cut", "state = self.at(wanted.table)", "state = self.refresh()"
     ),
     "S10 a slice is published on another's parent": Mutant(
         f"{_COMPACTION}:_Run._is_current",
@@ -160,7 +160,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "S16 a pin is not checked against cleaning": Mutant(
         "storage.read.snapshot:Snapshot.pinned",
-        "check_promised(self._timeline.refresh(), self._cut)",
+        "check_promised(self._table_log.refresh(), self._cut)",
         "pass",
         theme="clean",
     ),
@@ -174,7 +174,10 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.services.savepoints:make_savepoint", "check_promised(state, at)", "pass", theme="clean"
     ),
     "S16 a compaction begins from what was given up": Mutant(
-        "storage.services.service_plan:publish_plan", "if at.table < state.keep:", "if at.table < 0:", theme="clean"
+        "storage.services.service_plan:publish_plan",
+        "if at.table < state.oldest_retained:",
+        "if at.table < 0:",
+        theme="clean",
     ),
     "S16 a restore goes back to what was given up": Mutant(
         "storage.services.restore:restore", "check_promised(state, at)", "pass", theme="restore"
@@ -195,11 +198,11 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.core.log.retention:entry_may_come", "return place.slot > end.head and", "return True or"
     ),
     "S18 void commits are read": Mutant(
-        "storage.log.table_log:Timeline.committed_files", "and not cut.is_void(spans, entry.seq)", ""
+        "storage.log.table_log:TableLog.committed_files", "and not cut.in_spans(spans, entry.seq)", ""
     ),
     "S18 a restore does not wait for its claims": Mutant(
-        "storage.log.fencing_barrier:complete_barrier",
-        "fence_lane(timeline, lane, owner, after=seq, barrier=intent.seq)",
+        "storage.log.fencing_barrier:complete_fencing_barrier",
+        "fence_lane(table_log, lane, owner, after=seq, intent=intent.seq)",
         "timeline.log.head(lane, seq)",
     ),
     "S18 a writer does not complete a barrier that it meets": Mutant(
@@ -225,7 +228,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "S19 a schema change undoes another": Mutant(
         "storage.services.schema_changes:_publish",
         "wanted = change(state.schema)",
-        "wanted = change(timeline.at(1).schema)",
+        "wanted = change(table_log.at(1).schema)",
     ),
     "S20 a win is believed although the slot may have been archived": Mutant(
         "storage.log.commit_log:CommitLog.publish",
@@ -249,20 +252,20 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.log.archived_entries:Archives.read", "self.ask(data)", "pass", theme="archive"
     ),
     "S20 what may be archived is taken from what was known before": Mutant(
-        "storage.log.table_log:Timeline.archivable",
+        "storage.log.table_log:TableLog.archivable",
         "self.refresh()",
         "(self._state or self.refresh())",
         theme="archive",
     ),
     "S20 slots are deleted before their archive is there": Mutant(
         "storage.services.archive_log:archive_log",
-        "made, there = _pack(timeline, chunk)",
+        "made, there = _pack(table_log, chunk)",
         "timeline.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])\n"
-        "        made, there = _pack(timeline, chunk)",
+        "        made, there = _pack(table_log, chunk)",
         theme="archive",
     ),
     "S20 archives are made without saying so first": Mutant(
-        "storage.services.archive_log:_announce", "    timeline.publish(build)", "    del build", theme="archive"
+        "storage.services.archive_log:_announce", "    table_log.publish(build)", "    del build", theme="archive"
     ),
     "L3 what came too late stays in its slot": Mutant(
         "storage.services.archive_log:_chunks",
@@ -281,7 +284,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "S21 logs after a savepoint are taken to be there": Mutant(
         "storage.read.changes:scan_changes",
-        "if until.timeline.refresh().keep <= since.cut.table:",
+        "if until.table_log.refresh().oldest_retained <= since.cut.table:",
         "if True:",
         theme="changes",
     ),
@@ -304,16 +307,16 @@ MUTANTS: Mapping[str, Mutant] = {
         "storage.core.plan.watermarks:advanced", "from_ticks(max(ticks), first)", "from_ticks(ticks[-1], first)"
     ),
     "R1 a reader does not look for new lanes": Mutant(
-        "storage.log.table_log:Timeline.newest_cut", "state = self.refresh()", "state = self._state or self.refresh()"
+        "storage.log.table_log:TableLog.newest_cut", "state = self.refresh()", "state = self._state or self.refresh()"
     ),
     "R2 the table lane is read after the others": Mutant(
-        "storage.log.table_log:Timeline.newest_cut",
+        "storage.log.table_log:TableLog.newest_cut",
         "if state.readable_at(lanes):",
         "state = self.refresh()\n        if True:",
         theme="clean in peace",
     ),
     "W2 a writer does not learn what was committed before": Mutant(
-        "storage.write.observed_lanes:OtherLanes.read", "self._timeline.stamps.observe(entry.stamp)", "pass"
+        "storage.write.observed_lanes:OtherLanes.read", "self._table_log.stamps.observe(entry.stamp)", "pass"
     ),
     "S24 a time is called settled that is not": Mutant(
         "storage.read.time_travel:find_moment", "mark is not None)", "True)", theme="times"
@@ -339,7 +342,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "S24 an undo asks the clocks alone": Mutant(
         "storage.services.restore:undo",
         "there = exact if found is None else found.at.lanes",
-        "there = timeline.last_while(timeline.heads(state), lambda entry: entry.committed_at_ms <= limit)",
+        "there = table_log.last_while(table_log.heads(state), lambda entry: entry.committed_at_ms <= limit)",
         theme="times",
     ),
     "W7 a writer does not look at other lanes before it commits": Mutant(
@@ -350,9 +353,9 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "K4 what was offered to the log is removed": Mutant(
         f"{_COMPACTION}:_Run._publish",
-        "    self._timeline.publish(build)",
+        "    self._table_log.publish(build)",
         "    try:\n"
-        "        self._timeline.publish(build)\n"
+        "        self._table_log.publish(build)\n"
         "    except CommitUnknown:\n"
         "        self._remove(_files(offered))\n"
         "        raise",
@@ -361,7 +364,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "L1 a compaction waits for open plans": Mutant(
         "storage.services.service_plan:publish_plan",
         "    plan_id = new_id()",
-        "    while timeline.refresh().plans:\n        timeline.clock.sleep(1)\n    plan_id = new_id()",
+        "    while table_log.refresh().plans:\n        table_log.clock.sleep(1)\n    plan_id = new_id()",
         theme="outages",
     ),
     "L2 a reader waits at a free slot": Mutant(

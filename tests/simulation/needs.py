@@ -1,7 +1,8 @@
 """Which files must be there: worked out from the history alone, whenever somebody deletes one (S16 CleanSafe).
 
-A file is needed by every state of the table lane from ``keep`` on, by savepoints, by open plans and by the target of an
-open restore: slices and folds of that state, and the log files of commits that are live in it and have rows of a file
+A file is needed by every state of the table lane from ``oldest_retained`` on, by savepoints, by open plans and by the
+target of an open restore: slices and folds of that state, and the log files of commits that are live in it and have
+rows of a file
 group whose slice there holds less. Folds make no log file dead, for they may be given up.
 """
 
@@ -58,8 +59,8 @@ class Needs:
     def add_data(self, entry: Entry, indexes: list[Mapping[str, Any]]) -> None:
         """A DATA entry, with the indexes of its files in place."""
         for file, index in zip(entry["files"], indexes, strict=True):
-            pieces, partitions = index["pieces"], index["partitions"]
-            places = zip(pieces["partition"], pieces["bucket"], strict=True)
+            ranges, partitions = index["ranges"], index["partitions"]
+            places = zip(ranges["partition"], ranges["bucket"], strict=True)
             groups = frozenset((partitions[partition], file["bits"], bucket) for partition, bucket in places)
             for path in paths_of(file):
                 self.commits[path] = (entry["lane"], entry["seq"], groups)
@@ -108,15 +109,21 @@ class Needs:
 
     def _needed(self) -> Iterator[_Snapshot]:
         """What must stay readable."""
-        yield from (_Snapshot(table) for table in range(self.table.keep, len(self.states) + 1))
+        yield from (_Snapshot(table) for table in range(self.table.oldest_retained, len(self.states) + 1))
         yield from self._named()
         intent = self.table.intent
         if intent is not None and intent["restore"] is not None:
             target = intent["restore"]
             full = target["label"].startswith("restore")
-            # A closed lane is not fenced: what is kept of it ends where its last span of void entries begins.
-            ends = {lane: spans[-1][0] for lane, spans in target["void"].items() if spans and lane in self.table.closed}
-            yield _Snapshot(target["table"], {**ends, **target["keep"]}, live_at=None if full else intent["seq"] - 1)
+            # A closed lane is not fenced: what is kept of it ends where its last span of rolled back entries begins.
+            ends = {
+                lane: spans[-1][0]
+                for lane, spans in target["rolled_back"].items()
+                if spans and lane in self.table.closed
+            }
+            yield _Snapshot(
+                target["table"], {**ends, **target["last_kept"]}, live_at=None if full else intent["seq"] - 1
+            )
 
     def _named(self) -> Iterator[_Snapshot]:
         for table, lanes in [*self.table.savepoints.values(), *self.table.plans.values()]:

@@ -19,7 +19,7 @@ from storage.clock import Stamps
 from storage.core.log.cut import PREFIX, parse_cut
 from storage.core.names import TABLE_LANE, slot_path
 from storage.errors import CorruptData, NotFound, SnapshotExpired
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.store.open_store import open_store
 from storage.table import Table
 from tests.simulation.actors import Compactor, Job, Reader
@@ -110,10 +110,10 @@ class Simulation:
         """The table as a process has it that has just started: its own caches, stamps and clock."""
         clock = SimClock(self.scheduler, process)
         store = SimStore(self.scheduler, self.disk, self.faults, process)
-        return Table(Timeline(store, clock, Stamps()), {}, clock)
+        return Table(TableLog(store, clock, Stamps()), {}, clock)
 
     def resume_jobs(self) -> None:
-        """After a restore sources may send again what it made void."""
+        """After a restore sources may send again what it rolled back."""
         for job in self.jobs:
             if self.chance.random() < 1 / 2:
                 job.resume()

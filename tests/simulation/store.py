@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 import pyarrow as pa
 
 from storage.core.names import Path
-from storage.store.object_store import Ranges, Wanted, answering, missing, read_each, wrong_size
+from storage.store.object_store import Ranges, Wanted, missing, normalise_errors, read_each, wrong_size
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Fault, Faults
 from tests.simulation.scheduler import Process, Scheduler, Violation
@@ -55,12 +55,12 @@ class SimStore:
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
         content = bytes(data)
-        with answering(path):
+        with normalise_errors(path):
             self._call("put", path, lambda: self._disk.put(path, content))
 
     @contextlib.contextmanager
     def open_output(self, path: Path) -> Iterator[BinaryIO]:
-        with answering(path):
+        with normalise_errors(path):
             self._call("open_output", path, lambda: None)
             file = io.BytesIO()
             yield file
@@ -74,7 +74,7 @@ class SimStore:
         return self._in_any_order(len(paths), lambda i: self.get(paths[i]))
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        with answering(path):
+        with normalise_errors(path):
             data = self._call("open_input", path, lambda: self._disk.objects.get(path))
         if data is None:
             raise missing(path)
@@ -91,7 +91,7 @@ class SimStore:
         return [answers[i] for i in range(count)]
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
-        with answering(folder):
+        with normalise_errors(folder):
             return self._call("list", folder, lambda: self._disk.list(folder))
 
     def delete(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class SimStore:
 
     def delete_many(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            with answering(path):
+            with normalise_errors(path):
                 self.delete(path)
 
     def leftovers(self) -> list[tuple[Path, Path]]:

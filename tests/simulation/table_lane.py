@@ -1,7 +1,7 @@
-"""The table lane, read again by code of its own: what is open, kept, closed and void; and what each entry must be.
+"""The table lane, read again by separate code: what is open, kept, closed and rolled back; what each entry must be.
 
 Liveness is the definition, not the spans that `storage` computes from it: an entry is live under a restore if it came
-after the restore's boundary, or was kept by it and was live in what was restored (S18 VoidNeverVisible).
+after the restore's boundary, or was kept by it and was live in what was restored (S18 RolledBackNeverVisible).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Restoration:
         intent: Slot of its INTENT.
         table: The prefix whose state it took back.
         full: Whether the whole table was restored; else some lanes were undone, and the others are what they were.
-        keep: Per fenced lane the last entry that stays.
+        last_kept: Per fenced lane the last entry that stays.
         heads: Per fenced lane the boundary: later entries are new.
         covered: What was stated of file groups without a slice.
-        void: Spans, as the INTENT gives them; needed for lanes that were closed, and so are not fenced.
+        rolled_back: Spans, as the INTENT gives them; needed for lanes that were closed, and so are not fenced.
     """
 
     done: int
     intent: int
     table: int
     full: bool
-    keep: Mapping[str, int]
+    last_kept: Mapping[str, int]
     heads: Mapping[str, int]
-    void: Mapping[str, list[tuple[int, int]]]
+    rolled_back: Mapping[str, list[tuple[int, int]]]
     covered: Mapping[str, int]
 
 
@@ -68,7 +68,7 @@ class TableLane:
     restorations: list[Restoration] = field(default_factory=list)
     revisions: list[int] = field(default_factory=list)
     intent: Entry | None = None
-    keep: int = 1
+    oldest_retained: int = 1
     archived: dict[str, int] = field(default_factory=dict)
     disturbed: bool = False
 
@@ -80,10 +80,10 @@ class TableLane:
             if lane in restored.heads:
                 if seq > restored.heads[lane]:
                     return True
-                if seq > restored.keep.get(lane, 0):
+                if seq > restored.last_kept.get(lane, 0):
                     return False
-            elif lane in restored.void:
-                if any(after < seq <= until for after, until in restored.void[lane]):
+            elif lane in restored.rolled_back:
+                if any(after < seq <= until for after, until in restored.rolled_back[lane]):
                     return False
             elif restored.full:
                 return True  # the lane is younger than the restore
@@ -92,7 +92,7 @@ class TableLane:
 
     def promises(self, table: int, lanes: Mapping[str, int]) -> bool:
         """Whether a snapshot has to stay readable."""
-        return table >= self.keep or (table, _reached(lanes)) in self.savepoints.values()
+        return table >= self.oldest_retained or (table, _reached(lanes)) in self.savepoints.values()
 
     def config(self, table: int) -> Config:
         """The schema of a prefix of the table lane."""
@@ -142,12 +142,12 @@ class TableLane:
                 if entry["restore"] is not None:
                     self.plans.clear()
                     target = entry["restore"]["table"]
-                    if target < self.keep and target not in [table for table, _ in self.savepoints.values()]:
+                    if target < self.oldest_retained and target not in [table for table, _ in self.savepoints.values()]:
                         raise Violation(f"S16 CleanSafe: INTENT {entry['seq']} goes back to what was given up")
             case "DONE":
                 self._done(entry, slices, claims)
             case "CLEAN_INTENT":
-                self.keep = max(self.keep, entry["keep"])
+                self.oldest_retained = max(self.oldest_retained, entry["oldest_retained"])
                 for lane, seq in entry.get("archived", {}).items():
                     self.archived[lane] = max(self.archived.get(lane, 0), seq)
                 self.disturbed = True
@@ -156,7 +156,7 @@ class TableLane:
         """What compactions and folds say."""
         match entry["kind"]:
             case "PLAN":
-                if entry["table"] < max(self.keep, max((r.done for r in self.restorations), default=0)):
+                if entry["table"] < max(self.oldest_retained, max((r.done for r in self.restorations), default=0)):
                     raise Violation(f"S16 CleanSafe: PLAN {entry['seq']} pins a snapshot that was given up")
                 self.plans[entry["plan_id"]] = (entry["table"], entry["cut"])
             case "ABORT":
@@ -212,7 +212,7 @@ class TableLane:
     def _done(self, entry: Entry, slices: list[Mapping[str, Any]], claims: Mapping[str, list[Entry]]) -> None:
         intent = self._intent(entry)
         first = {
-            lane: next((c["seq"] for c in claims.get(lane, ()) if c["barrier"] == intent["seq"]), None)
+            lane: next((c["seq"] for c in claims.get(lane, ()) if c["intent"] == intent["seq"]), None)
             for lane in intent["lanes"]
         }
         if entry["heads"] != first:
@@ -229,10 +229,12 @@ class TableLane:
                 intent=intent["seq"],
                 table=restore["table"],
                 full=restore["label"].startswith("restore"),
-                keep=restore["keep"],
+                last_kept=restore["last_kept"],
                 heads=entry["heads"],
                 covered=restore["covered"],
-                void={lane: [(after, until) for after, until in spans] for lane, spans in restore["void"].items()},
+                rolled_back={
+                    lane: [(after, until) for after, until in spans] for lane, spans in restore["rolled_back"].items()
+                },
             )
         )
         self.plans.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 from storage import Table
 from storage.clock import SystemClock
-from storage.core.log.cut import is_void
+from storage.core.log.cut import in_spans
 from storage.core.log.entries import Base, Claim, CleanDone, Data, Done, Fold
 from storage.core.names import lane_name
 from storage.log.commit_log import CommitLog, read_table_lane
@@ -45,14 +45,14 @@ class Lanes:
 
     @property
     def commits(self) -> int:
-        """Of all lanes, void ones included."""
+        """Of all lanes, rolled back ones included."""
         return sum(map(len, self._commits.values()))
 
     def live(self) -> dict[str, list[_Commit]]:
-        """Per lane the commits that no restore has made void."""
-        void = self._table.state().void
+        """Per lane the commits that no restore has rolled back."""
+        rolled_back = self._table.state().rolled_back
         return {
-            name: [commit for commit in commits if not is_void(void.get(lane_name(name), ()), commit.seq)]
+            name: [commit for commit in commits if not in_spans(rolled_back.get(lane_name(name), ()), commit.seq)]
             for name, commits in self._commits.items()
         }
 

@@ -266,7 +266,7 @@ def test_silence_after_a_put_is_no_answer(archived: Table) -> None:
         stamp=last.stamp + 1,
         committed_at_ms=last.committed_at_ms,
         owner="me",
-        barrier=0,
+        intent=0,
     )
     store.faults.append(Fault("get", "_weft/archive", times=2))
     assert CommitLog(store, FakeClock()).publish(claim).commit_id == "mine"

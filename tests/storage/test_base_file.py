@@ -13,7 +13,7 @@ from hypothesis import given
 
 from storage import Table
 from storage.core import keys, names
-from storage.core.log.file_refs import FileRef, Part, SliceFile
+from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.model import FIELD_ID
 from storage.core.types import encode_scalar
 from storage.files import base_file
@@ -27,7 +27,7 @@ def slices(table: Table) -> list[SliceFile]:
     return [file_slice.slice for file_slice in table.snapshot().slices if file_slice.slice is not None]
 
 
-def own_rows(table: Table, file: FileRef, part: Part | None) -> pa.Table:
+def own_rows(table: Table, file: FileRef, part: FilePart | None) -> pa.Table:
     rows = parquet(table, file).read()
     assert len(rows) == file.rows
     return rows if part is None else rows.slice(part.first, part.rows)
@@ -105,7 +105,7 @@ def test_only_chosen_row_groups_are_read_however_many_are_decoded_together(
         one.base,
         ["id", "status"],
         lambda known: (span := known("id")) is not None and span.least not in (30, 60),
-        [Part(first=5, rows=30), Part(first=40, rows=15), Part(first=58, rows=34)],
+        [FilePart(first=5, rows=30), FilePart(first=40, rows=15), FilePart(first=58, rows=34)],
     )
     batches = [batch["id"].to_pylist() for batch in found]
     wanted = [*range(5, 30), *range(40, 55), 58, 59, *range(70, 92)]

@@ -469,12 +469,12 @@ def test_a_claim_behind_the_end_of_a_lane_is_nothing(table: Table) -> None:
     end = table.close_lane("orders")
     append(table, payments(2, paid=9.0), "payments")
     until = table.snapshot()
-    log = until.timeline.log
+    log = until.table_log.commit_log
     last = log.entry(LaneName("orders"), end)
     assert last is not None
-    claim = {"seq": end + 1, "epoch": last.epoch + 1, "commit_id": "late", "prev_id": last.commit_id, "barrier": 0}
+    claim = {"seq": end + 1, "epoch": last.epoch + 1, "commit_id": "late", "prev_id": last.commit_id, "intent": 0}
     log.publish(last.model_copy(update=claim))
-    late = Snapshot(before.timeline, before.state, Cut(before.cut.table, {**before.cut.lanes, "orders": end + 1}))
+    late = Snapshot(before.table_log, before.state, Cut(before.cut.table, {**before.cut.lanes, "orders": end + 1}))
     scan = changes_room.scan_changes(late, until, None, None, before=False)
     assert [(row["id"], row["_change"]) for row in scan.to_reader().read_all().to_pylist()] == [(2, "update")]
     assert changes_room.bounded_cut(late, until, 9) == until.cut

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage import Table
 from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table
-from storage.core.log.cut import Span, is_void
+from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
@@ -49,9 +49,9 @@ def table_states(store: ObjectStore) -> list[TableState]:
     return found
 
 
-def lane_state(store: ObjectStore, lane: LaneName, void: tuple[Span, ...], head: int | None = None) -> LaneState:
+def lane_state(store: ObjectStore, lane: LaneName, rolled_back: tuple[Span, ...], head: int | None = None) -> LaneState:
     """A lane's state by replay."""
-    state = LaneState(void=void)
+    state = LaneState(rolled_back=rolled_back)
     for entry in lane_entries(CommitLog(store, FakeClock()).read_after(lane, 0, head)):
         state.add(entry)
     return state
@@ -78,15 +78,15 @@ def test_checkpoint_and_tail_are_the_replay(steps: list[str]) -> None:
         for data in saved(store, lane).values():
             made = decode_lane(data)
             assert made is not None
-            assert made == lane_state(store, lane, made.void, made.head)
-        # Whatever was void at any time: what is found is of that time, be it nothing.
-        for void in {state.void.get(lane, ()) for state in states}:
-            found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), lane, void)
+            assert made == lane_state(store, lane, made.rolled_back, made.head)
+        # Whatever was rolled back at any time: what is found is of that time, be it nothing.
+        for rolled_back in {state.rolled_back.get(lane, ()) for state in states}:
+            found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), lane, rolled_back)
             if found is not None:
-                assert found == lane_state(store, lane, void, found.head)
+                assert found == lane_state(store, lane, rolled_back, found.head)
                 for entry in lane_entries(CommitLog(store, FakeClock()).read_after(lane, found.head)):
                     found.add(entry)
-                assert found == lane_state(store, lane, void)
+                assert found == lane_state(store, lane, rolled_back)
 
 
 spans = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3)
@@ -96,7 +96,7 @@ spans = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3)
 def test_void_spans_agree_up_to_the_first_entry_that_one_of_them_has(
     first: list[Span], second: list[Span], head: int
 ) -> None:
-    differs = [seq for seq in range(1, head + 1) if is_void(first, seq) != is_void(second, seq)]
+    differs = [seq for seq in range(1, head + 1) if in_spans(first, seq) != in_spans(second, seq)]
     assert agreed(first, second, head) == (differs[0] - 1 if differs else head)
 
 
@@ -144,14 +144,14 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_checkpoint_that_cannot_be_trusted_is_not_used(table: Table, damage: str) -> None:
     store = open_store(table.uri)
-    wanted = (table.state(), contents(table), lane_state(store, ORDERS, table.state().void[ORDERS]))
+    wanted = (table.state(), contents(table), lane_state(store, ORDERS, table.state().rolled_back[ORDERS]))
     for lane in (TABLE_LANE, ORDERS):
         for path, data in saved(store, lane).items():
             store.delete(path)
             store.put(path, DAMAGES[damage](data))
     log = CommitLog(store, FakeClock())
     assert Checkpoints(store).newest_table(log) is None
-    assert Checkpoints(store).newest_lane(log, ORDERS, table.state().void[ORDERS]) is None
+    assert Checkpoints(store).newest_lane(log, ORDERS, table.state().rolled_back[ORDERS]) is None
     fresh = other_process(table.uri, FakeClock())
     assert (fresh.state(), contents(fresh)) == wanted[:2]
     _batch(fresh, 6)
@@ -190,13 +190,13 @@ def test_an_older_checkpoint_serves_where_newer_ones_are_from_before_a_restore(t
             _batch(table, number)
         table.restore("middle")
     store = open_store(table.uri)
-    void = table.state().void[ORDERS]
+    rolled_back = table.state().rolled_back[ORDERS]
     heads = sorted(state.head for data in saved(store, ORDERS).values() if (state := decode_lane(data)))
-    kept = max(head for head in heads if not is_void(void, head))
+    kept = max(head for head in heads if not in_spans(rolled_back, head))
     assert len([head for head in heads if head > kept]) > checkpoint_store.MAX_TRIES
-    found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), ORDERS, void)
+    found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), ORDERS, rolled_back)
     assert found is not None
-    assert found == lane_state(store, ORDERS, void, kept)
+    assert found == lane_state(store, ORDERS, rolled_back, kept)
 
 
 def test_a_reader_never_writes(table: Table) -> None:

@@ -16,7 +16,7 @@ from storage.core.names import Path, pin_path
 from storage.errors import CorruptData, InvalidInput, MissingFile, SnapshotExpired, StoreUnavailable
 from storage.files import log_file
 from storage.log.commit_log import new_id
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
 from storage.services.savepoints import release_savepoint
 from storage.store.open_store import open_store
@@ -49,7 +49,7 @@ class TestRetention:
         second = compacted(table, "second", 2)
         answers = {str(s.cut): contents(table, as_of=str(s.cut)) for s in (first, second)}
         result = table.clean(dt.timedelta(minutes=90))
-        assert (result.keep, result.keep_before) == (first.cut.table, 1)
+        assert (result.oldest_retained, result.oldest_retained_before) == (first.cut.table, 1)
         assert result.deleted["log"].files == 1  # the slices of the first compaction are still needed
         assert set(result.deleted) == {"log"}
         for cut, answer in answers.items():
@@ -57,7 +57,7 @@ class TestRetention:
         assert contents(table, as_of=between) == answers[str(first.cut)]
         clock.time_ms += HOUR_MS
         result = table.clean(dt.timedelta(minutes=30))
-        assert result.keep == second.cut.table
+        assert result.oldest_retained == second.cut.table
         assert result.deleted["base"].files == 1
         assert stored(table) == used(table.snapshot())
         for old in (str(first.cut), between):
@@ -69,22 +69,22 @@ class TestRetention:
         cuts = [compacted(table, f"v{number}", number) for number in range(5)]
         answers = [contents(table, as_of=str(s.cut)) for s in cuts]
         result = table.clean(NOW, versions=3)
-        assert result.keep == cuts[2].cut.table
+        assert result.oldest_retained == cuts[2].cut.table
         assert result.reason == "the last 3 compactions are kept"
         for snapshot, answer in zip(cuts[2:], answers[2:], strict=True):
             assert contents(table, as_of=str(snapshot.cut)) == answer
         with pytest.raises(SnapshotExpired):
             table.snapshot(str(cuts[1].cut))
-        assert table.clean(NOW, versions=9).keep == result.keep  # never falls
-        assert table.clean(dt.timedelta(days=1), versions=1).keep == result.keep
+        assert table.clean(NOW, versions=9).oldest_retained == result.oldest_retained  # never falls
+        assert table.clean(dt.timedelta(days=1), versions=1).oldest_retained == result.oldest_retained
 
     def test_the_longer_of_time_and_versions_holds(self, table: Table, clock: FakeClock) -> None:
         for number in range(3):
             compacted(table, f"v{number}", number)
         clock.time_ms += HOUR_MS
-        assert table.clean(dt.timedelta(hours=2), versions=1, dry_run=True).keep == 1
-        assert table.clean(dt.timedelta(minutes=30), versions=99, dry_run=True).keep == 1
-        assert table.clean(dt.timedelta(minutes=30), dry_run=True).keep > 1
+        assert table.clean(dt.timedelta(hours=2), versions=1, dry_run=True).oldest_retained == 1
+        assert table.clean(dt.timedelta(minutes=30), versions=99, dry_run=True).oldest_retained == 1
+        assert table.clean(dt.timedelta(minutes=30), dry_run=True).oldest_retained > 1
 
     def test_nothing_is_given_up_for_nothing(self, table: Table) -> None:
         """Entries that change no file let nothing be deleted, so snapshots before them stay readable."""
@@ -93,12 +93,12 @@ class TestRetention:
         table.savepoint("here")
         table.release_savepoint("here")
         last = table.snapshot()
-        assert table.clean(NOW).keep == first.cut.table
+        assert table.clean(NOW).oldest_retained == first.cut.table
         head = table.state().head
         for snapshot in (first, last):
             assert snapshot.to_arrow().num_rows == len(ALL)
         again = table.clean(NOW)
-        assert (again.files, again.keep, table.state().head) == (0, first.cut.table, head)
+        assert (again.files, again.oldest_retained, table.state().head) == (0, first.cut.table, head)
         assert "nothing can be given up" in again.reason
         assert table.clean(dt.timedelta(days=30)).reason.endswith("what was newest 30 days ago is kept")
 
@@ -142,7 +142,7 @@ class TestRetention:
     def test_more_than_there_ever_was_keeps_all(self, table: Table) -> None:
         compacted(table, "first", 1)
         result = table.clean(dt.timedelta(days=365_000))
-        assert (result.keep, result.files) == (1, 0)
+        assert (result.oldest_retained, result.files) == (1, 0)
 
     def test_a_clock_that_is_wrong_by_a_year_deletes_nothing_that_the_newest_snapshot_needs(
         self, table: Table, clock: FakeClock
@@ -167,7 +167,7 @@ class TestKeepers:
         answers = {name: contents(table, as_of=name) for name in ("logs", "slices", "both")}
         compacted(table, "third", 4)
         result = table.clean(NOW)
-        assert result.keep > first.cut.table
+        assert result.oldest_retained > first.cut.table
         assert [(own.what, own.name) for own in result.held] == [("savepoint", n) for n in ("logs", "slices", "both")]
         for name, answer in answers.items():
             assert contents(table, as_of=name) == answer
@@ -296,25 +296,25 @@ class TestKeepers:
         result = table.clean(NOW)
         assert (result.files, result.foreign_files) == (0, 3)
 
-    @pytest.mark.parametrize("void", [False, True])
-    def test_the_target_of_an_open_restore_is_kept(self, table: Table, uri: str, *, void: bool) -> None:
+    @pytest.mark.parametrize("rolled_back", [False, True])
+    def test_the_target_of_an_open_restore_is_kept(self, table: Table, uri: str, *, rolled_back: bool) -> None:
         append(table, orders(1, status="zeroth"))
         table.savepoint("zeroth")
         append(table, orders(*ALL, status="first"))
         table.savepoint("good")
         answer = contents(table)
-        if void:  # what the target shows is void now
+        if rolled_back:  # what the target shows is rolled back now
             table.restore("zeroth")
         compacted(table, "bad", 2)
         store = FaultyStore(open_store(uri))
         store.faults.append(Fault("put_if_absent", "lanes/", times=FOREVER, error=PermissionError("killed")))
         with pytest.raises(StoreUnavailable):
             other_process(uri, FakeClock(), store).restore("good")
-        timeline = Timeline(open_store(uri), FakeClock(), table._timeline.stamps)
+        table_log = TableLog(open_store(uri), FakeClock(), table._table_log.stamps)
         # By the seam below: `Table` would complete the restore first.
-        release_savepoint(timeline, "good")
-        run_clean(timeline, NOW, None, None, dry_run=False)
-        assert timeline.refresh().intent is not None
+        release_savepoint(table_log, "good")
+        run_clean(table_log, NOW, None, None, dry_run=False)
+        assert table_log.refresh().intent is not None
         table.compact()  # completes it
         assert contents(table) == answer
 

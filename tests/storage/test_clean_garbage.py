@@ -363,7 +363,7 @@ class TestDryRun:
         assert would.dry_run
         before = stored(table, "log", "base", "shadow", "_weft")
         done = table.clean(NOW)
-        assert (would.keep, would.deleted, would.kept) == (done.keep, done.deleted, done.kept)
+        assert (would.oldest_retained, would.deleted, would.kept) == (done.oldest_retained, done.deleted, done.kept)
         assert set(would.listed) == before - stored(table, "log", "base", "shadow", "_weft")
         assert (would.files, would.bytes) == (done.files, done.bytes)
         assert done.listed == ()
@@ -456,8 +456,8 @@ def test_checkpoints_that_serve_nobody_are_deleted(table: Table, uri: str, monke
     before = stored(table, *folders)
     result = table.clean(NOW)
     after = stored(table, *folders)
-    places = [parse_path(Path(path)) for path in after]
-    heads = [place.slot for place in places if place is not None and not place.lane]
+    parsed_paths = [parse_path(Path(path)) for path in after]
+    heads = [parsed.slot for parsed in parsed_paths if parsed is not None and not parsed.lane]
     assert saved is not None
     assert len([head for head in heads if head <= saved]) == 1  # the best for the savepoint
     assert len(after) == len(heads) + 2
@@ -472,7 +472,7 @@ def _take_probes(uri: str) -> None:
 
 
 def _with_garbage(clock: FakeClock) -> Table:
-    """A table with something of everything: old slices, void entries, orphans, a dead compaction, a savepoint."""
+    """A table with old slices, rolled back entries, orphans, a dead compaction, a savepoint."""
     table = Table.create(new_uri(), SHOP, clock=clock)
     compacted(table, "first", 1)
     append(table, payments(*ALL), "payments")

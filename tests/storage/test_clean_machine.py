@@ -313,7 +313,7 @@ class CleaningMachine(RuleBasedStateMachine):
             assert read(self.table.snapshot()) == self.model.answer()
 
     def what_is_kept_answers_as_it_did(self) -> None:
-        keep = self.table.state().keep
+        keep = self.table.state().oldest_retained
         saved = {cut for cut, _ in self.savepoints.values()}
         for cut, answer in self.answers.items():
             pinned = cut in self.pinned and self.pinned[cut][1] > self.clock.time_ms
@@ -347,15 +347,15 @@ class CleaningMachine(RuleBasedStateMachine):
         state = replace(snapshot.state, folded={})  # a fold makes no event file dead
         wanted = {f.path for own in state.slices.values() for f in (own.base, own.shadow) if f is not None}
         wanted |= {path for fold in state.folds for file in fold.files for path in _both(file)}
-        for live in self.table._timeline.live_files(state, snapshot.cut):
+        for live in self.table._table_log.live_files(state, snapshot.cut):
             wanted |= _both(live.file)
         left = stored(self.table, "log", "base", "shadow", "_weft")
-        places = {path: parse_path(Path(path)) for path in left}
+        parsed_paths = {path: parse_path(Path(path)) for path in left}
         log = {Kind.ENTRY, Kind.TABLE_INDEX, Kind.CHECKPOINT}
-        assert {path for path, place in places.items() if place is None or place.kind not in log} == wanted
+        assert {path for path, parsed in parsed_paths.items() if parsed is None or parsed.kind not in log} == wanted
         again = self.table.clean(NOW, abandon_after=NOW)
         # The first one's own entries may have brought a new checkpoint, in the place of older ones.
-        assert (set(again.deleted) - {Kind.CHECKPOINT}, again.keep) == (set(), again.keep_before)
+        assert (set(again.deleted) - {Kind.CHECKPOINT}, again.oldest_retained) == (set(), again.oldest_retained_before)
 
 
 def _both(file: Any) -> set[str]:

@@ -32,7 +32,7 @@ def claim(seq: int, commit_id: str, prev_id: str = "") -> Claim:
         stamp=seq,
         committed_at_ms=seq,
         owner="test",
-        barrier=0,
+        intent=0,
     )
 
 

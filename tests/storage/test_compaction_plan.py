@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, Pieces, SliceFile
+from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, LogRanges, SliceFile
 from storage.core.log.table_state import FileGroup
 from storage.core.names import TABLE_LANE, LaneName, Path
 from storage.core.plan.compaction_plan import COLD_FACTOR, Due, plan_due
@@ -14,7 +14,7 @@ from storage.core.plan.slices import FileSlice, LiveFile
 A, B = LaneName("a"), LaneName("b")
 EMPTY = LogIndex(
     partitions=[],
-    pieces=Pieces(partition=[], bucket=[], block=[], start=[], rows=[], deletes=[]),
+    ranges=LogRanges(partition=[], bucket=[], block=[], start=[], rows=[], deletes=[]),
     blocks=Blocks(offset=[], length=[], crc32=[], rows=[], key_min=[], key_max=[], ordering_min={}, ordering_max={}),
 )
 

@@ -135,10 +135,11 @@ def test_an_unknown_writer_feature_is_refused_on_writing_and_not_on_reading(tabl
         fresh.compact()
 
 
-def test_a_newer_format_version_is_refused(table: Table, store: ObjectStore) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_format_version_is_refused_by_its_number(table: Table, store: ObjectStore, version: int) -> None:
     path = slot_path(TABLE_LANE, 1)
-    overwrite(store, path, resealed(content(store, path), lambda e: e.update(format_version=2)))
-    with pytest.raises(UnsupportedFormat):
+    overwrite(store, path, resealed(content(store, path), lambda e: e.update(format_version=version)))
+    with pytest.raises(UnsupportedFormat, match=f"has format version {version}, .* reads and writes format version 2"):
         Table.open(table.uri)
 
 

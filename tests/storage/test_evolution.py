@@ -392,13 +392,15 @@ def test_what_is_there_already_is_no_change(table: Table) -> None:
     head = table.state().head
     assert not any(change().changed for change in changes)
     assert table.state().head == head
-    kinds = [entry.change for entry in table._timeline.log.read_after(TABLE_LANE, 0) if isinstance(entry, Schema)]
+    kinds = [
+        entry.change for entry in table._table_log.commit_log.read_after(TABLE_LANE, 0) if isinstance(entry, Schema)
+    ]
     assert kinds == ["add column order.note string", "add group ship", "add stream more"]
 
 
 def test_a_new_merge_mode_is_a_feature_that_readers_must_know(table: Table) -> None:
     table.add_group("sums", {"n": "bigint"}, merge="aggregate", functions={"n": "sum"}, streams=["orders"])
-    (entry,) = (e for e in table._timeline.log.read_after(TABLE_LANE, 0) if isinstance(e, Schema))
+    (entry,) = (e for e in table._table_log.commit_log.read_after(TABLE_LANE, 0) if isinstance(e, Schema))
     assert entry.reader_features == ["merge-aggregate", "merge-latest"]
 
 

@@ -210,7 +210,7 @@ def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str, monkeyp
     # What is not read any more is not remembered.
     counts.compact()
     contents(counts)
-    assert counts._timeline.log._indexes == {}
+    assert counts._table_log.commit_log._indexes == {}
     # What was given up leaves no sidecar of its file behind.
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
@@ -232,7 +232,7 @@ def test_a_fold_of_many_bytes_has_several_files_and_each_file_group_is_in_one(
     files = counts.snapshot().files
     assert 1 < len(files) < 4
     assert result.rows == 100 == sum(file.file.file.rows for file in files)
-    found = [bucket for file in files for bucket in set(file.index.pieces.bucket)]
+    found = [bucket for file in files for bucket in set(file.index.ranges.bucket)]
     assert sorted(found) == [0, 1, 2, 3]
     assert all(len(file.index.blocks.rows) > 1 for file in files)
     assert dict(contents(Table.open(uri), ["id", "n"])) == dict.fromkeys(range(100), 3)

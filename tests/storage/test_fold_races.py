@@ -88,7 +88,7 @@ def test_file_groups_that_a_compaction_of_less_did_first_are_skipped_too(counts:
     before = counts.snapshot()
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
-    during(store, lambda: run_compaction(counts._timeline, before, lambda _: True))
+    during(store, lambda: run_compaction(counts._table_log, before, lambda _: True))
     result = other_process(uri, FakeClock(), store).fold()
     assert (result.done, len(result.skipped)) == ((), 4)
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
@@ -170,8 +170,8 @@ def test_a_fold_of_everything_takes_the_place_of_one_that_reaches_less_far(count
     before = other.snapshot()
     count(counts, *range(20))
     newer = other.snapshot()
-    during(store, lambda: run_fold(counts._timeline, before))
-    result = run_fold(other._timeline, newer)
+    during(store, lambda: run_fold(counts._table_log, before))
+    result = run_fold(other._table_log, newer)
     assert len(result.done) == 4
     (fold,) = counts.state().folds
     assert fold.to == newer.cut.lanes
@@ -186,8 +186,8 @@ def test_a_fold_does_not_take_the_place_of_one_that_reaches_further_in_one_lane(
                 writer.append(event_rows(*range(20)))
     head = counts.state().head
     first, second = (counts.snapshot(f"cut:1:{head}:{lanes}") for lanes in ("a=4,b=2", "a=2,b=4"))
-    assert len(run_fold(counts._timeline, first).done) == 4
-    assert run_fold(counts._timeline, second).done == ()
+    assert len(run_fold(counts._table_log, first).done) == 4
+    assert run_fold(counts._table_log, second).done == ()
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 4)
 
 
@@ -211,7 +211,7 @@ def test_of_two_folds_upon_the_same_fold_the_second_is_dropped(counts: Table, ur
     if further:
         count(counts, 1)
     store = FaultyStore(open_store(uri))
-    during(store, lambda: run_fold(counts._timeline, first))
+    during(store, lambda: run_fold(counts._table_log, first))
     assert list(other_process(uri, FakeClock(), store).fold().skipped) == [home(1)]
     assert dict(contents(counts, ["id", "n"]))[1] == 2 + further
     assert len(chain(counts, home(1))) == 2
@@ -232,7 +232,7 @@ def test_a_fold_that_does_not_go_on_where_the_last_one_ended_is_corrupt(counts: 
 
 
 def test_a_restore_kills_a_fold_that_is_being_made(counts: Table, uri: str) -> None:
-    """What the fold has read may have become void (S18)."""
+    """What the fold has read may have been rolled back (S18)."""
     count(counts, *range(20))
     counts.savepoint("one")
     count(counts, *range(20))
@@ -269,7 +269,7 @@ def test_a_fold_whose_plan_was_given_up_publishes_nothing(counts: Table, uri: st
 
     def give_up() -> None:
         (plan_id,) = counts.state().plans
-        assert abort_plan(counts._timeline, plan_id, "taken for dead")
+        assert abort_plan(counts._table_log, plan_id, "taken for dead")
 
     during(store, give_up)
     assert other_process(uri, FakeClock(), store).fold().done == ()

@@ -76,9 +76,9 @@ def test_a_name_says_it_all(table: Table, uri: str, clock: FakeClock) -> None:
         pass
     with table.writer("orders", owner="me"):
         (name,) = beats(uri)
-        place = parse_path(Path(f"{HEARTBEATS}/{name}"))
-        assert place is not None
-        assert (place.kind, place.lane, place.epoch, place.at_ms) == (Kind.HEARTBEAT, "orders", 2, clock.time_ms)
+        parsed = parse_path(Path(f"{HEARTBEATS}/{name}"))
+        assert parsed is not None
+        assert (parsed.kind, parsed.lane, parsed.epoch, parsed.at_ms) == (Kind.HEARTBEAT, "orders", 2, clock.time_ms)
         data = open_store(uri).get(Path(f"{HEARTBEATS}/{name}"))
         assert data is not None
         assert b'"owner": "me"' in data
@@ -199,11 +199,11 @@ def test_the_overview_tells_what_keeps_old_files(table: Table, uri: str, clock: 
         assert (pin.cut, pin.since_ms) == (str(snapshot.cut), None)
         assert pin.until_ms is not None
         assert pin.until_ms > clock.time_ms
-        assert found.keep == 1
+        assert found.oldest_retained == 1
     table.compact()
-    keep = table.clean(NOW, abandon_after=NOW).keep
+    keep = table.clean(NOW, abandon_after=NOW).oldest_retained
     found = Inspection(uri, clock=clock).overview()
-    assert (found.keep, [own.what for own in found.keepers]) == (keep, ["savepoint"])
+    assert (found.oldest_retained, [own.what for own in found.keepers]) == (keep, ["savepoint"])
 
 
 def test_the_timeline_has_words_for_every_kind_of_entry(table: Table, uri: str) -> None:

@@ -110,7 +110,9 @@ def test_what_was_taken_back_is_not_counted_and_said_to_be_void(table: Table) ->
     assert (first.rows, first.last_commit, first.batch, first.rows_waiting) == (5, 5, 2, 2)
     assert second.rows == 2
     told = {
-        entry.seq: "void" in entry.detail for entry in found.timeline(100) if (entry.lane, entry.kind) == ("sa", "DATA")
+        entry.seq: "rolled back" in entry.detail
+        for entry in found.timeline(100)
+        if (entry.lane, entry.kind) == ("sa", "DATA")
     }
     assert told == {2: False, 4: False, 5: False, 7: True}
 

@@ -46,8 +46,8 @@ def test_a_log_file_is_an_ipc_file_with_the_documented_columns_and_field_ids() -
     assert not reader.schema.field("id").nullable
     assert sorted(reader.read_all().column("id").to_pylist()) == [1, 1, 2, 3]
     assert file.columns == reader.schema.names
-    place = names.parse_path(file.file.path)
-    assert place == names.Place(names.Kind.LOG, names.LaneName("orders"), epoch=1, slot=2)
+    parsed = names.parse_path(file.file.path)
+    assert parsed == names.ParsedPath(names.Kind.LOG, names.LaneName("orders"), epoch=1, slot=2)
 
 
 def test_a_composite_key_has_its_hidden_column_first() -> None:
@@ -80,7 +80,7 @@ def _check(table: Table, schema: TableSchema, file: LogFile, index: LogIndex) ->
     reader = pa.ipc.open_file(data)
     whole = reader.read_all()
     assert len(whole) == file.file.rows
-    assert file.deletes == sum(op != 0 for op in whole.column(names.OP).to_pylist()) == sum(index.pieces.deletes)
+    assert file.deletes == sum(op != 0 for op in whole.column(names.OP).to_pylist()) == sum(index.ranges.deletes)
     assert sorted(file.groups) == [g.id for g in schema.groups if set(g.columns) & set(file.columns)]
     blocks = index.blocks
     assert reader.num_record_batches == len(blocks.rows)
@@ -98,21 +98,21 @@ def _check(table: Table, schema: TableSchema, file: LogFile, index: LogIndex) ->
 
 
 def _check_pieces(schema: TableSchema, file: LogFile, index: LogIndex, batches: list[pa.RecordBatch]) -> None:
-    """The pieces cover every row once, in order, and each holds the keys of one file group, sorted."""
-    pieces = index.pieces
+    """The ranges cover every row once, in order, and each holds the keys of one file group, sorted."""
+    ranges = index.ranges
     covered = []
-    for i, block in enumerate(pieces.block):
-        rows = batches[block].slice(pieces.start[i], pieces.rows[i])
-        assert len(rows) == pieces.rows[i] > 0
-        covered.append((block, pieces.start[i], pieces.rows[i]))
-        assert pieces.deletes[i] == sum(op != 0 for op in rows.column(names.OP).to_pylist())
+    for i, block in enumerate(ranges.block):
+        rows = batches[block].slice(ranges.start[i], ranges.rows[i])
+        assert len(rows) == ranges.rows[i] > 0
+        covered.append((block, ranges.start[i], ranges.rows[i]))
+        assert ranges.deletes[i] == sum(op != 0 for op in rows.column(names.OP).to_pylist())
         bucket = keys.buckets([rows.column(name) for name in schema.key], file.bits)
-        assert set(bucket.tolist()) == {pieces.bucket[i]}
+        assert set(bucket.tolist()) == {ranges.bucket[i]}
         for row in range(len(rows)):
             folder = "/".join(
                 names.encode_partition(name, partition_text(rows.column(name)[row])) for name in schema.partition_by
             )
-            assert folder == index.partitions[pieces.partition[i]]
+            assert folder == index.partitions[ranges.partition[i]]
         order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
         assert order.tolist() == list(range(len(rows)))
     assert covered == sorted(covered)
@@ -138,10 +138,10 @@ def test_small_groups_share_a_block_and_a_large_one_takes_several(monkeypatch: p
     append(table, orders(*range(30)))
     ((_, index),) = live_files(table)
     assert len(index.blocks.rows) == 1
-    assert len(set(index.pieces.bucket)) > 8
+    assert len(set(index.ranges.bucket)) > 8
     one = Table.create(new_uri(), {**SHOP, "buckets": 1})
     append(one, orders(*range(1_000)))
     ((_, index),) = live_files(one)
     assert len(index.blocks.rows) > 5
-    assert index.pieces.block == list(range(len(index.blocks.rows)))
+    assert index.ranges.block == list(range(len(index.blocks.rows)))
     assert one.snapshot().to_arrow(["id"]).sort_by("id").column("id").to_pylist() == list(range(1_000))

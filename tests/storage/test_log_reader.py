@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.core.merge.collapse import LogPiece
+from storage.core.merge.collapse import LogRange
 from storage.files import log_reader
 from storage.files.log_reader import LogReader
 from tests.storage.shop import new_uri
@@ -32,15 +32,15 @@ ORDER = {"id": [1], "ts": [10]}
 
 
 @pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of the pieces of events that are collapsed."""
+def ranges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of the ranges of events that are collapsed."""
     found: list[int] = []
     events = LogReader._events
 
-    def counted(self: LogReader, *arguments: Any) -> Iterator[LogPiece]:
-        for piece in events(self, *arguments):
-            found.append(len(piece))
-            yield piece
+    def counted(self: LogReader, *arguments: Any) -> Iterator[LogRange]:
+        for log_range in events(self, *arguments):
+            found.append(len(log_range))
+            yield log_range
 
     monkeypatch.setattr(LogReader, "_events", counted)
     return found
@@ -56,7 +56,7 @@ def test_equal_versions_go_to_the_later_commit_whichever_stream_it_is_of() -> No
     assert table.snapshot().to_arrow(["status", "paid"]).to_pylist() == [{"status": "c", "paid": "y"}]
 
 
-def test_commits_of_interleaved_streams_are_one_piece_a_stream(pieces: list[int]) -> None:
+def test_commits_of_interleaved_streams_are_one_piece_a_stream(ranges: list[int]) -> None:
     table = Table.create(new_uri(), CONFIG)
     with table.writer("orders") as orders, table.writer("payments") as payments:
         for number in range(10):
@@ -67,17 +67,17 @@ def test_commits_of_interleaved_streams_are_one_piece_a_stream(pieces: list[int]
         *({"id": i, "status": str(i), "paid": str(i)} for i in range(10)),
         {"id": 99, "status": "9", "paid": None},
     ]
-    assert sorted(pieces) == [10, 20]
+    assert sorted(ranges) == [10, 20]
 
 
-def test_what_is_put_together_is_bounded(pieces: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_put_together_is_bounded(ranges: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "TOGETHER_ROWS", 4)
     table = Table.create(new_uri(), CONFIG)
     with table.writer("payments") as payments:
         for number in range(5):
             payments.append(pa.table({"id": [1, number], "paid": [f"one {number}", str(number)]}))
     assert table.get([1, 4], ["id", "paid"]).sort_by("id")["paid"].to_pylist() == ["one 4", "4"]
-    assert pieces == [3, 2, 2]
-    pieces.clear()
+    assert ranges == [3, 2, 2]
+    ranges.clear()
     assert len(table.snapshot().to_arrow()) == 5
-    assert pieces == [4, 4, 2]
+    assert ranges == [4, 4, 2]

@@ -9,7 +9,7 @@ import pytest
 
 from storage.core.names import Path
 from storage.errors import StoreRefused, StoreUnavailable
-from storage.store.object_store import ObjectStore, answering, check_capability
+from storage.store.object_store import ObjectStore, check_capability, normalise_errors
 from storage.store.open_store import open_store
 from tests.faulty_store import Fault, FaultyStore
 from tests.storage.shop import new_uri
@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: LocalPath) -> ObjectStore:
 )
 def test_a_store_that_refuses_is_told_from_one_that_does_not_answer(error: OSError, *, refused: bool) -> None:
     """Whoever waits for a store waits for the second kind alone."""
-    with pytest.raises(StoreUnavailable) as told, answering(Path("a/b")):
+    with pytest.raises(StoreUnavailable) as told, normalise_errors(Path("a/b")):
         raise error
     assert isinstance(told.value, StoreRefused) is refused
 

@@ -61,7 +61,7 @@ def race_for_slots(uri: str, barrier: Barrier, owner: int, results: Any) -> None
             stamp=seq,
             committed_at_ms=seq,
             owner="x" * 20_000,  # large enough to be seen half-written, were that possible
-            barrier=0,
+            intent=0,
         )
         barrier.wait(JOIN_SECONDS)
         winner = log.publish(entry)

@@ -10,7 +10,7 @@ from storage import Table
 from storage.core.log.entries import Claim, Done, Intent
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, NotFound, SnapshotExpired, StoreUnavailable
-from storage.log.fencing_barrier import complete_barrier, fence_lane
+from storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
 from storage.services.compaction import run_compaction
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
@@ -37,7 +37,10 @@ def test_a_restore_takes_back_what_came_after_a_savepoint(table: Table) -> None:
     result = table.restore("before")
     assert contents(table) == before
     assert contents(Table.open(table.uri)) == before
-    assert result.void == {LaneName("orders"): 5, LaneName("payments"): 1}  # claims, commits, and the fence itself
+    assert result.rolled_back == {
+        LaneName("orders"): 5,
+        LaneName("payments"): 1,
+    }  # claims, commits, and the fence itself
 
 
 @pytest.mark.parametrize("compacted", ["never", "before", "after", "both"])
@@ -61,7 +64,7 @@ def test_a_restore_does_not_care_for_compactions(table: Table, compacted: str) -
     assert wanted != before
 
 
-def test_what_was_void_is_seen_by_older_snapshots_and_by_no_newer_one(table: Table) -> None:
+def test_what_was_rolled_back_is_seen_by_older_snapshots_and_by_no_newer_one(table: Table) -> None:
     append(table, orders(1))
     table.savepoint("one")
     append(table, orders(2))
@@ -112,13 +115,13 @@ def test_batches_count_over_what_is_live(table: Table) -> None:
         assert writer.source == {"offset": 10}
         with pytest.raises(GapError):
             writer.append(orders(4), batch=("q", 3))
-        assert not writer.append(orders(2), batch=("q", 1)).replayed  # it was made void: it is written anew
+        assert not writer.append(orders(2), batch=("q", 1)).replayed  # it was rolled back: it is written anew
         assert writer.append(orders(1), batch=("q", 0)).replayed
     assert [row[0] for row in contents(table)] == [1, 2]
 
 
 def test_a_query_of_which_nothing_is_live_may_not_go_on_in_the_middle(table: Table) -> None:
-    # A query's first batch may have any number. One whose batches are void is no new query: the rest would be lost.
+    # A query's first batch may have any number. One whose batches are rolled back is not new: the rest would be lost.
     table.savepoint("empty")
     with table.writer("orders") as writer:
         for number in range(3):
@@ -126,7 +129,9 @@ def test_a_query_of_which_nothing_is_live_may_not_go_on_in_the_middle(table: Tab
     table.restore("empty")
     with table.writer("orders") as writer:
         assert writer.last_batch("q") is None
-        with pytest.raises(GapError, match=r"batch 3 of query 'q' follows nothing: .* void, from batch 0 on"):
+        with pytest.raises(
+            GapError, match=r"batch 3 of query 'q' follows nothing: .* rolled back its batches, from batch 0 on"
+        ):
             writer.append(orders(9), batch=("q", 3))
         for number in range(3):
             assert not writer.append(orders(number), batch=("q", number)).replayed
@@ -244,13 +249,13 @@ def test_a_slice_may_reach_to_a_claim_behind_the_end_of_a_closed_lane(table: Tab
     dying_store.faults.append(Fault("put_if_absent", done, times=FOREVER, error=PermissionError("killed")))
     with pytest.raises(StoreUnavailable):
         other_process(uri, FakeClock(), dying_store).close_lane("fix")
-    late = fence_lane(table._timeline, LaneName("fix"), "somebody who had not looked")
+    late = fence_lane(table._table_log, LaneName("fix"), "somebody who had not looked")
     snapshot = table.snapshot()
     assert snapshot.cut.lanes["fix"] == late
-    complete_barrier(table._timeline)
+    complete_fencing_barrier(table._table_log)
     assert table.state().lanes[LaneName("fix")].closed == late - 1
     first = snapshot.slices[0].group
-    run_compaction(table._timeline, snapshot, lambda file_slice: file_slice.group == first)
+    run_compaction(table._table_log, snapshot, lambda file_slice: file_slice.group == first)
     assert contents(table) == before
     assert contents(Table.open(uri), as_of=str(table.snapshot().cut)) == before
     table.compact()
@@ -312,9 +317,13 @@ def test_two_who_complete_one_barrier_agree_on_its_first_claims(table: Table, ur
     other = other_process(uri, FakeClock(), store)
     # Just before the first one publishes DONE, a second one has done all of it.
     done = f"{table.snapshot().cut.table + 2:020d}.json"
-    store.faults.append(Fault("put_if_absent", done, action=lambda: complete_barrier(table._timeline) and None))
+    store.faults.append(
+        Fault("put_if_absent", done, action=lambda: complete_fencing_barrier(table._table_log) and None)
+    )
     other.restore("one")
-    claims = [e for e in table._timeline.log.read_after(LaneName("orders"), 0) if isinstance(e, Claim) and e.barrier]
+    claims = [
+        e for e in table._table_log.commit_log.read_after(LaneName("orders"), 0) if isinstance(e, Claim) and e.intent
+    ]
     assert len(claims) == 1
     assert [entry.kind for entry in _table_lane(table)].count("DONE") == 1
 
@@ -334,7 +343,7 @@ def test_a_compaction_that_a_restore_overtook_publishes_nothing(table: Table, ur
 
 
 def test_a_compaction_of_a_snapshot_from_before_a_restore_does_not_even_begin(table: Table, uri: str) -> None:
-    """Its parents would be the newest slices again, and its slice would hold what is void."""
+    """Its parents would be the newest slices again, and its slice would hold what is rolled back."""
     append(table, orders(1))
     table.savepoint("one")
     append(table, orders(2))
@@ -377,4 +386,4 @@ def test_a_restore_to_what_cleaning_gave_up_is_refused(table: Table) -> None:
 
 
 def _table_lane(table: Table) -> list[object]:
-    return table._timeline.log.read_after(TABLE_LANE, 0)
+    return table._table_log.commit_log.read_after(TABLE_LANE, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from storage import Table, mergers
 from storage.core.log.table_state import FileGroup
-from storage.core.plan.slices import joined, plan_slices
+from storage.core.plan.slices import combine_slices, plan_slices
 from storage.errors import InvalidInput
 from storage.files import base_file
 from storage.read import scan
@@ -76,10 +76,10 @@ def test_what_the_answer_is(table: Table) -> None:
 
 def test_pieces_that_follow_each_other_are_one_and_others_are_not(table: Table) -> None:
     slices = [own for own in table.snapshot().slices if len(own.rows)]
-    whole = joined(slices)
+    whole = combine_slices(slices)
     assert len(whole.rows) < sum(len(own.rows) for own in slices) / 4
     assert whole.rows.sum() == sum(own.rows.sum() for own in slices)
-    parts = joined(slices[::2])
+    parts = combine_slices(slices[::2])
     assert parts.rows.sum() == sum(own.rows.sum() for own in slices[::2])
     keys = pa.array([row[0] for row in contents(table, ["id"])][::7])
     assert sorted(table.get(keys.to_pylist(), ["id"])["id"].to_pylist()) == sorted(keys.to_pylist())

@@ -11,7 +11,7 @@ from storage import Table
 from storage.core.log.entries import Mark
 from storage.core.names import TABLE_LANE, LaneName
 from storage.errors import CommitUnknown, InvalidInput, NotSettled, SnapshotExpired, StoreUnavailable
-from storage.log.fencing_barrier import complete_barrier
+from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.time_marks import MARK_EVERY_MS
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
@@ -43,7 +43,7 @@ def ids(table: Table, as_of: dt.datetime | str | None = None) -> list[int]:
 
 
 def marks(table: Table) -> list[Mark]:
-    return [entry for entry in table._timeline.log.read_after(TABLE_LANE, 0) if isinstance(entry, Mark)]
+    return [entry for entry in table._table_log.commit_log.read_after(TABLE_LANE, 0) if isinstance(entry, Mark)]
 
 
 def test_a_commit_of_a_host_a_minute_behind_does_not_change_what_was_said_of_a_time(
@@ -181,7 +181,7 @@ def test_later_times_show_no_less(table: Table, clock: FakeClock) -> None:
 
 
 def _lane(table: Table, lane: LaneName) -> list[object]:
-    return list(table._timeline.log.read_after(lane, 0))
+    return list(table._table_log.commit_log.read_after(lane, 0))
 
 
 # Who records marks.
@@ -279,7 +279,7 @@ def test_an_undo_takes_back_what_became_visible_later_whatever_its_clock_says(ta
     assert ids(table) == [1]
     assert result.kept == {"orders": 2, "late": 0}
     assert result.in_doubt == {"orders": (1, 2)}, "no mark was recorded before"
-    assert result.void_ms[LaneName("late")] == (NOW_MS - 60_000, NOW_MS - 60_000)
+    assert result.rolled_back_ms[LaneName("late")] == (NOW_MS - 60_000, NOW_MS - 60_000)
 
 
 def test_an_undo_says_what_it_left_on_the_word_of_clocks_alone(table: Table, clock: FakeClock) -> None:
@@ -295,7 +295,7 @@ def test_an_undo_says_what_it_left_on_the_word_of_clocks_alone(table: Table, clo
     assert ids(table) == [1, 2, 3]
     assert result.in_doubt == {"orders": (3, 5)}
     assert result.kept_ms == {"orders": NOW_MS + 12_000}
-    assert result.void == {"orders": 1}
+    assert result.rolled_back == {"orders": 1}
 
 
 def test_an_undo_since_a_cut_or_a_savepoint_is_exact(table: Table) -> None:
@@ -322,7 +322,7 @@ def test_an_undo_tells_of_closed_lanes_too(table: Table, clock: FakeClock) -> No
     result = table.undo("orders", since)
     assert ids(table) == [1]
     assert result.kept == {"orders": 2, "fix": 0}
-    assert result.void[LaneName("fix")] == 3
+    assert result.rolled_back[LaneName("fix")] == 3
 
 
 def test_a_restore_to_a_time_settles_it_first(table: Table, clock: FakeClock) -> None:
@@ -362,7 +362,7 @@ def test_marks_survive_checkpoints(table: Table, clock: FakeClock) -> None:
     for _ in range(70):
         clock.time_ms += 1
         table.mark()
-    assert table._timeline.store.list("_weft/checkpoints/table"), "a checkpoint was written"
+    assert table._table_log.store.list("_weft/checkpoints/table"), "a checkpoint was written"
     anew = other_process(table.uri, clock)
     assert anew.state() == table.state()
     assert anew.snapshot(asked, settled=True).to_arrow(["id"]).to_pydict() == {"id": [1]}
@@ -379,12 +379,14 @@ def test_an_undo_tells_of_a_closed_lane_that_it_leaves_whole_on_the_word_of_cloc
     clock.time_ms += 20_000
     store = FaultyStore(open_store(table.uri))
     # The closing begins by the right clock, and its claim is put by a process that is behind.
-    store.faults.append(Fault("put_if_absent", "lanes/late", action=lambda: complete_barrier(behind._timeline)))
+    store.faults.append(
+        Fault("put_if_absent", "lanes/late", action=lambda: complete_fencing_barrier(behind._table_log))
+    )
     assert other_process(table.uri, clock, store).close_lane("late") == 3
     result = table.undo("orders", moment(clock.time_ms - 5_000))
     assert ids(table) == [1, 2]
     assert result.in_doubt == {"orders": (1, 2), "late": (1, 3)}
-    assert result.void == {"orders": 1}
+    assert result.rolled_back == {"orders": 1}
 
 
 def test_an_undo_does_not_tell_again_what_another_one_took_back_from_a_closed_lane(
@@ -397,12 +399,12 @@ def test_an_undo_does_not_tell_again_what_another_one_took_back_from_a_closed_la
         writer.append(orders(3))
     table.close_lane("job")
     first = table.undo("orders", at)
-    assert (first.kept[LaneName("job")], first.void[LaneName("job")]) == (2, 2)
+    assert (first.kept[LaneName("job")], first.rolled_back[LaneName("job")]) == (2, 2)
     clock.time_ms += 10_000
     append(table, orders(4))
     second = table.undo("orders", moment(clock.time_ms))
     assert ids(table) == [1, 2]
-    assert set(second.kept) == set(second.void) == {"orders"}
+    assert set(second.kept) == set(second.rolled_back) == {"orders"}
 
 
 def test_an_undo_tells_what_it_left_because_of_a_host_that_is_behind_though_the_writer_says_it_came_later(

@@ -45,7 +45,7 @@ def append(table: Table, stream: str, **columns: Any) -> int:
     with table.writer(stream) as writer:
         commit = writer.append(pa.table(columns))
     lane = table.state().lanes[commit.lane]
-    entry = table._timeline.log.entry(lane.name, commit.seq)
+    entry = table._table_log.commit_log.entry(lane.name, commit.seq)
     assert entry is not None
     return entry.stamp << 20 | lane.lane_id
 

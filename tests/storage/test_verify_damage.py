@@ -81,7 +81,7 @@ ENTRIES: dict[str, tuple[Do, list[str]]] = {
     ),
     "a commit of a fenced writer": (lambda d: d.append("orders", epoch=1, batch=4, files=[], rows=0), ["S3"]),
     "a claim that skips one": (lambda d: d.edit(lane("payments", 1), lambda e: e.update(epoch=2)), ["S3", "S3"]),
-    "a claim for no barrier": (lambda d: d.edit(lane("orders", 4), lambda e: e.update(barrier=2)), ["S3"]),
+    "a claim for no barrier": (lambda d: d.edit(lane("orders", 4), lambda e: e.update(intent=2)), ["S3"]),
     "a commit of another stream": (lambda d: d.edit(lane("orders", 5), lambda e: e.update(stream="payments")), ["S5"]),
     "a batch twice": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(batch=2)), ["S6"]),
     "a batch that is skipped": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(batch=9)), ["S6"]),
@@ -119,7 +119,7 @@ TABLE: dict[str, tuple[Do, list[str]]] = {
         ),
         ["S24"],
     ),
-    "a clean of the future": (lambda d: append_table(d, kind="CLEAN_INTENT", keep=9), ["S16"]),
+    "a clean of the future": (lambda d: append_table(d, kind="CLEAN_INTENT", oldest_retained=9), ["S16"]),
     "an end of no barrier": (lambda d: append_table(d, kind="DONE", intent=2, heads={}), ["S2"]),
     "a slice that was left out": (
         lambda d: (d.edit(lane("", 5), lambda e: e["slices"].pop()), lane("orders", 2))[1],
@@ -154,9 +154,9 @@ FILES: dict[str, tuple[Do, list[str]]] = {
     "a flipped bit in a shadow": (lambda d: d.flip(d.paths("shadow")[0], 0.2), ["S7"]),
 }
 INDEXES: dict[str, tuple[Do, list[str]]] = {
-    "keys in another bucket's piece": (index(lambda i: i["pieces"].update(bucket=[0, 2, 1, 3])), ["S15"]),
-    "keys of another bucket": (index(lambda i: i["pieces"]["rows"].__setitem__(slice(0, 2), [1, 8])), ["S7"]),
-    "deletes that are none": (index(lambda i: i["pieces"]["deletes"].__setitem__(0, 1)), ["S7"]),
+    "keys in another bucket's range": (index(lambda i: i["ranges"].update(bucket=[0, 2, 1, 3])), ["S15"]),
+    "keys of another bucket": (index(lambda i: i["ranges"]["rows"].__setitem__(slice(0, 2), [1, 8])), ["S7"]),
+    "deletes that are none": (index(lambda i: i["ranges"]["deletes"].__setitem__(0, 1)), ["S7"]),
     "another range of keys": (index(lambda i: i["blocks"].update(key_max=later(i["blocks"]["key_max"]))), ["S12"]),
     "another range of versions": (index(lambda i: i["blocks"]["ordering_min"].update({"1": [4]})), ["S12"]),
     "no range of versions": (index(lambda i: i["blocks"].update(ordering_min={})), ["S12"]),
@@ -177,10 +177,10 @@ def test_damage_is_found_and_nothing_else(table: Table, damage: Damage, do: Do, 
 
 
 def test_deletes_that_the_index_counts_wrongly_in_two_places(table: Table, damage: Damage) -> None:
-    """The sums agree, the pieces do not."""
+    """The sums agree, the ranges do not."""
 
     def change(entry: dict[str, Any]) -> None:
-        deletes = entry["files"][0]["index"]["pieces"]["deletes"]
+        deletes = entry["files"][0]["index"]["ranges"]["deletes"]
         deletes[0], deletes[1] = deletes[0] - 1, deletes[1] + 1
 
     damage.edit(damage.slot("orders", "DATA", 0), change)
@@ -222,7 +222,7 @@ def test_a_commit_after_the_end_of_a_closed_lane(table: Table, damage: Damage) -
 
 def append_lane(damage: Damage, name: str, **changes: object) -> str:
     path = damage.append(name, **changes)
-    return damage.edit(path, lambda e: [e.pop(member, None) for member in ("owner", "barrier")])
+    return damage.edit(path, lambda e: [e.pop(member, None) for member in ("owner", "intent")])
 
 
 def test_a_barrier_that_ends_elsewhere_than_its_claims(table: Table, damage: Damage) -> None:
@@ -393,7 +393,7 @@ def test_folds_are_checked_like_logs_and_like_slices(table: Table) -> None:
         (lambda e: e["file_groups"][0].update(start={"orders": 1}), ["S11"]),
         (lambda e: e["file_groups"].pop(), ["S8", "S8"]),
         (lambda e: e["to"].update(orders=5), ["S8", "S8", "S8"]),
-        (lambda e: e["files"][0]["index"]["pieces"]["deletes"].__setitem__(0, 9), ["S7"]),
+        (lambda e: e["files"][0]["index"]["ranges"]["deletes"].__setitem__(0, 9), ["S7"]),
         (lambda e: e["files"][0]["index"]["blocks"].update(key_min=[5]), ["S12"]),
         (lambda e: e["files"][0].update(form="event"), ["S7"]),
     ):

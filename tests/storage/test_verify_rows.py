@@ -101,8 +101,8 @@ def test_rows_that_a_restore_has_made_void(table: Table, damage: Damage) -> None
     append(table, orders(0, ts=9))
     table.restore("now")
     table.compact()
-    *_, void = [entry for entry in damage.entries("orders") if entry.kind == "DATA"]
-    path = damage.rewrite("base", arrivals(lambda _: void.stamp << 20 | 1))
+    *_, rolled_back = [entry for entry in damage.entries("orders") if entry.kind == "DATA"]
+    path = damage.rewrite("base", arrivals(lambda _: rolled_back.stamp << 20 | 1))
     assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S18", path)]
 
 

@@ -170,7 +170,7 @@ def test_a_lane_of_which_all_is_void_promises_nothing(table: Table) -> None:
     put(table, orders(1, ts=10))
     put(table, orders(1, ts=11))
     table.restore("before")
-    table.fence("orders")  # what is last is not void, what is behind it is
+    table.fence("orders")  # what is last is not rolled_back, what is behind it is
     assert (mark(table).value, mark(table).late) == (None, 0)
     assert put(table, orders(1, ts=1)) == 0
     assert mark(table).value == -2

@@ -77,7 +77,7 @@ def clock() -> FakeClock:
 
 def claim(commit_id: str) -> Claim:
     header = {"lane": LANE, "seq": 1, "epoch": 1, "prev_id": "", "table_rev": 0, "stamp": 1, "committed_at_ms": 1}
-    return Claim(**header, commit_id=commit_id, owner="test", barrier=0)
+    return Claim(**header, commit_id=commit_id, owner="test", intent=0)
 
 
 def publish(store: ObjectStore, clock: Clock, commit_id: str) -> str:

@@ -85,7 +85,7 @@ def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> 
     assert ids(table) == [1, 2, 3]
     done = weft("restore", table.uri, "good", "--yes")
     assert done.exit_code == 0
-    assert "orders: kept up to entry 2, 2 entries after it void" in done.stdout
+    assert "orders: kept up to entry 2, 2 entries after it rolled back" in done.stdout
     assert "payments: kept up to entry 2, nothing came after it" in done.stdout
     assert ids(table) == [1, 2]
 
@@ -122,7 +122,7 @@ def test_undo_since_a_savepoint_says_what_it_left_and_took(table: Table) -> None
     done = weft("undo", table.uri, "orders", "--since", "good", "--yes")
     assert done.exit_code == 0, done.stderr
     assert "what is kept ends at 20" in done.stdout
-    assert "2 entries after it void (committed 20" in done.stdout
+    assert "2 entries after it rolled back (committed 20" in done.stdout
     assert "clock alone" not in done.stdout
     assert ids(table) == [1, 2]
 
@@ -157,7 +157,7 @@ def test_undo_by_time_is_refused_where_a_clock_ran_ahead(table: Table) -> None:
 def test_undo_takes_one_stream_back(table: Table) -> None:
     result = weft("undo", table.uri, "orders", "--since", "2020-01-01T00:00:00Z", "--yes", "--json")
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["void"] == {"orders": 3}
+    assert json.loads(result.stdout)["rolled_back"] == {"orders": 3}
     assert contents(table) == [(1, None, None, 1.0, 1)]
     assert weft("undo", table.uri, "nobody", "--since", "2020-01-01T00:00:00Z", "--yes").exit_code == 1
     assert weft("undo", table.uri, "orders", "--since", "yesterday", "--yes").exit_code == 2

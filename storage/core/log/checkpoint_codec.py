@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.core.log.cut import Cut
-from storage.core.log.entries import READER_FEATURES, Intent, Promise, Voids
+from storage.core.log.entries import READER_FEATURES, Intent, Promise, SpansByLane
 from storage.core.log.file_refs import LogFile, Seqs, SliceFile
 from storage.core.log.lane_state import Committed, LaneState
-from storage.core.log.table_state import FileGroup, Kept, Lane, LiveFold, OpenPlan, TableState
+from storage.core.log.table_state import FileGroup, Lane, LiveFold, LiveSavepoint, OpenPlan, TableState
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import TableError
@@ -78,9 +78,9 @@ class _Table(_Model):
     folded: Seqs
     plans: dict[str, _Plan]
     savepoints: dict[str, _Savepoint]
-    keep: int
+    oldest_retained: int
     intent: Intent | None
-    void: Voids
+    rolled_back: SpansByLane
     archived: Seqs = {}  # one from before there were archives is of a table that has none
     seen: Seqs
     first_mark: int
@@ -90,18 +90,18 @@ class _Table(_Model):
 
 class _LaneState(_Model):
     version: Literal[1] = 1
-    void: list[tuple[int, int]]
+    rolled_back: list[tuple[int, int]]
     head: int
     head_id: str
     epoch: int
     owner: str
-    barrier: int
+    intent: int
     stamp: int
     committed_at_ms: int
     table_rev: int
     query_id: str
     batches: dict[str, int]
-    void_from: dict[str, int]
+    rolled_back_from: dict[str, int]
     source: dict[str, Any]
     recent: list[tuple[str, int, int, int, int]]
     watermarks: dict[int, Promise] = {}  # one from before there were any was of a lane that had none
@@ -152,9 +152,9 @@ def encode_table(state: TableState) -> bytes:
                 )
                 for name, kept in state.savepoints.items()
             },
-            keep=state.keep,
+            oldest_retained=state.oldest_retained,
             intent=state.intent,
-            void={lane: list(spans) for lane, spans in state.void.items()},
+            rolled_back={lane: list(spans) for lane, spans in state.rolled_back.items()},
             archived=dict(state.archived),
             seen=dict(state.seen),
             first_mark=state.first_mark,
@@ -197,12 +197,12 @@ def decode_table(data: bytes) -> TableState | None:
             for plan_id, plan in own.plans.items()
         },
         savepoints={
-            name: Kept(Cut(kept.table, kept.lanes), kept.note, kept.committed_at_ms)
+            name: LiveSavepoint(Cut(kept.table, kept.lanes), kept.note, kept.committed_at_ms)
             for name, kept in own.savepoints.items()
         },
-        keep=own.keep,
+        oldest_retained=own.oldest_retained,
         intent=own.intent,
-        void={lane: tuple(spans) for lane, spans in own.void.items()},
+        rolled_back={lane: tuple(spans) for lane, spans in own.rolled_back.items()},
         archived=own.archived,
         seen=own.seen,
         first_mark=own.first_mark,
@@ -215,18 +215,18 @@ def encode_lane(state: LaneState) -> bytes:
     """Bytes of a lane state."""
     return _sealed(
         _LaneState(
-            void=list(state.void),
+            rolled_back=list(state.rolled_back),
             head=state.head,
             head_id=state.head_id,
             epoch=state.epoch,
             owner=state.owner,
-            barrier=state.barrier,
+            intent=state.intent,
             stamp=state.stamp,
             committed_at_ms=state.committed_at_ms,
             table_rev=state.table_rev,
             query_id=state.query_id,
             batches=state.batches,
-            void_from=state.void_from,
+            rolled_back_from=state.rolled_back_from,
             source=state.source,
             recent=[
                 (query, batch, known.seq, known.rows, known.rows_ignored)
@@ -243,18 +243,18 @@ def decode_lane(data: bytes) -> LaneState | None:
     if own is None:
         return None
     return LaneState(
-        void=tuple(own.void),
+        rolled_back=tuple(own.rolled_back),
         head=own.head,
         head_id=own.head_id,
         epoch=own.epoch,
         owner=own.owner,
-        barrier=own.barrier,
+        intent=own.intent,
         stamp=own.stamp,
         committed_at_ms=own.committed_at_ms,
         table_rev=own.table_rev,
         query_id=own.query_id,
         batches=dict(own.batches),
-        void_from=dict(own.void_from),
+        rolled_back_from=dict(own.rolled_back_from),
         source=dict(own.source),
         recent={(query, batch): Committed(seq, rows, ignored) for query, batch, seq, rows, ignored in own.recent},
         watermarks=own.watermarks,

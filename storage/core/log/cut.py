@@ -19,7 +19,7 @@ Seqs = Mapping[LaneName, int]
 Span = tuple[int, int]
 """Entries of a lane after the first number, up to the second."""
 
-Voids = Mapping[LaneName, Sequence[Span]]
+SpansByLane = Mapping[LaneName, Sequence[Span]]
 """Per lane the spans of entries that mean nothing, ascending."""
 
 PREFIX: Final = "cut:1:"
@@ -75,6 +75,6 @@ def highest(first: Seqs, second: Seqs) -> dict[LaneName, int]:
     return {lane: max(first.get(lane, 0), second.get(lane, 0)) for lane in {**first, **second}}
 
 
-def is_void(spans: Sequence[Span], seq: int) -> bool:
+def in_spans(spans: Sequence[Span], seq: int) -> bool:
     """Whether an entry lies in one of the spans."""
     return any(after < seq <= until for after, until in spans)

@@ -24,10 +24,13 @@ READER_FEATURES: Final = frozenset({"merge-latest", "merge-latest_non_null", "me
 WRITER_FEATURES: Final = frozenset({"lanes"})
 """Features of a table that this version can write."""
 
+FORMAT_VERSION: Final = 2
+"""Of the tables that this version creates, reads and writes. Version 1 named some members differently."""
+
 _CHECKSUM_PREFIX: Final = b',"sha256":"'
 _CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
 
-Voids = dict[LaneName, list[tuple[int, int]]]
+SpansByLane = dict[LaneName, list[tuple[int, int]]]
 """Per lane spans (after, up to) of entries that mean nothing, ascending."""
 
 
@@ -70,7 +73,7 @@ class Create(Header):
     """First entry of the table lane."""
 
     kind: Literal["CREATE"] = "CREATE"
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = FORMAT_VERSION
     table_id: str
     reader_features: list[str]
     writer_features: list[str]
@@ -182,16 +185,17 @@ class Restoration(Strict):
     Attributes:
         label: What was asked for, in words.
         table: The prefix of the table lane whose slices are taken back (T0).
-        keep: Per fenced lane the last entry that stays.
-        void: Per lane that is cut the spans (after, up to) that mean nothing anyway: in fenced lanes up to ``keep``.
+        last_kept: Per fenced lane the last entry that stays.
+        rolled_back: Per lane that is cut the spans (after, up to) that were rolled back before: in fenced lanes up to
+            ``last_kept``.
         covered: As stated at ``table``.
         slices: The newest slice of every file group at ``table``.
     """
 
     label: str
     table: int
-    keep: Seqs
-    void: Voids
+    last_kept: Seqs
+    rolled_back: SpansByLane
     covered: Seqs
     slices: list[SliceFile] | Sidecar
 
@@ -228,13 +232,13 @@ class Mark(Header):
 
 
 class CleanIntent(Header):
-    """Snapshots of shorter prefixes of the table lane than ``keep`` are given up, unless they are kept by name.
+    """Snapshots of prefixes of the table lane shorter than ``oldest_retained`` expire, unless they are kept by name.
 
     ``archived``: per lane ("" is the table lane) the last slot that may be archived from here on.
     """
 
     kind: Literal["CLEAN_INTENT"] = "CLEAN_INTENT"
-    keep: int
+    oldest_retained: int
     archived: Seqs = Field(default_factory=dict)
 
 
@@ -250,12 +254,12 @@ class CleanDone(Header):
 class Claim(Header):
     """A writer's incarnation begins, or an operator's action; every older incarnation of this lane is fenced.
 
-    ``barrier`` is the slot of the INTENT that it serves; 0 for a writer's, and for a fence.
+    ``intent`` is the slot of the INTENT that it serves; 0 for a writer's, and for a fence.
     """
 
     kind: Literal["CLAIM"] = "CLAIM"
     owner: str
-    barrier: int
+    intent: int
 
 
 class Data(Header):
@@ -275,13 +279,6 @@ class Data(Header):
     watermarks: dict[int, Promise] = Field(default_factory=dict)
 
 
-class Noop(Header):
-    """Fills a slot and means nothing."""
-
-    kind: Literal["NOOP"] = "NOOP"
-    reason: str
-
-
 TableEntry = (
     Create
     | LaneAdd
@@ -298,7 +295,7 @@ TableEntry = (
     | CleanIntent
     | CleanDone
 )
-LaneEntry = Claim | Data | Noop
+LaneEntry = Claim | Data
 Entry = TableEntry | LaneEntry
 
 _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
@@ -336,6 +333,12 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry:
         raise CorruptData(f"{where} is not JSON: {error}", hint="its writer was broken: report it") from error
     if values.get("kind") not in _KINDS:
         raise UnsupportedFormat(f"{where} is of kind {values.get('kind')!r}", hint="upgrade weft to read this table")
+    if values["kind"] == "CREATE" and values.get("format_version") != FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"{where}: the table has format version {values.get('format_version')}, and this version of weft reads and "
+            f"writes format version {FORMAT_VERSION}",
+            hint="open the table with the version of weft that wrote it, or write its rows to a new table",
+        )
     try:
         entry = _ADAPTER.validate_python(values)
     except ValidationError as error:

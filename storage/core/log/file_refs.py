@@ -50,7 +50,7 @@ class FileRef(Strict):
     rows: int
 
 
-class Pieces(Strict):
+class LogRanges(Strict):
     """Where the rows of every file group stand, ordered by (partition, bucket, block); parallel lists.
 
     ``partition`` indexes `LogIndex.partitions`; ``start`` is the first row within the block.
@@ -85,7 +85,7 @@ class LogIndex(Strict):
     """What a reader must know to fetch only what it needs of a log file."""
 
     partitions: list[str]
-    pieces: Pieces
+    ranges: LogRanges
     blocks: Blocks
 
 
@@ -124,7 +124,7 @@ class LogFile(Strict):
     index: LogIndex | Sidecar
 
 
-class Part(Strict):
+class FilePart(Strict):
     """The rows of one file group in a file that holds several: ``rows`` of them from row ``first`` on."""
 
     first: int = Field(ge=0)
@@ -160,8 +160,8 @@ class SliceFile(Strict):
     shadow: FileRef | None
     ordering_max: dict[int, Any]
     overflows: dict[int, int]
-    base_part: Part | None = None
-    shadow_part: Part | None = None
+    base_part: FilePart | None = None
+    shadow_part: FilePart | None = None
 
     @property
     def base_rows(self) -> int:
@@ -187,9 +187,9 @@ class SliceFile(Strict):
         return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
 
 
-def _own_rows(file: FileRef | None, part: Part | None) -> int:
+def _own_rows(file: FileRef | None, part: FilePart | None) -> int:
     return 0 if file is None else file.rows if part is None else part.rows
 
 
-def _own_bytes(file: FileRef | None, part: Part | None) -> int:
+def _own_bytes(file: FileRef | None, part: FilePart | None) -> int:
     return 0 if file is None else file.size if part is None else file.size * part.rows // file.rows

@@ -1,6 +1,6 @@
 """Fold of a writer's lane: what its next incarnation must know (S2 LaneContiguous, S3 EpochMonotone, S6).
 
-A function of a contiguous prefix and of the spans that restores have made void; folding in two steps gives the same.
+A function of a contiguous prefix and of the spans that restores have rolled back; folding in two steps gives the same.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage.core.log.cut import Span, is_void
+from storage.core.log.cut import Span, in_spans
 from storage.core.log.entries import Claim, Data, LaneEntry, Promise
 from storage.errors import CorruptData
 
@@ -29,36 +29,36 @@ class LaneState:
     """What a prefix of a writer's lane says.
 
     Attributes:
-        void: Spans of the lane that mean nothing: what was committed there counts as never sent.
+        rolled_back: Spans of the lane that mean nothing: what was committed there counts as never sent.
         head: Length of the prefix.
         head_id: ``commit_id`` of its last entry, "" if empty.
         epoch: Of the newest claim.
         owner: Who made it.
-        barrier: The INTENT that it served; 0 for a writer's own.
+        intent: The INTENT that it served; 0 for a writer's own.
         stamp: Largest stamp.
         committed_at_ms: That of the last entry.
         table_rev: Largest schema revision (S19).
         query_id: The query that committed last, "" before the first commit with a batch.
         batches: Per query its last batch.
-        void_from: Per query that has a void batch the first of those that came before any live one: its source must go
-            back that far, and no further on.
+        rolled_back_from: Per query that has a batch that was rolled back, the first of those before any live one: its
+            source must go back that far, and no further on.
         source: Where the last commit left its source, as the sink recorded it.
         recent: The newest commits with a batch, by batch; `RECENT_COMMITS` at most.
         watermarks: By group id what the last live commit says that the lane has promised.
     """
 
-    void: tuple[Span, ...] = ()
+    rolled_back: tuple[Span, ...] = ()
     head: int = 0
     head_id: str = ""
     epoch: int = 0
     owner: str = ""
-    barrier: int = 0
+    intent: int = 0
     stamp: int = 0
     committed_at_ms: int = 0
     table_rev: int = 0
     query_id: str = ""
     batches: dict[str, int] = field(default_factory=dict)
-    void_from: dict[str, int] = field(default_factory=dict)
+    rolled_back_from: dict[str, int] = field(default_factory=dict)
     source: dict[str, object] = field(default_factory=dict)
     recent: dict[tuple[str, int], Committed] = field(default_factory=dict)
     watermarks: dict[int, Promise] = field(default_factory=dict)
@@ -84,10 +84,10 @@ class LaneState:
         self.stamp = max(self.stamp, entry.stamp)
         self.committed_at_ms, self.table_rev = entry.committed_at_ms, entry.table_rev
         if isinstance(entry, Claim):
-            self.owner, self.barrier = entry.owner, entry.barrier
-        elif isinstance(entry, Data) and is_void(self.void, entry.seq):
+            self.owner, self.intent = entry.owner, entry.intent
+        elif isinstance(entry, Data) and in_spans(self.rolled_back, entry.seq):
             if entry.query_id and entry.query_id not in self.batches:
-                self.void_from.setdefault(entry.query_id, entry.batch)
+                self.rolled_back_from.setdefault(entry.query_id, entry.batch)
         elif isinstance(entry, Data):
             self.watermarks = entry.watermarks
             if entry.query_id:

@@ -4,9 +4,9 @@ Values only: what a state, a snapshot or an open restore needs, and what the nam
 by its name and by what is needed, never by its age. Dead is for ever: whatever could make a later entry refer to an old
 file (a restore, a savepoint, a plan) starts from a snapshot that is kept, so that the file is among those needed now.
 
-Needed, for every state from ``keep`` on, for savepoints, open plans and pins, and for the target of an open restore:
-base and shadow files of its slices, its fold files, and the log files of entries that slices do not cover and that
-are not void there. A fold makes no event file dead: a restore ends all folds.
+Needed, for every state from ``oldest_retained`` on, for savepoints, open plans and pins, and for the target of an open
+restore: base and shadow files of its slices, its fold files, and the log files of entries that slices do not cover and
+that are not rolled back there. A fold makes no event file dead: a restore ends all folds.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from storage.core.log.cut import Span
 from storage.core.log.entries import Base, Done, Fold, LaneAdd, TableEntry
 from storage.core.log.file_refs import LogFile, Sidecar, SliceFile
 from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, Path, Place
+from storage.core.names import LaneName, ParsedPath, Path
 
 ENDLESS: Final = 1 << 62
 """Beyond every slot: entries that are yet to come are needed too."""
-KEPT_CHECKPOINTS: Final = 2  # the newest may be damaged, or stand on what a restore has made void
+KEPT_CHECKPOINTS: Final = 2  # the newest may be damaged, or stand on what a restore has rolled back
 
 Spans = tuple[Span, ...]
 """Ascending, without touching each other."""
 
 
-def joined(first: Sequence[Span], second: Sequence[Span]) -> Spans:
+def union_spans(first: Sequence[Span], second: Sequence[Span]) -> Spans:
     """Entries that are in either."""
     result: list[Span] = []
     for after, until in sorted([*first, *second]):
@@ -41,13 +41,13 @@ def joined(first: Sequence[Span], second: Sequence[Span]) -> Spans:
     return tuple(result)
 
 
-def without(spans: Sequence[Span], void: Sequence[Span]) -> Spans:
+def without(spans: Sequence[Span], rolled_back: Sequence[Span]) -> Spans:
     """Entries of the first that are not in the second."""
     rest = list(spans)
-    for low, high in void:
+    for low, high in rolled_back:
         parts = [((after, min(until, low)), (max(after, high), until)) for after, until in rest]
         rest = [part for pair in parts for part in pair if part[0] < part[1]]
-    return joined(rest, ())
+    return union_spans(rest, ())
 
 
 def touches(spans: Sequence[Span], after: int, until: int) -> bool:
@@ -57,7 +57,7 @@ def touches(spans: Sequence[Span], after: int, until: int) -> bool:
 
 def contains(spans: Sequence[Span], seq: int) -> bool:
     """Whether an entry is in one of the spans."""
-    return cut.is_void(spans, seq)
+    return cut.in_spans(spans, seq)
 
 
 def changes_files(entry: TableEntry) -> bool:
@@ -72,7 +72,7 @@ class Needed:
     Attributes:
         files: Paths of base, shadow and fold files, and of fold files' sidecars.
         entries: Per lane the entries whose log files are needed.
-        read: Per lane the entries that readers come by: those, and void ones between them.
+        read: Per lane the entries that readers come by: those, and rolled back ones between them.
     """
 
     files: set[Path] = field(default_factory=set)
@@ -88,7 +88,7 @@ class Needed:
         self._add_slices(state.slices.values())
         for fold in state.folds:
             self._add_fold_files(fold.files)
-        self._add_entries(state.covered, lanes, state.void)
+        self._add_entries(state.covered, lanes, state.rolled_back)
 
     def add_entry(self, entry: TableEntry, state: TableState) -> None:
         """What the state after a further entry needs; ``state`` is that state, and the one before has been added."""
@@ -109,8 +109,8 @@ class Needed:
             return
         assert not isinstance(restore.slices, Sidecar), "lists are in place once an entry is read"
         self._add_slices(restore.slices)
-        lanes = {lane: restore.keep.get(lane, ENDLESS) for lane in state.lanes}
-        self._add_entries(restore.covered, lanes, {**state.void, **restore.void})
+        lanes = {lane: restore.last_kept.get(lane, ENDLESS) for lane in state.lanes}
+        self._add_entries(restore.covered, lanes, {**state.rolled_back, **restore.rolled_back})
 
     def _add_slices(self, slices: Iterable[SliceFile]) -> None:
         self.files.update(file.path for own in slices for file in (own.base, own.shadow) if file is not None)
@@ -119,12 +119,12 @@ class Needed:
         for file in files:
             self.files.update(paths_of(file))
 
-    def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, void: cut.Voids) -> None:
+    def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, rolled_back: cut.SpansByLane) -> None:
         for lane, until in lanes.items():
             whole = [(start.get(lane, 0), until)]
-            self.read[lane] = joined(self.read.get(lane, ()), whole)
-            spans = without(whole, void.get(lane, ()))
-            self.entries[lane] = joined(self.entries.get(lane, ()), spans)
+            self.read[lane] = union_spans(self.read.get(lane, ()), whole)
+            spans = without(whole, rolled_back.get(lane, ()))
+            self.entries[lane] = union_spans(self.entries.get(lane, ()), spans)
 
 
 def paths_of(file: LogFile) -> Iterator[Path]:
@@ -142,20 +142,20 @@ class LaneEnd:
     epoch: int
 
 
-def entry_may_come(place: Place, end: LaneEnd) -> bool:
+def entry_may_come(parsed: ParsedPath, end: LaneEnd) -> bool:
     """Whether the commit that a log file was written for may still be published: orphans need no clock (S17)."""
-    return place.slot > end.head and place.epoch >= end.epoch
+    return parsed.slot > end.head and parsed.epoch >= end.epoch
 
 
-def plan_may_publish(place: Place, head: int, open_plans: Collection[int]) -> bool:
+def plan_may_publish(parsed: ParsedPath, head: int, open_plans: Collection[int]) -> bool:
     """Whether the plan that a file was made for may still be closed with it (K3).
 
     Args:
-        place: Of the file.
+        parsed: Of the file.
         head: Length of the prefix of the table lane to judge by.
         open_plans: Slots of the plans that are open there.
     """
-    return place.slot > head or place.slot in open_plans
+    return parsed.slot > head or parsed.slot in open_plans
 
 
 def kept_checkpoints(heads: Collection[int], served: Iterable[int] = ()) -> frozenset[int]:
@@ -165,7 +165,7 @@ def kept_checkpoints(heads: Collection[int], served: Iterable[int] = ()) -> froz
     return frozenset([*newest[:KEPT_CHECKPOINTS], *(head for head in best if head is not None)])
 
 
-def newest_heartbeat(beats: Mapping[Path, Place], end: LaneEnd) -> Path | None:
+def newest_heartbeat(beats: Mapping[Path, ParsedPath], end: LaneEnd) -> Path | None:
     """The newest one of a lane's present claim; those before it, and those of fenced writers, tell nothing."""
-    current = [path for path, place in beats.items() if place.epoch >= end.epoch]
+    current = [path for path, parsed in beats.items() if parsed.epoch >= end.epoch]
     return max(current, key=lambda path: (beats[path].epoch, beats[path].at_ms), default=None)

@@ -1,8 +1,8 @@
 """Fold of the table lane: entries to the state of the table.
 
 A function of a contiguous prefix and of nothing else; folding a prefix in two steps gives the same (S2, S19). The state
-holds what is *now*: one slice per file group, the folds on top of it, what is kept and what is void. An older state is
-the fold of a shorter prefix. So memory is proportional to what is live, not to what has happened.
+holds what is *now*: one slice per file group, the folds on top of it, what is kept and what is rolled back. An older
+state is the fold of a shorter prefix. So memory is proportional to what is live, not to what has happened.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LiveFold:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LiveSavepoint:
     """A savepoint: its snapshot and what its maker said of it."""
 
     at: Cut
@@ -103,7 +103,7 @@ class TableState:
         head_id: ``commit_id`` of its last entry.
         committed_at_ms: That of its last entry.
         stamp: Largest stamp.
-        rev: Slot of the newest entry that changed the schema or what is void.
+        rev: Slot of the newest entry that changed the schema or what is rolled back.
         schema_rev: Slot of the newest entry that changed the schema.
         restored: Slot of the newest DONE of a restore; 0 if there is none.
         lanes: In the order in which they were added.
@@ -113,9 +113,9 @@ class TableState:
         folded: Every row of an entry up to here is in a slice or in a fold.
         plans: By plan id.
         savepoints: By name.
-        keep: Snapshots of shorter prefixes are given up, unless kept by name (S16 CleanSafe).
+        oldest_retained: Snapshots of shorter prefixes are given up, unless kept by name (S16 CleanSafe).
         intent: The barrier that has begun and is not complete.
-        void: Per lane the spans (after, up to) that a restore has made void (S18 VoidNeverVisible).
+        rolled_back: Per lane the spans (after, up to) that a restore has rolled back (S18 RolledBackNeverVisible).
         archived: Per lane, the table lane too, the last slot that may be archived; none of a lane that is not named.
         seen: Per lane the last entry that is known to have been there when the last entry of the prefix was published.
         first_mark: Slot of the oldest MARK; 0 if there is none.
@@ -139,10 +139,10 @@ class TableState:
     folds: tuple[LiveFold, ...]
     folded: cut.Seqs
     plans: Mapping[str, OpenPlan]
-    savepoints: Mapping[str, Kept]
-    keep: int
+    savepoints: Mapping[str, LiveSavepoint]
+    oldest_retained: int
     intent: Intent | None
-    void: Mapping[LaneName, tuple[Span, ...]]
+    rolled_back: Mapping[LaneName, tuple[Span, ...]]
     archived: cut.Seqs
     seen: cut.Seqs
     first_mark: int
@@ -163,7 +163,7 @@ class TableState:
 
     def keeps(self, at: Cut) -> bool:
         """Whether what the table lane says keeps a snapshot's files: it is new enough, or a savepoint."""
-        return at.table >= self.keep or any(kept.at == at for kept in self.savepoints.values())
+        return at.table >= self.oldest_retained or any(kept.at == at for kept in self.savepoints.values())
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
         """Whether a snapshot that reaches to ``lanes`` has all that slices and folds hold (rule R3)."""
@@ -228,9 +228,9 @@ def _created(entry: Create, before: TableState | None) -> TableState:
         folded={},
         plans={},
         savepoints={},
-        keep=1,
+        oldest_retained=1,
         intent=None,
-        void={},
+        rolled_back={},
         archived={},
         seen={},
         first_mark=0,
@@ -268,14 +268,14 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
         case Fold():
             return _closed(_with_fold(state, entry), entry.plan_id)
         case Savepoint():
-            kept = Kept(Cut(entry.table, entry.lanes), entry.note, entry.committed_at_ms)
+            kept = LiveSavepoint(Cut(entry.table, entry.lanes), entry.note, entry.committed_at_ms)
             return replace(state, savepoints={**state.savepoints, entry.name: kept})
         case Release():
             return replace(state, savepoints={n: kept for n, kept in state.savepoints.items() if n != entry.name})
         case Intent():
             if state.intent is not None:
                 raise CorruptData(f"entry {entry.seq} begins a second barrier", hint="report it")
-            # What compactions have read may become void: every open one is given up.
+            # What compactions have read may be rolled back: every open plan ends.
             return replace(state, intent=entry, plans={} if entry.restore else state.plans)
         case Done():
             return _done(state, entry)
@@ -284,7 +284,7 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
             return replace(state, first_mark=first, mark=entry.seq, marked_at_ms=entry.began_at_ms)
         case CleanIntent():
             archived = cut.highest(state.archived, entry.archived)
-            return replace(state, keep=max(state.keep, entry.keep), archived=archived)
+            return replace(state, oldest_retained=max(state.oldest_retained, entry.oldest_retained), archived=archived)
         case CleanDone():
             return state
         case _:
@@ -385,9 +385,9 @@ def _done(state: TableState, entry: Done) -> TableState:
         return _ended(replace(state, lanes=lanes, intent=None), state.reached())
     target = intent.restore
     assert not isinstance(target.slices, Sidecar)
-    void = {**state.void, **{lane: tuple(spans) for lane, spans in target.void.items()}}
+    rolled_back = {**state.rolled_back, **{lane: tuple(spans) for lane, spans in target.rolled_back.items()}}
     for lane, head in entry.heads.items():
-        void[lane] = (*target.void.get(lane, ()), (target.keep.get(lane, 0), head))
+        rolled_back[lane] = (*target.rolled_back.get(lane, ()), (target.last_kept.get(lane, 0), head))
     return replace(
         state,
         rev=entry.seq,
@@ -398,5 +398,5 @@ def _done(state: TableState, entry: Done) -> TableState:
         folded={},
         plans={},
         intent=None,
-        void=void,
+        rolled_back=rolled_back,
     )

@@ -1,6 +1,6 @@
 """Collapse: the log events of one file group to one register per key and group.
 
-Input are pieces of log files in (arrival, position) order; a piece's rows are in the order of its file. Everything is a
+Input are ranges of log files in (arrival, position) order; a range's rows are in the order of its file. Everything is a
 column operation; memory is that of the logs of one file group, wanted columns only.
 """
 
@@ -22,7 +22,7 @@ from storage.core.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class LogPiece:
+class LogRange:
     """Consecutive rows of log files that carry the same: of one file and file group sorted by key, else by parts.
 
     Attributes:
@@ -30,34 +30,36 @@ class LogPiece:
         arrival: Per row that of its commit; ascending.
         groups: Ids of the groups that the files carry.
         columns: Wanted columns by name; ``names.OP`` and ordering columns where versions matter.
-        place: Per row the file group of a run that it is of; None of a single one.
+        slice_ordinal: Per row the file group of a run that it is of; None of a single one.
     """
 
     keys: KeyVector
     arrival: Indices
     groups: Collection[int]
     columns: Mapping[str, pa.Array]
-    place: Indices | None = None
+    slice_ordinal: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
 def collapse_group(
-    pieces: Sequence[LogPiece], schema: TableSchema, group: Group, values: Sequence[str]
+    ranges: Sequence[LogRange], schema: TableSchema, group: Group, values: Sequence[str]
 ) -> Registers | None:
-    """Registers of one group, with these value columns (ordering columns always); None where no piece touches it.
+    """Registers of one group, with these value columns (ordering columns always); None where no range touches it.
 
-    Requires ``names.OP`` and the group's ordering columns in every piece that carries the group.
+    Requires ``names.OP`` and the group's ordering columns in every range that carries the group.
     """
-    carrying = [piece for piece in pieces if group.id in piece.groups and len(piece)]
+    carrying = [log_range for log_range in ranges if group.id in log_range.groups and len(log_range)]
     if not carrying:
         return None
     wanted = (*group.ordering, *(name for name in group.values if name in values))
-    columns = {name: _concat([_column(piece, name, schema) for piece in carrying]) for name in (*wanted, names.OP)}
+    columns = {
+        name: _concat([_column(log_range, name, schema) for log_range in carrying]) for name in (*wanted, names.OP)
+    }
     supplied = _supplied(carrying, schema, wanted)
-    vector = keys.concat([piece.keys for piece in carrying])
-    arrival = pa.array(np.concatenate([piece.arrival for piece in carrying]))
+    vector = keys.concat([log_range.keys for log_range in carrying])
+    arrival = pa.array(np.concatenate([log_range.arrival for log_range in carrying]))
     dropped = _untouched(group, columns)
     if dropped is not None:
         if dropped.all():
@@ -83,10 +85,10 @@ def _concat(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _column(piece: LogPiece, name: str, schema: TableSchema) -> pa.Array:
-    """A column of a piece; NULLs where its batch omitted it."""
-    column = piece.columns.get(name)
-    return pa.nulls(len(piece), schema.event_types[name]) if column is None else column
+def _column(log_range: LogRange, name: str, schema: TableSchema) -> pa.Array:
+    """A column of a range; NULLs where its batch omitted it."""
+    column = log_range.columns.get(name)
+    return pa.nulls(len(log_range), schema.event_types[name]) if column is None else column
 
 
 def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
@@ -100,15 +102,15 @@ def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
     return retracts if untouched is None else untouched | retracts
 
 
-def _supplied(pieces: Sequence[LogPiece], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
+def _supplied(ranges: Sequence[LogRange], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
     """Per column which NULLs are values; nothing for columns of which none is."""
-    if not any(names.SUPPLIED in piece.columns for piece in pieces):
+    if not any(names.SUPPLIED in log_range.columns for log_range in ranges):
         return {}
     return {
         name: np.concatenate(
             [
-                supplied_mask(piece.columns.get(names.SUPPLIED), schema.column_by_name[name].id, len(piece))
-                for piece in pieces
+                supplied_mask(log_range.columns.get(names.SUPPLIED), schema.column_by_name[name].id, len(log_range))
+                for log_range in ranges
             ]
         )
         for name in columns
@@ -133,11 +135,11 @@ class KeyDirectory:
     columns: Mapping[str, pa.Array]
 
     @classmethod
-    def of(cls, pieces: Sequence[Keyed], schema: TableSchema) -> KeyDirectory:
-        """Requires the key columns (and the sort key, where the schema has one) in every piece."""
+    def of(cls, ranges: Sequence[Keyed], schema: TableSchema) -> KeyDirectory:
+        """Requires the key columns (and the sort key, where the schema has one) in every range."""
         key_names = (*schema.key, names.KEY) if schema.has_sort_key else schema.key
-        order, ordered = keys.in_order(keys.concat([piece.keys for piece in pieces]))
+        order, ordered = keys.in_order(keys.concat([log_range.keys for log_range in ranges]))
         starts = keys.run_starts(ordered)
         chosen = pa.array(order[starts])
-        columns = {name: _concat([piece.columns[name] for piece in pieces]).take(chosen) for name in key_names}
+        columns = {name: _concat([log_range.columns[name] for log_range in ranges]).take(chosen) for name in key_names}
         return cls(keys.take(ordered, starts), columns)

@@ -29,53 +29,53 @@ from storage.core.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterPiece:
+class RegisterRange:
     """Consecutive rows of one register-form file: of one file group sorted by key, of several one after the other.
 
     Attributes:
         keys: Distinct.
         groups: Ids of the groups that the file carries.
         columns: Wanted columns by name, as in a slice.
-        place: Per row the file group of a run that it is of; None of a single one.
+        slice_ordinal: Per row the file group of a run that it is of; None of a single one.
     """
 
     keys: KeyVector
     groups: Collection[int]
     columns: Columns
-    place: Indices | None = None
+    slice_ordinal: Indices | None = None
 
 
 def group_registers(
-    pieces: Sequence[RegisterPiece], schema: TableSchema, group: Group, wanted: Collection[str]
+    ranges: Sequence[RegisterRange], schema: TableSchema, group: Group, wanted: Collection[str]
 ) -> Registers | None:
-    """The registers of one group among consecutive pieces of one file; None where it has none.
+    """The registers of one group among consecutive ranges of one file; None where it has none.
 
     Args:
-        pieces: At least one, in the order of the file.
+        ranges: At least one, in the order of the file.
         schema: The snapshot's.
         group: The group.
         wanted: Names of slice columns, of which the group's are given.
     """
-    if group.id not in pieces[0].groups:
+    if group.id not in ranges[0].groups:
         return None
     state = [field.name for field in schema.state_fields(group)]
     columns = {
-        name: pa.concat_arrays([_column(piece, schema.slice.field(name)) for piece in pieces])
+        name: pa.concat_arrays([_column(log_range, schema.slice.field(name)) for log_range in ranges])
         for name in (*group.columns, *state)
         if name in wanted
     }
     exists = np.flatnonzero(_some_valid([columns[name] for name in state if name in columns]))
     if len(exists) == 0:
         return None
-    vector = keys.take(keys.concat([piece.keys for piece in pieces]), exists)
+    vector = keys.take(keys.concat([log_range.keys for log_range in ranges]), exists)
     order, ordered = keys.in_order(vector)
     return Registers(ordered, take_rows(columns, exists[order]))
 
 
-def _column(piece: RegisterPiece, field: pa.Field) -> pa.Array:
-    """A column of a piece; NULLs where its file is older than the column."""
-    column = piece.columns.get(field.name)
-    return pa.nulls(len(piece.keys), field.type) if column is None else column
+def _column(log_range: RegisterRange, field: pa.Field) -> pa.Array:
+    """A column of a range; NULLs where its file is older than the column."""
+    column = log_range.columns.get(field.name)
+    return pa.nulls(len(log_range.keys), field.type) if column is None else column
 
 
 def _some_valid(columns: Sequence[pa.Array]) -> Mask:
@@ -93,8 +93,8 @@ def merge_registers(schema: TableSchema, group: Group, parts: Sequence[Registers
 def _merge_two(schema: TableSchema, group: Group, old: Registers, new: Registers) -> Registers:
     mode, columns = mode_of(group), schema.column_by_name
     vector = keys.union([old.keys, new.keys])
-    places = _places(vector, old.keys)
-    frame = {name: pick(column, places) for name, column in old.columns.items()}
+    positions = _positions(vector, old.keys)
+    frame = {name: pick(column, positions) for name, column in old.columns.items()}
     rows = keys.lower_bound(vector, new.keys)
     added = {name: new.columns[name] for name in old.columns}
     before = take_rows({name: frame[name] for name in mode.reads(group, columns, added)}, rows)
@@ -102,11 +102,11 @@ def _merge_two(schema: TableSchema, group: Group, old: Registers, new: Registers
     return Registers(vector, {name: scatter(column, rows[changed], merged[name]) for name, column in frame.items()})
 
 
-def _places(vector: KeyVector, of: KeyVector) -> Indices:
+def _positions(vector: KeyVector, of: KeyVector) -> Indices:
     """Per key of ``vector`` its position in ``of``, a part of it; -1 where it is not there."""
-    places = np.full(len(vector), -1, np.int64)
-    places[keys.lower_bound(vector, of)] = np.arange(len(of))
-    return places
+    positions = np.full(len(vector), -1, np.int64)
+    positions[keys.lower_bound(vector, of)] = np.arange(len(of))
+    return positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,8 @@ def register_rows(schema: TableSchema, groups: Sequence[Group], state: LogState)
             fields = (schema.slice.field(name) for name in (*group.columns, *hidden))
             columns |= {field.name: pa.nulls(count, field.type) for field in fields}
             continue
-        places = _places(state.directory.keys, registers.keys)
-        own = {name: pick(registers.columns[name], places) for name in (*group.columns, *hidden)}
+        positions = _positions(state.directory.keys, registers.keys)
+        own = {name: pick(registers.columns[name], positions) for name in (*group.columns, *hidden)}
         exists = _some_valid([own[name] for name in hidden])
         known |= exists
         deletes |= exists & np.asarray(own[names.arrival(group.id)].is_null())

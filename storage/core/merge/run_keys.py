@@ -23,7 +23,7 @@ from storage.core.keys import Indices, KeyVector
 
 _POSITIVE_BITS: Final = 63
 _INT64: Final = np.iinfo(np.int64)
-_PLACE_TYPE: Final = np.dtype(">u4")  # in front of a binary key, in the order of numbers
+_ORDINAL_TYPE: Final = np.dtype(">u4")  # in front of a binary key, in the order of numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +42,30 @@ class RunKeys:
     distinct: npt.NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, vectors: Sequence[KeyVector], places: int) -> RunKeys:
-        """For keys among which some are, of as many file groups as there are ``places``."""
+    def of(cls, vectors: Sequence[KeyVector], slice_ordinals: int) -> RunKeys:
+        """For keys among which some are, of as many file groups as there are ``slice_ordinals``."""
         if not isinstance(vectors[0], np.ndarray):
             return cls()
         # One on either side is for all keys beyond.
         least = max(min(int(own.min()) for own in vectors) - 1, int(_INT64.min))
         largest = min(max(int(own.max()) for own in vectors) + 1, int(_INT64.max))
         bits = (largest - least).bit_length()
-        if bits + places.bit_length() <= _POSITIVE_BITS:
+        if bits + slice_ordinals.bit_length() <= _POSITIVE_BITS:
             return cls(bits, least, largest)
         distinct = np.asarray(keys.union(vectors))
         return cls((2 * len(distinct)).bit_length(), distinct=distinct)
 
-    def vector(self, natural: KeyVector, place: Indices) -> KeyVector:
-        """The vector of rows, of which ``place`` says the file group.
+    def vector(self, natural: KeyVector, slice_ordinal: Indices) -> KeyVector:
+        """The vector of rows, of which ``slice_ordinal`` says the file group.
 
         Sorted if the rows are sorted by file group, then by key. Equal to one of the keys that this was made for if it
         is that key of that file group; rows of other keys may be equal to one another.
         """
         if not isinstance(natural, np.ndarray):
             prefix = pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(_PLACE_TYPE.itemsize), len(place), [None, pa.py_buffer(place.astype(_PLACE_TYPE))]
+                pa.binary(_ORDINAL_TYPE.itemsize),
+                len(slice_ordinal),
+                [None, pa.py_buffer(slice_ordinal.astype(_ORDINAL_TYPE))],
             )
             return pc.binary_join_element_wise(prefix.cast(pa.binary()), natural, b"")
         if self.distinct is None:
@@ -72,4 +74,4 @@ class RunKeys:
             position, found = keys.find(self.distinct, natural)
             position += natural > self.distinct[position]
             number = 2 * position + found
-        return place << self.bits | number
+        return slice_ordinal << self.bits | number

@@ -60,11 +60,11 @@ class LogState:
     run_keys: RunKeys | None = None
 
     def keys_of(self, schema: TableSchema, rows: Columns) -> KeyVector:
-        """The keys of rows of base or shadow; of several file groups they know which they are of (``names.PLACE``)."""
+        """Keys of rows of base or shadow; rows of several file groups have the column ``names.SLICE_ORDINAL``."""
         vector = keys.key_vector(rows[schema.sort_column])
         if self.run_keys is None:
             return vector
-        return self.run_keys.vector(vector, np.asarray(rows[names.PLACE]))
+        return self.run_keys.vector(vector, np.asarray(rows[names.SLICE_ORDINAL]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ class Stitch:
         """Rows of the file groups, one item a base batch and one for what comes after the last.
 
         Args:
-            base: Batches of ``columns`` in key order; of several file groups, and with logs, with ``names.PLACE``.
+            base: Batches of ``columns`` in key order; of several file groups with logs, with the
+                column ``names.SLICE_ORDINAL``.
             shadow: ``columns`` of the whole shadow, likewise.
             logs: None where there are none.
         """

@@ -1,14 +1,14 @@
 """When a file group is due for compaction: pure planning, from the sizes that a snapshot knows.
 
 Two reasons of its own, and two of the table's:
-- **commits**: so many commits (or folds of them) wait for it, each a piece that every read has to fetch and merge;
+- **commits**: so many commits (or folds of them) wait for it, each a range that every read has to fetch and merge;
 - **bytes**: its logs are large against its base, so merging is a large part of reading it. As a base grows by what is
   folded into it, each row is rewritten a bounded number of times per doubling;
 - **cold**: a commit waits, be it in a fold, that lies far behind its lane's head. A file group that hardly ever gets
   rows would keep shared log files, and the entries that name them, for ever: in every reader's way, if they are not
   folded, and in the store. All file groups with logs are done then, because only a complete compaction lets the log's
   beginning move for file groups that have no slice at all;
-- **left behind**: it keeps a file that nearly all others have left (`storage.core.plan.mostly_unreferenced`).
+- **mostly unreferenced**: it keeps a file that nearly all others have left (`storage.core.plan.mostly_unreferenced`).
 
 Age is counted in commits, not in time: no clock decides anything here (S22 ClockFree).
 """
@@ -22,7 +22,7 @@ from typing import Final
 from storage.core.log import cut
 from storage.core.log.table_state import FileGroup
 from storage.core.names import LaneName
-from storage.core.plan.mostly_unreferenced import left_behind
+from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.slices import FileSlice, LiveFile
 
 COLD_FACTOR: Final = 8
@@ -37,7 +37,7 @@ class Due:
         commits: Commits whose rows wait.
         log_bytes: Stored bytes of those rows.
         base_bytes: Stored bytes of its base and shadow.
-        reason: ``commits``, ``bytes``, ``cold`` or ``left behind``.
+        reason: ``commits``, ``bytes``, ``cold`` or ``mostly unreferenced``.
     """
 
     commits: int
@@ -81,7 +81,7 @@ def plan_due(
         else:
             continue
         reasons[file_slice.group] = reason
-    reasons |= dict.fromkeys(left_behind(slices, reasons.keys(), heads), "left behind")
+    reasons |= dict.fromkeys(mostly_unreferenced(slices, reasons.keys(), heads), "mostly unreferenced")
     return {
         own.group: Due(len(waiting.get(own.group, ())), own.log_bytes, own.base_bytes, reasons[own.group])
         for own in slices

@@ -18,20 +18,20 @@ from storage.core.log.entries import FoldedGroup
 from storage.core.log.table_state import FileGroup, TableState
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 
-MAX_CHAIN: Final = 4  # each fold of a file group is a piece that every read of it fetches and merges
+MAX_CHAIN: Final = 4  # each fold of a file group is a range that every read of it fetches and merges
 RUN_BYTES: Final = 64 * 1024 * 1024  # of stored logs that become one file: memory is a small multiple of it
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFold:
-    """The part that one file group has in a fold: where it begins, and the pieces that it merges."""
+    """The part that one file group has in a fold: where it begins, and the ranges that it merges."""
 
     folded: FoldedGroup
-    pieces: FileSlice
+    ranges: FileSlice
 
     @property
     def group(self) -> FileGroup:
-        return self.pieces.group
+        return self.ranges.group
 
 
 def plan_folds(state: TableState, files: Sequence[LiveFile]) -> list[GroupFold]:
@@ -64,11 +64,11 @@ def cut_runs(folds: Sequence[GroupFold]) -> Iterator[list[GroupFold]]:
     run: list[GroupFold] = []
     filled = 0
     for fold in folds:
-        if run and filled + fold.pieces.log_bytes > RUN_BYTES:
+        if run and filled + fold.ranges.log_bytes > RUN_BYTES:
             yield run
             run, filled = [], 0
         run.append(fold)
-        filled += fold.pieces.log_bytes
+        filled += fold.ranges.log_bytes
     if run:
         yield run
 

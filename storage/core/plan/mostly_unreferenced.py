@@ -18,11 +18,13 @@ from storage.core.log.table_state import FileGroup
 from storage.core.names import Path
 from storage.core.plan.slices import FileSlice
 
-LEFT_BEHIND: Final = 4
+UNREFERENCED_FACTOR: Final = 4
 """What is left of a file is less than one part in this many of its rows."""
 
 
-def left_behind(slices: Sequence[FileSlice], leaving: Collection[FileGroup], heads: cut.Seqs) -> frozenset[FileGroup]:
+def mostly_unreferenced(
+    slices: Sequence[FileSlice], leaving: Collection[FileGroup], heads: cut.Seqs
+) -> frozenset[FileGroup]:
     """The file groups that would be left behind if those that are ``leaving`` got slices in other files.
 
     Args:
@@ -40,7 +42,7 @@ def left_behind(slices: Sequence[FileSlice], leaving: Collection[FileGroup], hea
         FileGroup(made.partition, made.bits, made.bucket)
         for made in staying
         if any(made.cut.get(lane, 0) != seq for lane, seq in heads.items())
-        and any(taken[file.path] * LEFT_BEHIND < file.rows for file, _ in _stored(made))
+        and any(taken[file.path] * UNREFERENCED_FACTOR < file.rows for file, _ in _stored(made))
     )
 
 

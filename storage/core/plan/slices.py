@@ -1,7 +1,7 @@
-"""File slices: which base, shadow and log pieces make up each file group of a snapshot (PROTOCOL.md, rule R5).
+"""File slices: which base, shadow and log ranges make up each file group of a snapshot (PROTOCOL.md, rule R5).
 
-All planning over log pieces is columnar: one row per piece in numpy, never one Python object. Memory and time are
-proportional to the live pieces, not to the table's history.
+All planning over log ranges is columnar: one row per range in numpy, never one Python object. Memory and time are
+proportional to the live ranges, not to the table's history.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class LiveFile:
         return {self.lane: self.seq} if self.to is None else self.to
 
 
-PIECES: Final = ("file", "block", "start", "rows")
-"""Names of the parallel columns of a `FileSlice` that say where its log pieces are."""
+RANGE_COLUMNS: Final = ("file", "block", "start", "rows")
+"""Names of the parallel columns of a `FileSlice` that say where its log ranges are."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """One file group at a snapshot: the newest slice within the cut, and the log pieces after it, folds among them.
+    """One file group at a snapshot: the newest slice within the cut, and the log ranges after it, folds among them.
 
     Attributes:
         group: The file group.
         slice: None where it was never compacted.
-        file: Per log piece, the position of its file in the list that was planned from; ascending.
-        block, start, rows: Per log piece, its block, first row within it and number of rows.
-        deletes: Delete events, and registers that are deletes, among the pieces.
-        log_bytes: Stored bytes of the pieces, all columns, in proportion to their rows.
-        place: Of several file groups as one (`joined`): per row of the pieces, one piece after the other, which of them
-            it is of; else None.
+        file: Per log range, the position of its file in the list that was planned from; ascending.
+        block, start, rows: Per log range, its block, first row within it and number of rows.
+        deletes: Delete events, and registers that are deletes, among the ranges.
+        log_bytes: Stored bytes of the ranges, all columns, in proportion to their rows.
+        slice_ordinal: Of file groups combined by `combine_slices`: per row of the ranges, in order, the position of its
+            file group in the list that was combined; None for a single file group.
     """
 
     group: FileGroup
@@ -73,7 +73,7 @@ class FileSlice:
     rows: Ints
     deletes: int
     log_bytes: int
-    place: Ints | None = None
+    slice_ordinal: Ints | None = None
 
     @property
     def base_bytes(self) -> int:
@@ -82,7 +82,7 @@ class FileSlice:
 
     @property
     def stored_rows(self) -> int:
-        """Rows of base, shadow and pieces: no more can come of them."""
+        """Rows of base, shadow and ranges: no more can come of them."""
         stored = 0 if self.slice is None else self.slice.base_rows + self.slice.shadow_rows
         return int(self.rows.sum()) + stored
 
@@ -119,19 +119,19 @@ def plan_slices(
         state: The snapshot's.
         files: Those of all folds, then of all live commits after `TableState.log_start` and within the cut, in
             version order.
-        folds: Give the pieces of folds; else only those that are not folded yet.
+        folds: Give the ranges of folds; else only those that are not folded yet.
         only: Those of these file groups alone: whoever looks a key up need not wait for a plan of them all.
     """
     slices = state.slices
     if only is not None:
         slices = {group: slices[group] for group in only if group in slices}
-    groups, pieces = _pieces(slices, files, only)
-    live = _live(groups, state, files, pieces, folds=folds)
-    pieces = {name: values[live] for name, values in pieces.items()}
-    order = np.lexsort((pieces["start"], pieces["block"], pieces["file"], pieces["group"]))
-    pieces = {name: values[order] for name, values in pieces.items()}
-    bounds = np.searchsorted(pieces["group"], np.arange(len(groups) + 1))
-    deletes, log_bytes = (run_sums(pieces[name], bounds) for name in ("deletes", "bytes"))
+    groups, ranges = _ranges(slices, files, only)
+    live = _live(groups, state, files, ranges, folds=folds)
+    ranges = {name: values[live] for name, values in ranges.items()}
+    order = np.lexsort((ranges["start"], ranges["block"], ranges["file"], ranges["group"]))
+    ranges = {name: values[order] for name, values in ranges.items()}
+    bounds = np.searchsorted(ranges["group"], np.arange(len(groups) + 1))
+    deletes, log_bytes = (run_sums(ranges[name], bounds) for name in ("deletes", "bytes"))
     ends = bounds.tolist()
     result = []
     for number, group in enumerate(groups):
@@ -143,10 +143,10 @@ def plan_slices(
             FileSlice(
                 group=group,
                 slice=made,
-                file=pieces["file"][own],
-                block=pieces["block"][own],
-                start=pieces["start"][own],
-                rows=pieces["rows"][own],
+                file=ranges["file"][own],
+                block=ranges["block"][own],
+                start=ranges["start"][own],
+                rows=ranges["rows"][own],
                 deletes=deletes[number],
                 log_bytes=log_bytes[number],
             )
@@ -161,16 +161,16 @@ def run_sums(values: Ints, bounds: Ints) -> list[int]:
     return sums
 
 
-def joined(slices: Sequence[FileSlice]) -> FileSlice:
-    """The log pieces of several file groups as those of one: rows that follow each other in a block are one piece.
+def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
+    """The log ranges of several file groups as those of one: rows that follow each other in a block are one range.
 
     Its rows are not in key order, and it has no slice. ``slices`` are in order, as in `plan_slices`; rows know which of
     them they are of.
     """
     if len(slices) == 1:
         return slices[0]
-    file, block, start, rows = (np.concatenate([getattr(own, name) for own in slices]) for name in PIECES)
-    place = np.repeat(np.arange(len(slices)), [len(own.rows) for own in slices])
+    file, block, start, rows = (np.concatenate([getattr(own, name) for own in slices]) for name in RANGE_COLUMNS)
+    slice_ordinal = np.repeat(np.arange(len(slices)), [len(own.rows) for own in slices])
     order = np.lexsort((start, block, file))
     file, block, start, rows = file[order], block[order], start[order], rows[order]
     same = (file[1:] == file[:-1]) & (block[1:] == block[:-1]) & (start[1:] == start[:-1] + rows[:-1])
@@ -184,7 +184,7 @@ def joined(slices: Sequence[FileSlice]) -> FileSlice:
         rows=np.add.reduceat(rows, first) if len(first) else rows,
         deletes=sum(own.deletes for own in slices),
         log_bytes=sum(own.log_bytes for own in slices),
-        place=np.repeat(place[order], rows),
+        slice_ordinal=np.repeat(slice_ordinal[order], rows),
     )
 
 
@@ -192,10 +192,10 @@ _BITS_AT: Final = 32  # of a file group's number: the bucket is below, the parti
 _PARTITION_AT: Final = 40
 
 
-def _pieces(
+def _ranges(
     slices: Iterable[FileGroup], files: Sequence[LiveFile], only: Collection[FileGroup] | None
 ) -> tuple[list[FileGroup], dict[str, Ints]]:
-    """All file groups in order, and all pieces of all files as columns; ``group`` is a position in the former.
+    """All file groups in order, and all ranges of all files as columns; ``group`` is a position in the former.
 
     Or of ``only`` some file groups.
 
@@ -205,25 +205,25 @@ def _pieces(
     compacted = list(slices)
     partitions = {own.partition for own in compacted}.union(*(live.index.partitions for live in files))
     names = sorted(partitions)
-    place = {name: number << _PARTITION_AT for number, name in enumerate(names)}
+    numbers_of = {name: number << _PARTITION_AT for number, name in enumerate(names)}
 
     def number_of(own: FileGroup) -> int:
-        return place[own.partition] | own.bits << _BITS_AT | own.bucket
+        return numbers_of[own.partition] | own.bits << _BITS_AT | own.bucket
 
     known = [number_of(own) for own in compacted]
-    wanted = None if only is None else [number_of(own) for own in only if own.partition in place]
+    wanted = None if only is None else [number_of(own) for own in only if own.partition in numbers_of]
     columns: dict[str, list[Ints]] = {
         name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
     }
     for position, live in enumerate(files):
-        pieces = live.index.pieces
-        own_places = np.array([place[name] for name in live.index.partitions], np.int64)
-        group = own_places[np.array(pieces.partition, np.int64)] | live.file.bits << _BITS_AT
-        group |= np.array(pieces.bucket, np.int64)
+        ranges = live.index.ranges
+        partition_numbers = np.array([numbers_of[name] for name in live.index.partitions], np.int64)
+        group = partition_numbers[np.array(ranges.partition, np.int64)] | live.file.bits << _BITS_AT
+        group |= np.array(ranges.bucket, np.int64)
         chosen = None if wanted is None else np.flatnonzero(np.isin(group, wanted)).tolist()
         block, start, rows, deletes = (
             np.array(values if chosen is None else [values[i] for i in chosen], np.int64)
-            for values in (pieces.block, pieces.start, pieces.rows, pieces.deletes)
+            for values in (ranges.block, ranges.start, ranges.rows, ranges.deletes)
         )
         block_rows = np.array(live.index.blocks.rows, np.int64)[block]
         columns["group"].append(group if chosen is None else group[chosen])
@@ -248,16 +248,16 @@ def _live(
     groups: Sequence[FileGroup],
     state: TableState,
     files: Sequence[LiveFile],
-    pieces: Mapping[str, Ints],
+    ranges: Mapping[str, Ints],
     *,
     folds: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Which pieces the slice of their own file group does not hold, each event once (S11 ExactlyOnceFold).
+    """Which ranges the slice of their own file group does not hold, each event once (S11 ExactlyOnceFold).
 
     Those of a fold for the file groups that read it; those of a commit for the file groups that slice and folds hold
     less of.
     """
-    position, group = pieces["file"], pieces["group"]
+    position, group = ranges["file"], ranges["group"]
     if len(position) == 0:
         return np.empty(0, np.bool_)
     lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}

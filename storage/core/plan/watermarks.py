@@ -187,7 +187,7 @@ def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64())
 
 
-def joined(parts: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
+def combine_seen(parts: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
     """What several parts of one commit have seen."""
     found: dict[str, Seen] = {}
     for part in parts:

@@ -1,6 +1,6 @@
 """Clean: give old snapshots up, and delete what nobody needs any more (PROTOCOL.md, C1 to C4; S16, S17, L3).
 
-    ABORT of abandoned plans ─▶ CLEAN_INTENT(keep) ─▶ read pins ─▶ list and judge ─▶ delete ─▶ CLEAN_DONE
+    ABORT of abandoned plans ─▶ CLEAN_INTENT(oldest_retained) ─▶ read pins ─▶ list and judge ─▶ delete ─▶ CLEAN_DONE
     (policy, by age)            (serialises with       (strictly     (by the state of the CLEAN_INTENT)
                                  SAVEPOINT, PLAN,       after it)
                                  INTENT)                                                 then: archive (`archive.py`)
@@ -26,7 +26,7 @@ from storage.core.names import Path
 from storage.errors import InvalidInput, SnapshotExpired
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.pins import ListedPin, list_pins
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.read.time_travel import cut_at
 from storage.services.archive_log import archive_log
 from storage.services.clean.garbage import Found, Garbage, Unfinished
@@ -72,14 +72,14 @@ class CleanResult:
 
     Attributes:
         dry_run: Nothing was published or deleted.
-        keep: Snapshots of shorter prefixes of the table lane are given up.
-        keep_before: That was so before.
-        reason: Why it is ``keep`` and not more.
+        oldest_retained: Snapshots of shorter prefixes of the table lane are given up.
+        oldest_retained_before: That was so before.
+        reason: Why it is ``oldest_retained`` and not more.
         deleted: Per kind of file.
         kept: Per kind of file.
         archived: Entries of the log that now stand in archives, and no longer in objects of their own.
         archives: How many archives were made of them.
-        held: Who keeps more than ``keep`` asks for.
+        held: Who keeps more than ``oldest_retained`` asks for.
         aborted: Ids of the plans that were given up.
         foreign: Names in the table's folders that are none of weft's; the first `MAX_FOREIGN` of them.
         foreign_files: How many there are.
@@ -88,8 +88,8 @@ class CleanResult:
     """
 
     dry_run: bool
-    keep: int
-    keep_before: int
+    oldest_retained: int
+    oldest_retained_before: int
     reason: str
     deleted: Mapping[str, Tally]
     kept: Mapping[str, Tally]
@@ -114,7 +114,7 @@ class CleanResult:
 
 
 def run_clean(
-    timeline: Timeline,
+    table_log: TableLog,
     retain: dt.timedelta,
     versions: int | None,
     abandon_after: dt.timedelta | None,
@@ -124,7 +124,7 @@ def run_clean(
     """Clean a table.
 
     Args:
-        timeline: The table's.
+        table_log: The table's.
         retain: Snapshots that were newest at any time since so long ago stay readable; none for 0 but the newest.
         versions: As do those of the last so many compactions.
         abandon_after: Compactions that began longer ago are taken for dead; None: none is.
@@ -136,33 +136,33 @@ def run_clean(
     """
     _check_arguments(retain, versions, abandon_after)
     started = time.monotonic()
-    before = Unfinished.of(timeline.store)
-    state, aborted = _abort_abandoned(timeline, abandon_after, dry_run=dry_run)
-    keep_before = state.keep
-    keep, reason = _plan_keep(timeline, state, retain, versions)
+    before = Unfinished.of(table_log.store)
+    state, aborted = _abort_abandoned(table_log, abandon_after, dry_run=dry_run)
+    oldest_retained_before = state.oldest_retained
+    oldest_retained, reason = _plan_oldest_retained(table_log, state, retain, versions)
     if dry_run:
-        intent, state = 0, replace(state, keep=keep)
+        intent, state = 0, replace(state, oldest_retained=oldest_retained)
     else:
-        intent, state = _publish_keep(timeline, state, keep)
-    pins = list(list_pins(timeline.store))  # strictly after (rule C2)
-    held = _held(timeline, state, pins)
-    needed = _needed(timeline, state, [at for _, at in held])
+        intent, state = _publish_oldest_retained(table_log, state, oldest_retained)
+    pins = list(list_pins(table_log.store))  # strictly after (rule C2)
+    held = _held(table_log, state, pins)
+    needed = _needed(table_log, state, [at for _, at in held])
     garbage = Garbage(
-        timeline.store,
-        timeline.clock,
+        table_log.store,
+        table_log.clock,
         state,
         needed,
-        served=[state.keep, *(at.table for _, at in held)],
+        served=[state.oldest_retained, *(at.table for _, at in held)],
         pins=pins,
         before=before,
     )
-    sweep = _Sweep(timeline, dry_run=dry_run)
+    sweep = _Sweep(table_log, dry_run=dry_run)
     sweep.run(garbage.found())
-    archived = archive_log(timeline, state, needed, [at for _, at in held], dry_run=dry_run)
+    archived = archive_log(table_log, state, needed, [at for _, at in held], dry_run=dry_run)
     result = CleanResult(
         dry_run=dry_run,
-        keep=state.keep,
-        keep_before=keep_before,
+        oldest_retained=state.oldest_retained,
+        oldest_retained_before=oldest_retained_before,
         reason=reason,
         deleted=sweep.deleted,
         kept=sweep.kept,
@@ -176,8 +176,8 @@ def run_clean(
         seconds=time.monotonic() - started,
     )
     if result.files and not dry_run:
-        timeline.publish(
-            lambda newest: CleanDone(**timeline.header(newest), intent=intent, files=result.files, bytes=result.bytes)
+        table_log.publish(
+            lambda newest: CleanDone(**table_log.header(newest), intent=intent, files=result.files, bytes=result.bytes)
         )
     return result
 
@@ -193,29 +193,31 @@ def _check_arguments(retain: dt.timedelta, versions: int | None, abandon_after: 
 
 
 def _abort_abandoned(
-    timeline: Timeline, abandon_after: dt.timedelta | None, *, dry_run: bool
+    table_log: TableLog, abandon_after: dt.timedelta | None, *, dry_run: bool
 ) -> tuple[TableState, tuple[str, ...]]:
     """Close the plans of compactors that are taken for dead. One that was only slow publishes nothing any more (K3)."""
-    state = timeline.refresh()
+    state = table_log.refresh()
     if abandon_after is None:
         return state, ()
-    limit = timeline.clock.now_ms() - abandon_after // _MILLISECOND
+    limit = table_log.clock.now_ms() - abandon_after // _MILLISECOND
     # 0 means all, also those whose maker's clock was ahead of ours.
     dead = [own for own, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
     if dry_run:
         return replace(state, plans={own: plan for own, plan in state.plans.items() if own not in dead}), tuple(dead)
     reason = f"abandoned: begun more than {abandon_after} ago"
-    aborted = tuple(plan_id for plan_id in dead if abort_plan(timeline, plan_id, reason))
-    return timeline.refresh(), aborted
+    aborted = tuple(plan_id for plan_id in dead if abort_plan(table_log, plan_id, reason))
+    return table_log.refresh(), aborted
 
 
-def _plan_keep(timeline: Timeline, state: TableState, retain: dt.timedelta, versions: int | None) -> tuple[int, str]:
+def _plan_oldest_retained(
+    table_log: TableLog, state: TableState, retain: dt.timedelta, versions: int | None
+) -> tuple[int, str]:
     """The prefix of the table lane from which on snapshots are kept, and why it is not a longer one."""
     wanted, reason = state.head, "only the newest snapshot is kept"
     if retain:
-        wanted = _newest_at(timeline, state, retain)
+        wanted = _newest_at(table_log, state, retain)
         reason = f"what was newest {str(retain).removesuffix(', 0:00:00')} ago is kept"
-        ahead_ms = state.committed_at_ms - timeline.clock.now_ms()
+        ahead_ms = state.committed_at_ms - table_log.clock.now_ms()
         if ahead_ms > MAX_AHEAD_MS:
             reason += (
                 "; the table's newest entry was written by a clock that is "
@@ -223,85 +225,85 @@ def _plan_keep(timeline: Timeline, state: TableState, retain: dt.timedelta, vers
                 "as old: clean with retain 0 and versions, and set the clocks of all machines"
             )
     if versions is not None:
-        last = _last_compaction(timeline, state, versions)
+        last = _last_compaction(table_log, state, versions)
         if last < wanted:
             wanted, reason = last, f"the last {versions} compactions are kept"
     # Of all prefixes that need the same files the shortest: nothing is given up for nothing.
-    for entry in _newest_first(timeline, state.keep, wanted):
+    for entry in _newest_first(table_log, state.oldest_retained, wanted):
         if changes_files(entry):
             return entry.seq, reason
-    return state.keep, f"nothing can be given up: {reason}"
+    return state.oldest_retained, f"nothing can be given up: {reason}"
 
 
-def _newest_at(timeline: Timeline, state: TableState, retain: dt.timedelta) -> int:
+def _newest_at(table_log: TableLog, state: TableState, retain: dt.timedelta) -> int:
     """T of the snapshot that ``as_of`` that time gives. Of a later time it gives no smaller one."""
-    limit = timeline.clock.now_ms() - retain // _MILLISECOND
+    limit = table_log.clock.now_ms() - retain // _MILLISECOND
     if limit <= 0:
-        return state.keep
+        return state.oldest_retained
     try:
-        at = cut_at(timeline, dt.datetime.fromtimestamp(limit / 1000, dt.UTC)).at
+        at = cut_at(table_log, dt.datetime.fromtimestamp(limit / 1000, dt.UTC)).at
     except (InvalidInput, SnapshotExpired):  # before the table existed, or given up already
-        return state.keep
-    return max(at.table, state.keep)
+        return state.oldest_retained
+    return max(at.table, state.oldest_retained)
 
 
-def _last_compaction(timeline: Timeline, state: TableState, versions: int) -> int:
+def _last_compaction(table_log: TableLog, state: TableState, versions: int) -> int:
     """The prefix that ends with the end of the last-but-so-many compaction."""
     found = 0
-    for entry in _newest_first(timeline, state.keep, state.head):
+    for entry in _newest_first(table_log, state.oldest_retained, state.head):
         if isinstance(entry, Base) and entry.last:
             found += 1
             if found == versions:
                 return entry.seq
-    return state.keep
+    return state.oldest_retained
 
 
-def _newest_first(timeline: Timeline, after: int, until: int) -> Iterator[TableEntry]:
+def _newest_first(table_log: TableLog, after: int, until: int) -> Iterator[TableEntry]:
     for last in range(until, after, -WINDOW):
-        yield from reversed(_read(timeline, max(after, last - WINDOW), last))
+        yield from reversed(_read(table_log, max(after, last - WINDOW), last))
 
 
-def _read(timeline: Timeline, after: int, until: int) -> list[TableEntry]:
+def _read(table_log: TableLog, after: int, until: int) -> list[TableEntry]:
     """A window of the table lane, which nobody remembers."""
-    return read_table_lane(CommitLog(timeline.store, timeline.clock), after, until)
+    return read_table_lane(CommitLog(table_log.store, table_log.clock), after, until)
 
 
-def _publish_keep(timeline: Timeline, state: TableState, keep: int) -> tuple[int, TableState]:
+def _publish_oldest_retained(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:
     """Rule C1: the slot of the CLEAN_INTENT (0 if nothing more is given up), and the state to judge by."""
     judged = state
 
     def build(newest: TableState) -> CleanIntent | None:
         nonlocal judged
         judged = newest
-        if keep <= newest.keep:
+        if oldest_retained <= newest.oldest_retained:
             return None
-        return CleanIntent(**timeline.header(newest), keep=keep)
+        return CleanIntent(**table_log.header(newest), oldest_retained=oldest_retained)
 
-    published = timeline.publish(build)
+    published = table_log.publish(build)
     if published is None:
         return 0, judged
-    return published.seq, timeline.at(published.seq)
+    return published.seq, table_log.at(published.seq)
 
 
-def _held(timeline: Timeline, state: TableState, pins: Sequence[ListedPin]) -> list[tuple[Holder, Cut]]:
-    """Snapshots below ``keep`` that stay; what is above is kept anyway."""
-    now = timeline.clock.now_ms()
+def _held(table_log: TableLog, state: TableState, pins: Sequence[ListedPin]) -> list[tuple[Holder, Cut]]:
+    """Snapshots below ``oldest_retained`` that stay; what is above is kept anyway."""
+    now = table_log.clock.now_ms()
     held = [
         *(("savepoint", name, kept.at) for name, kept in state.savepoints.items()),
         *(("compaction", plan_id, plan.at) for plan_id, plan in state.plans.items()),
         *(("pin", own.pin.owner, own.pin.at) for own in pins if own.pin is not None and own.pin.expires_at_ms > now),
     ]
-    below = [(Holder(what, name, str(at)), at) for what, name, at in held if at.table < state.keep]
+    below = [(Holder(what, name, str(at)), at) for what, name, at in held if at.table < state.oldest_retained]
     return sorted(below, key=lambda own: own[1].table)
 
 
-def _needed(timeline: Timeline, judged: TableState, held: Iterable[Cut]) -> Needed:
+def _needed(table_log: TableLog, judged: TableState, held: Iterable[Cut]) -> Needed:
     """Rule C2: all that is needed, judged by one state."""
     needed = Needed()
-    state = timeline.at(judged.keep)
+    state = table_log.at(judged.oldest_retained)
     needed.add_state(state)
-    for after in range(judged.keep, judged.head, WINDOW):
-        for entry in _read(timeline, after, min(after + WINDOW, judged.head)):
+    for after in range(judged.oldest_retained, judged.head, WINDOW):
+        for entry in _read(table_log, after, min(after + WINDOW, judged.head)):
             following = fold_table(state, [entry])
             assert following is not None, "a further entry does not end a table"
             state = following
@@ -309,7 +311,7 @@ def _needed(timeline: Timeline, judged: TableState, held: Iterable[Cut]) -> Need
     needed.add_target(judged)
     for at in held:
         if state.head != at.table:
-            state = timeline.at(at.table)
+            state = table_log.at(at.table)
         needed.add_snapshot(state, at.lanes)
     return needed
 
@@ -317,8 +319,8 @@ def _needed(timeline: Timeline, judged: TableState, held: Iterable[Cut]) -> Need
 class _Sweep:
     """Counts what was found, and deletes what is dead."""
 
-    def __init__(self, timeline: Timeline, *, dry_run: bool) -> None:
-        self._store, self._dry_run = timeline.store, dry_run
+    def __init__(self, table_log: TableLog, *, dry_run: bool) -> None:
+        self._store, self._dry_run = table_log.store, dry_run
         self.deleted: dict[str, Tally] = {}
         self.kept: dict[str, Tally] = {}
         self.foreign: list[Path] = []

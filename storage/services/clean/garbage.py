@@ -34,8 +34,8 @@ from storage.core.names import (
     TABLE_LANE,
     Kind,
     LaneName,
+    ParsedPath,
     Path,
-    Place,
     checkpoint_folder,
     heartbeat_folder,
     log_folder,
@@ -46,7 +46,7 @@ from storage.core.names import (
 from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog, list_sidecar
 from storage.log.pins import ListedPin
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 READ_AT_ONCE: Final = 256  # entries in memory
 MAX_GAP: Final = 16  # entries that are read although no file was written for them, rather than in two goes
@@ -97,12 +97,12 @@ class Unfinished:
 class _Listed:
     path: Path
     size: int
-    place: Place | None
+    parsed: ParsedPath | None
 
     def judged(self, *, dead: bool) -> Found:
-        if self.place is None:
+        if self.parsed is None:
             return Found(self.path, self.size, FOREIGN, None)
-        return Found(self.path, self.size, self.place.kind, dead)
+        return Found(self.path, self.size, self.parsed.kind, dead)
 
 
 class Garbage:
@@ -142,7 +142,7 @@ class Garbage:
             yield from self._of_lane(lane)
         for folder, kind in _OF_PLANS.items():
             for own in self._listed(folder, kind):
-                dead = own.path not in self._needed.files and not self._may_publish(own.place)
+                dead = own.path not in self._needed.files and not self._may_publish(own.parsed)
                 yield own.judged(dead=dead)
         yield from self._of_table_lane()
         yield from self._checkpoints(TABLE_LANE)
@@ -159,11 +159,11 @@ class Garbage:
         ]
         beats = self._listed(heartbeat_folder(lane.name), Kind.HEARTBEAT)
         end = self._ends[lane.name] = self._end(lane)
-        named = self._named(lane.name, {own.place.slot for own in files if own.place is not None}, end)
+        named = self._named(lane.name, {own.parsed.slot for own in files if own.parsed is not None}, end)
         for own in files:
-            dead = own.path not in named and not (own.place is not None and entry_may_come(own.place, end))
+            dead = own.path not in named and not (own.parsed is not None and entry_may_come(own.parsed, end))
             yield own.judged(dead=dead)
-        newest = newest_heartbeat({own.path: own.place for own in beats if own.place is not None}, end)
+        newest = newest_heartbeat({own.path: own.parsed for own in beats if own.parsed is not None}, end)
         for own in beats:
             yield own.judged(dead=own.path != newest)
         yield from self._checkpoints(lane.name)
@@ -187,62 +187,62 @@ class Garbage:
     def _of_table_lane(self) -> Iterator[Found]:
         """Lists that are too large for their entry: the one that the entry names is kept for ever, as the entry is."""
         listed = self._listed(TABLE_INDEXES, Kind.TABLE_INDEX)
-        slots = sorted({own.place.slot for own in listed if own.place is not None and self._is_taken(own.place)})
+        slots = sorted({own.parsed.slot for own in listed if own.parsed is not None and self._is_taken(own.parsed)})
         named: set[Path | None] = set()
         for start in range(0, len(slots), READ_AT_ONCE):
             chunk = slots[start : start + READ_AT_ONCE]
-            with answering(slot_path(TABLE_LANE, chunk[0])):
+            with normalise_errors(slot_path(TABLE_LANE, chunk[0])):
                 data = self._log().archives.read([(TABLE_LANE, seq) for seq in chunk])
             named.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
         for own in listed:
-            yield own.judged(dead=own.place is not None and self._is_taken(own.place) and own.path not in named)
+            yield own.judged(dead=own.parsed is not None and self._is_taken(own.parsed) and own.path not in named)
 
     def _checkpoints(self, lane: LaneName) -> Iterator[Found]:
         listed = self._listed(checkpoint_folder(lane), Kind.CHECKPOINT)
-        heads = [own.place.slot for own in listed if own.place is not None]
+        heads = [own.parsed.slot for own in listed if own.parsed is not None]
         kept = kept_checkpoints(heads, () if lane else self._served)
         for own in listed:
-            recent = not lane and own.place is not None and own.place.slot >= self._state.keep
-            yield own.judged(dead=own.place is not None and own.place.slot not in kept and not recent)
+            recent = not lane and own.parsed is not None and own.parsed.slot >= self._state.oldest_retained
+            yield own.judged(dead=own.parsed is not None and own.parsed.slot not in kept and not recent)
 
     def _unfinished(self) -> Iterator[Found]:
         still = Unfinished.of(self._store).also_in(self._before)
         for path, size in still.probes:
             yield Found(path, size, Kind.PROBE, dead=True)
         for path, final in still.temporary:
-            place = parse_path(final)
-            if place is None:
+            parsed = parse_path(final)
+            if parsed is None:
                 yield Found(path, 0, FOREIGN, None)
             else:
-                yield Found(path, 0, TEMPORARY, dead=self._is_given_up(place))
+                yield Found(path, 0, TEMPORARY, dead=self._is_given_up(parsed))
 
-    def _is_given_up(self, place: Place) -> bool:
+    def _is_given_up(self, parsed: ParsedPath) -> bool:
         """Whether what a temporary file was to become cannot come any more; where no name tells, two looks do."""
-        end = self._ends.get(place.lane, LaneEnd(0, 0))
-        match place.kind:
+        end = self._ends.get(parsed.lane, LaneEnd(0, 0))
+        match parsed.kind:
             case Kind.LOG | Kind.LOG_INDEX:
-                return not entry_may_come(place, end)
+                return not entry_may_come(parsed, end)
             case Kind.BASE | Kind.SHADOW | Kind.FOLD | Kind.FOLD_INDEX:
-                return not self._may_publish(place)
-            case Kind.ENTRY if place.lane:
-                return place.slot <= end.head
+                return not self._may_publish(parsed)
+            case Kind.ENTRY if parsed.lane:
+                return parsed.slot <= end.head
             case Kind.ENTRY | Kind.TABLE_INDEX:
-                return self._is_taken(place)
+                return self._is_taken(parsed)
         return True
 
-    def _may_publish(self, place: Place | None) -> bool:
-        return place is not None and plan_may_publish(place, self._state.head, self._open)
+    def _may_publish(self, parsed: ParsedPath | None) -> bool:
+        return parsed is not None and plan_may_publish(parsed, self._state.head, self._open)
 
-    def _is_taken(self, place: Place) -> bool:
+    def _is_taken(self, parsed: ParsedPath) -> bool:
         """Whether a slot of the table lane is taken."""
-        return place.slot <= self._state.head
+        return parsed.slot <= self._state.head
 
     def _listed(self, folder: Path, kind: Kind) -> list[_Listed]:
         listed = []
         for name, size in self._store.list(folder):
             path = Path(f"{folder}/{name}")
-            place = parse_path(path)
-            listed.append(_Listed(path, size, place if place is not None and place.kind is kind else None))
+            parsed = parse_path(path)
+            listed.append(_Listed(path, size, parsed if parsed is not None and parsed.kind is kind else None))
         return listed
 
     def _log(self) -> CommitLog:

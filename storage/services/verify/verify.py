@@ -27,12 +27,18 @@ from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.errors import NotFound, TableError
 from storage.log.commit_log import CommitLog
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
-from storage.log.table_log import Timeline
+from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
 from storage.services.verify.findings import FROM_COPY, Findings, Progress, VerifyReport
-from storage.services.verify.verify_entries import REPORT, TableLane, TableLaneReader, check_barriers, checkpoints_of
+from storage.services.verify.verify_entries import (
+    REPORT,
+    TableLane,
+    TableLaneReader,
+    check_fencing_barriers,
+    checkpoints_of,
+)
 from storage.services.verify.verify_files import SliceFiles, SliceVerifier
-from storage.services.verify.verify_kept import FilesThere, Kept, gather_kept
+from storage.services.verify.verify_kept import FilesThere, RetainedStates, gather_kept
 from storage.services.verify.verify_lanes import (
     Arrivals,
     Held,
@@ -43,7 +49,7 @@ from storage.services.verify.verify_lanes import (
 )
 from storage.services.verify.verify_logs import LogVerifier
 from storage.services.verify.verify_slots import check_archives, is_taken, slots_of
-from storage.store.object_store import answering
+from storage.store.object_store import normalise_errors
 
 _FOR_EVER: Final = dt.timedelta(days=200 * 365)  # what a clean that gives up nothing retains
 _TO_COME: Final = (
@@ -52,11 +58,11 @@ _TO_COME: Final = (
 )
 
 
-def run_verify(timeline: Timeline, *, deep: bool, progress: Progress | None) -> VerifyReport:
+def run_verify(table_log: TableLog, *, deep: bool, progress: Progress | None) -> VerifyReport:
     """Verify a table.
 
     Args:
-        timeline: Tells where the table is; nothing that it knows is used.
+        table_log: Tells where the table is; nothing that it knows is used.
         deep: Read the contents of files; else only entries are read, and files are looked at by size.
         progress: Called as the work goes on.
 
@@ -66,10 +72,10 @@ def run_verify(timeline: Timeline, *, deep: bool, progress: Progress | None) -> 
     """
     started = time.monotonic()
     findings = Findings(progress)
-    at = _Verification(timeline, findings, deep=deep).run()
+    at = _Verification(table_log, findings, deep=deep).run()
     findings.finish()
     return VerifyReport(
-        uri=timeline.store.uri,
+        uri=table_log.store.uri,
         cut=str(at),
         deep=deep,
         findings=findings.found,
@@ -80,8 +86,8 @@ def run_verify(timeline: Timeline, *, deep: bool, progress: Progress | None) -> 
 
 
 class _Verification:
-    def __init__(self, timeline: Timeline, findings: Findings, *, deep: bool) -> None:
-        self._timeline, self._store = timeline, timeline.store
+    def __init__(self, table_log: TableLog, findings: Findings, *, deep: bool) -> None:
+        self._table_log, self._store = table_log, table_log.store
         self._findings, self._deep = findings, deep
         self._files = FilesThere(self._store, findings)
         self._facts: dict[LaneName, LaneFacts] = {}
@@ -90,7 +96,7 @@ class _Verification:
         """All of it; the snapshot that was verified."""
         slots = slots_of(self._store, TABLE_LANE, self._findings)
         if not slots:
-            if not self._timeline.lacks_first():
+            if not self._table_log.lacks_first():
                 raise NotFound(f"there is no table at {self._store.uri}", hint="check the path, or create the table")
             what = (
                 "the table lane is gone, but lanes of writers are there: nobody finds the table, no file can be checked"
@@ -107,7 +113,7 @@ class _Verification:
         for lane, own in lanes.items():
             self._check_lane(table, kept, held, lane, own)
         if table.whole:
-            check_barriers(table, {lane: facts.claims for lane, facts in self._facts.items()}, self._findings)
+            check_fencing_barriers(table, {lane: facts.claims for lane, facts in self._facts.items()}, self._findings)
         if table.state is not None:
             self._check_reach(kept)
             if self._deep:
@@ -145,7 +151,7 @@ class _Verification:
         return reader.lane
 
     def _check_checkpoint(self, path: Path, state: TableState, *, known: bool) -> None:
-        with answering(path):
+        with normalise_errors(path):
             data = self._store.get(path)
         if data is None:
             return  # cleaned since it was listed
@@ -173,11 +179,11 @@ class _Verification:
 
     def _declared_since(self, table: TableLane) -> set[str]:
         """Lanes that came while we looked."""
-        log = CommitLog(self._store, self._timeline.clock)
+        log = CommitLog(self._store, self._table_log.clock)
         return {entry.name for entry in log.read_after(TABLE_LANE, table.head) if isinstance(entry, LaneAdd)}
 
     def _check_lane(
-        self, table: TableLane, kept: Kept, held: Held | None, lane: LaneName, slots: Sequence[int]
+        self, table: TableLane, kept: RetainedStates, held: Held | None, lane: LaneName, slots: Sequence[int]
     ) -> None:
         assert table.state is not None, "lanes are declared by a state"
         verifier = LaneVerifier(self._store, table, table.state.lanes[lane], slots, held, self._findings)
@@ -196,7 +202,7 @@ class _Verification:
             if self._files.has(file.file):
                 LogVerifier(self._store, schema, file, self._findings, found=lambda *_: None).check()
 
-    def _check_reach(self, kept: Kept) -> None:
+    def _check_reach(self, kept: RetainedStates) -> None:
         """R3: nothing that is merged is of entries that no lane has."""
         for snapshot in kept.snapshots:
             for lane, seq in snapshot.lanes.items():
@@ -215,7 +221,7 @@ class _Verification:
     def _head(self, lane: LaneName) -> int:
         return self._facts[lane].head if lane in self._facts else 0
 
-    def _check_contents(self, table: TableLane, kept: Kept) -> None:
+    def _check_contents(self, table: TableLane, kept: RetainedStates) -> None:
         """Slices and folds of all snapshots that are counted on, each once."""
         done: set[object] = set()
         files = SliceFiles(self._store, self._findings)
@@ -241,7 +247,7 @@ class _Verification:
                     self._check_fold(table, fold, self._tracer(arrivals, fold.to, state))
 
     def _tracer(self, arrivals: Arrivals, reach: cut.Seqs, state: TableState) -> Callable[..., None]:
-        return lambda values, where: arrivals.check(values, reach, state.void, where, self._findings)
+        return lambda values, where: arrivals.check(values, reach, state.rolled_back, where, self._findings)
 
     def _check_fold(self, table: TableLane, fold: LiveFold, found: Callable[..., None]) -> None:
         schema = table.fold_schemas.get(fold.slot)
@@ -254,7 +260,7 @@ class _Verification:
         if not self._files.absent:
             return
         try:
-            later = CommitLog(self._store, self._timeline.clock).read_after(TABLE_LANE, table.head)
+            later = CommitLog(self._store, self._table_log.clock).read_after(TABLE_LANE, table.head)
         except TableError:
             return
         if any(isinstance(entry, CleanIntent) for entry in later):
@@ -263,7 +269,7 @@ class _Verification:
             self._findings.info("the table", what, "verify again")
 
     def _tell_what_is_open(self, state: TableState) -> None:
-        now = self._timeline.clock.now_ms()
+        now = self._table_log.clock.now_ms()
         for plan_id, plan in state.plans.items():
             what = (
                 f"a compaction or fold began {_ago(now - plan.committed_at_ms)} and has not ended; it keeps its files"
@@ -287,7 +293,7 @@ class _Verification:
     def _tell_garbage(self) -> None:
         """What a clean would delete that gives up nothing, and what is none of ours."""
         try:
-            result = run_clean(self._timeline, _FOR_EVER, None, None, dry_run=True)
+            result = run_clean(self._table_log, _FOR_EVER, None, None, dry_run=True)
         except TableError as error:
             self._findings.info("the table", f"what is garbage cannot be told: {error.message}", "mend the rest first")
             return

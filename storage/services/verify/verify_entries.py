@@ -36,7 +36,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.errors import TableError, UnsupportedFormat
 from storage.services.verify.findings import FROM_COPY, Findings
 from storage.services.verify.verify_slots import read_slots
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 REPORT: Final = "a process broke the protocol: report it, with the entries before and after"
 
@@ -47,9 +47,9 @@ def checkpoints_of(store: ObjectStore, lane: LaneName) -> dict[int, list[Path]]:
     found: dict[int, list[Path]] = {}
     for name, _ in store.list(folder):
         path = Path(f"{folder}/{name}")
-        place = parse_path(path)
-        if place is not None:
-            found.setdefault(place.slot, []).append(path)
+        parsed = parse_path(path)
+        if parsed is not None:
+            found.setdefault(parsed.slot, []).append(path)
     return found
 
 
@@ -75,7 +75,7 @@ class TableLane:
         state: After the last entry up to which it is known; None if there is no table.
         whole: Every entry was read; else what is missing here is not known to be wrong.
         current: ``state`` is that of the last entry.
-        keep: The largest that any CLEAN_INTENT says, be the state known or not.
+        oldest_retained: The largest that any CLEAN_INTENT says, be the state known or not.
         schemas: Per revision.
         revs: Slots of CREATE, SCHEMA and DONE.
         fold_schemas: Per FOLD the schema of its files.
@@ -87,7 +87,7 @@ class TableLane:
     state: TableState | None = None
     whole: bool = True
     current: bool = True
-    keep: int = 1
+    oldest_retained: int = 1
     schemas: dict[int, TableSchema] = field(default_factory=dict)
     revs: set[int] = field(default_factory=set)
     fold_schemas: dict[int, TableSchema] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class TableLaneReader:
         self.lane = TableLane(head=slots[-1] if slots else 0)
 
     def states(self) -> Iterator[tuple[TableEntry | None, TableState | None]]:
-        """Every entry, its lists in place, with the state after it; None where that cannot be known."""
+        """Every entry, its lists in parsed, with the state after it; None where that cannot be known."""
         lane, findings = self.lane, self._findings
         state: TableState | None = None
         before: Entry | None = None
@@ -141,7 +141,7 @@ class TableLaneReader:
         if self._checkpoints is None:
             self._checkpoints = checkpoints_of(self._store, TABLE_LANE)
         for path in self._checkpoints.get(seq, ()):
-            with answering(path):
+            with normalise_errors(path):
                 data = self._store.get(path)
             state = decode_table(data) if data is not None else None
             if state is not None and state.head == seq:
@@ -155,7 +155,7 @@ class TableLaneReader:
         there = _sidecar(entry)
         if there is None:
             return entry
-        with answering(there.path):
+        with normalise_errors(there.path):
             data = self._store.get(there.path)
         if data is None or Sidecar.of(there.path, data) != there:
             what = "missing" if data is None else "damaged"
@@ -180,7 +180,7 @@ class TableLaneReader:
         if isinstance(entry, Done):
             lane.dones.append(entry)
         if isinstance(entry, CleanIntent):
-            lane.keep = max(lane.keep, entry.keep)
+            lane.oldest_retained = max(lane.oldest_retained, entry.oldest_retained)
 
     def _folded(self, state: TableState | None, entry: TableEntry) -> TableState | None:
         """The next state; what is wrong with the entry is told, and left out."""
@@ -211,8 +211,8 @@ class TableLaneReader:
         match entry:
             case LaneAdd() if entry.lane_id in {lane.lane_id for lane in state.lanes.values()}:
                 self._findings.error("S13", where, f"lane id {entry.lane_id} is given twice: versions may tie", REPORT)
-            case Plan() if not max(state.keep, state.restored) <= entry.table <= state.head:
-                what = f"it begins from prefix {entry.table}, which is given up, void or yet to come"
+            case Plan() if not max(state.oldest_retained, state.restored) <= entry.table <= state.head:
+                what = f"it begins from prefix {entry.table}, which is expired, rolled back or yet to come"
                 self._findings.error("K1", where, what, REPORT)
             case Base():
                 self._check_base(state, entry, where)
@@ -232,9 +232,9 @@ class TableLaneReader:
                 )
             case Mark():
                 self._check_mark(state, entry, where)
-            case CleanIntent() if entry.keep > state.head:
+            case CleanIntent() if entry.oldest_retained > state.head:
                 self._findings.error(
-                    "S16", where, f"it gives up prefixes up to {entry.keep}, which are yet to come", REPORT
+                    "S16", where, f"it gives up prefixes up to {entry.oldest_retained}, which are yet to come", REPORT
                 )
 
     def _check_mark(self, state: TableState, entry: Mark, where: str) -> None:
@@ -252,7 +252,7 @@ class TableLaneReader:
         plan = state.plans.get(entry.plan_id)
         if plan is None:
             self._findings.error("K3", where, f"it has slices of plan {entry.plan_id}, which is not open", REPORT)
-        assert not isinstance(entry.slices, Sidecar), "lists are in place"
+        assert not isinstance(entry.slices, Sidecar), "lists are in parsed"
         for file in entry.slices:
             group = f"{where}, file group {FileGroup(file.partition, file.bits, file.bucket)}"
             if plan is not None and file.cut != dict(plan.at.lanes):
@@ -266,8 +266,8 @@ class TableLaneReader:
 
     def _check_names(self, file: SliceFile, plan: int, where: str) -> None:
         for part in (file.base, file.shadow):
-            place = parse_path(part.path) if part is not None else None
-            if part is not None and (place is None or place.slot != plan):
+            parsed = parse_path(part.path) if part is not None else None
+            if part is not None and (parsed is None or parsed.slot != plan):
                 what = f"file {part.path} is not named by the slot of its plan ({plan}): cleaning may misjudge it"
                 self._findings.error("S17", where, what, REPORT)
 
@@ -288,11 +288,11 @@ class Claims:
     first: dict[int, int] = field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
-        if isinstance(entry, Claim) and entry.barrier:
-            self.first.setdefault(entry.barrier, entry.seq)
+        if isinstance(entry, Claim) and entry.intent:
+            self.first.setdefault(entry.intent, entry.seq)
 
 
-def check_barriers(table: TableLane, claims: dict[LaneName, Claims], findings: Findings) -> None:
+def check_fencing_barriers(table: TableLane, claims: dict[LaneName, Claims], findings: Findings) -> None:
     """Every DONE has the first claim of its barrier in every lane; every claim of a barrier has its INTENT."""
     for done in table.dones:
         where = str(slot_path(TABLE_LANE, done.seq))

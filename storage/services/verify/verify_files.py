@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from storage.core import keys, names
 from storage.core.keys import KeyVector, Mask
-from storage.core.log.file_refs import FileRef, Part, SliceFile
+from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.merge.locate_keys import buckets, folders, sort_keys
 from storage.core.model import FIELD_ID, Group, Op
 from storage.core.modes.aggregate import overflows
@@ -152,7 +152,7 @@ class SliceVerifier:
     def _wrong(self, invariant: str, where: str, what: str) -> None:
         self._findings.error(invariant, where, what, WRITTEN_SO)
 
-    def _parts(self, file: FileRef | None, part: Part | None, *, visible: bool) -> Iterator[KeyVector]:
+    def _parts(self, file: FileRef | None, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         """The keys of each row group, after everything else of it was checked."""
         if file is None:
             return
@@ -165,7 +165,7 @@ class SliceVerifier:
             self._sound = False
             self._wrong("S7", str(file.path), f"it does not decode: {error}")
 
-    def _row_groups(self, file: FileRef, part: Part | None, *, visible: bool) -> Iterator[KeyVector]:
+    def _row_groups(self, file: FileRef, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         where = str(file.path) if part is None else f"{file.path}, rows of {self._where}"
         first, end = (0, file.rows) if part is None else (part.first, part.first + part.rows)
         start, last = 0, None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from storage.core.log import cut
-from storage.core.log.cut import Span, is_void
+from storage.core.log.cut import Span, in_spans
 from storage.core.log.entries import Base, Done, Fold, LaneAdd
 from storage.core.log.file_refs import FileRef, LogFile, Sidecar, SliceFile
 from storage.core.log.table_state import TableState
@@ -23,7 +23,7 @@ from storage.store.object_store import ObjectStore
 _FOLDERS: Final = (Path("base"), Path("shadow"), Path("log"), Path("_weft/index"))
 
 
-class Snapshot:
+class RetainedSnapshot:
     """A snapshot that somebody counts on; ``name`` in words."""
 
     def __init__(self, name: str, state: TableState, lanes: cut.Seqs) -> None:
@@ -33,28 +33,28 @@ class Snapshot:
     def needs(self, lane: LaneName, seq: int) -> bool:
         """Whether a restore to it, or a read without folds, needs the logs of an entry."""
         within = self._start.get(lane, 0) < seq <= self.lanes.get(lane, 0)
-        return within and not is_void(self.state.void.get(lane, ()), seq)
+        return within and not in_spans(self.state.rolled_back.get(lane, ()), seq)
 
 
 @dataclass(slots=True)
-class Kept:
+class RetainedStates:
     """What the states that may be read need.
 
     Attributes:
-        needed: For the states that take the same entries for void: per lane the last entry whose logs none of them
-            needs, and what is void.
+        needed: For the states in which the same entries are rolled back: per lane the last entry whose logs none of
+            them needs, and what is rolled back.
         snapshots: Those that are counted on by name, the newest snapshot first.
     """
 
     needed: list[tuple[dict[LaneName, int], Mapping[LaneName, tuple[Span, ...]]]] = field(default_factory=list)
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[RetainedSnapshot] = field(default_factory=list)
 
     def add(self, state: TableState) -> None:
         """A state that may be read."""
-        start = next((start for start, void in self.needed if void == state.void), None)
+        start = next((start for start, rolled_back in self.needed if rolled_back == state.rolled_back), None)
         if start is None:
             start = {}
-            self.needed.append((start, state.void))
+            self.needed.append((start, state.rolled_back))
         for lane in state.lanes:
             own = state.covered.get(lane, 0)
             start[lane] = min(start.get(lane, own), own)
@@ -62,7 +62,8 @@ class Kept:
     def needs(self, lane: LaneName, seq: int) -> bool:
         """Whether some state needs the logs of an entry."""
         return any(
-            lane in start and seq > start[lane] and not is_void(void.get(lane, ()), seq) for start, void in self.needed
+            lane in start and seq > start[lane] and not in_spans(rolled_back.get(lane, ()), seq)
+            for start, rolled_back in self.needed
         )
 
 
@@ -107,10 +108,10 @@ class FilesThere:
         """How many log files are there for entries that were not, by lane; ``ends``: its head, and the epoch there."""
         found: Counter[LaneName] = Counter()
         for path in self._sizes:
-            place = parse_path(path)
-            if place is not None and place.kind is Kind.LOG:
-                head, epoch = ends.get(place.lane, (place.slot, 0))
-                found[place.lane] += place.slot > head and place.epoch >= epoch
+            parsed = parse_path(path)
+            if parsed is not None and parsed.kind is Kind.LOG:
+                head, epoch = ends.get(parsed.lane, (parsed.slot, 0))
+                found[parsed.lane] += parsed.slot > head and parsed.epoch >= epoch
         return +found
 
     def _check(self, path: Path, size: int, who: str) -> None:
@@ -127,7 +128,9 @@ class FilesThere:
             self._findings.error("S7", str(path), f"{what}: {who} cannot be read", FROM_COPY)
 
 
-def gather_kept(store: ObjectStore, table: TableLane, slots: Sequence[int], heads: cut.Seqs, files: FilesThere) -> Kept:
+def gather_kept(
+    store: ObjectStore, table: TableLane, slots: Sequence[int], heads: cut.Seqs, files: FilesThere
+) -> RetainedStates:
     """What is needed by states that may be read; that their slices and folds are there is checked on the way.
 
     Args:
@@ -137,21 +140,21 @@ def gather_kept(store: ObjectStore, table: TableLane, slots: Sequence[int], head
         heads: Per lane its last entry.
         files: Told of what is needed.
     """
-    kept = Kept()
-    if table.state is None or table.keep > table.state.head:
+    kept = RetainedStates()
+    if table.state is None or table.oldest_retained > table.state.head:
         return kept  # what an unreadable entry may have given up is not known to be missing
     newest = table.state
-    kept.snapshots.append(Snapshot("the newest snapshot", newest, heads))
+    kept.snapshots.append(RetainedSnapshot("the newest snapshot", newest, heads))
     named = [(f"savepoint {name!r}", own.at) for name, own in newest.savepoints.items()]
     named += [(f"open compaction {plan_id[:8]}", plan.at) for plan_id, plan in newest.plans.items()]
     for entry, state in TableLaneReader(store, slots, Findings()).states():  # what is wrong with it has been told
         if state is None:
             continue
-        kept.snapshots += [Snapshot(name, state, at.lanes) for name, at in named if at.table == state.head]
-        if state.head == table.keep:
+        kept.snapshots += [RetainedSnapshot(name, state, at.lanes) for name, at in named if at.table == state.head]
+        if state.head == table.oldest_retained:
             kept.add(state)
-            files.check_state(state, f"snapshots of prefix {table.keep}, which is kept,")
-        elif state.head > table.keep:
+            files.check_state(state, f"snapshots of prefix {table.oldest_retained}, which is kept,")
+        elif state.head > table.oldest_retained:
             if isinstance(entry, Base | Done | LaneAdd):
                 kept.add(state)
             who = f"snapshots from entry {state.head} of the table lane on"

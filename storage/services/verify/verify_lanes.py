@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from storage.clock import LANE_BITS
 from storage.core.log.checkpoint_codec import decode_lane
-from storage.core.log.cut import Seqs, Span, is_void, lowest
+from storage.core.log.cut import Seqs, Span, in_spans, lowest
 from storage.core.log.entries import Claim, Data, Entry, LaneEntry, Promise
 from storage.core.log.file_refs import LogIndex, Sidecar
 from storage.core.log.lane_state import LaneState
@@ -26,7 +26,7 @@ from storage.errors import CorruptData
 from storage.services.verify.findings import Findings
 from storage.services.verify.verify_entries import REPORT, Claims, TableLane, check_order, checkpoints_of
 from storage.services.verify.verify_slots import read_slots
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 MAX_LANE: Final = (1 << LANE_BITS) - 1
 
@@ -70,7 +70,7 @@ class LaneVerifier:
         """Say what is known; ``held`` is None where the table's state is not."""
         self._store, self._table, self._lane, self._slots = store, table, lane, slots
         self._held, self._findings = held, findings
-        self._void: Sequence[Span] = table.state.void.get(lane.name, ()) if table.state is not None else ()
+        self._void: Sequence[Span] = table.state.rolled_back.get(lane.name, ()) if table.state is not None else ()
         self._batches: dict[str, int] = {}
         self._promised: dict[int, Promise] = {}
         self._last_stamp = 0
@@ -133,20 +133,20 @@ class LaneVerifier:
             what = f"it says {entry.rows} rows, its files {sum(file.file.rows for file in entry.files)}"
             findings.error("S7", where, what, REPORT)
         for file in entry.files:
-            place = parse_path(file.file.path)
-            named = place is not None and (place.kind, place.lane, place.epoch, place.slot)
+            parsed = parse_path(file.file.path)
+            named = parsed is not None and (parsed.kind, parsed.lane, parsed.epoch, parsed.slot)
             if named != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
                 what = f"log file {file.file.path} is not named by this lane, claim and slot: cleaning may misjudge it"
                 findings.error("S17", where, what, REPORT)
         if self._table.current and entry.table_rev <= self._table.head:  # else it knows of a restore that we do not
             self._check_batch(entry, where)
             self._check_promises(entry, where)
-            if self._held is not None and not is_void(self._void, entry.seq):
+            if self._held is not None and not in_spans(self._void, entry.seq):
                 self._check_held(entry, self._held, where)
 
     def _check_batch(self, entry: Data, where: str) -> None:
         """S6: what is live of a query are its batches one after the other."""
-        if not entry.query_id or is_void(self._void, entry.seq):
+        if not entry.query_id or in_spans(self._void, entry.seq):
             return
         last = self._batches.get(entry.query_id)
         name = f"batch {entry.batch} of query {entry.query_id!r}"
@@ -160,7 +160,7 @@ class LaneVerifier:
 
     def _check_promises(self, entry: Data, where: str) -> None:
         """S23: what live entries promise never falls, nor does what they count."""
-        if is_void(self._void, entry.seq):
+        if in_spans(self._void, entry.seq):
             return
         for group, before in self._promised.items():
             now = entry.watermarks.get(group)
@@ -181,7 +181,7 @@ class LaneVerifier:
             index = self._index(file.index)
             if index is None:
                 continue  # it is not needed any more, and may be cleaned
-            pairs = set(zip(index.pieces.partition, index.pieces.bucket, strict=True))
+            pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
             groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
             if groups <= held.groups and entry.seq <= held.lowest.get(entry.lane, 0):
                 continue
@@ -196,7 +196,7 @@ class LaneVerifier:
     def _index(self, there: LogIndex | Sidecar) -> LogIndex | None:
         if isinstance(there, LogIndex):
             return there
-        with answering(there.path):
+        with normalise_errors(there.path):
             data = self._store.get(there.path)
         if data is None or Sidecar.of(there.path, data) != there:
             return None
@@ -220,7 +220,7 @@ class Held:
 
 
 class _Checkpoints:
-    """The checkpoints of one lane beside its replay, once per set of void entries that they were made under."""
+    """The checkpoints of one lane beside its replay, once per set of rolled back entries that they were made under."""
 
     def __init__(self, store: ObjectStore, lane: LaneName, findings: Findings) -> None:
         self._findings = findings
@@ -229,7 +229,7 @@ class _Checkpoints:
         self._broken = False
         for head, paths in checkpoints_of(store, lane).items():
             for path in paths:
-                with answering(path):
+                with normalise_errors(path):
                     data = store.get(path)
                 if data is None:
                     continue  # cleaned since it was listed
@@ -239,7 +239,7 @@ class _Checkpoints:
                     unusable_checkpoint(path, findings)
                 else:
                     self._made.setdefault(head, []).append((path, state))
-                    self._replays.setdefault(state.void, LaneState(void=state.void))
+                    self._replays.setdefault(state.rolled_back, LaneState(rolled_back=state.rolled_back))
 
     def broken(self) -> None:
         """The lane cannot be replayed any further."""
@@ -255,7 +255,7 @@ class _Checkpoints:
                 self._broken = True
                 return
         for path, state in self._made.get(entry.seq, ()):
-            if state != self._replays[state.void]:
+            if state != self._replays[state.rolled_back]:
                 wrong_checkpoint(path, self._findings)
 
 
@@ -277,7 +277,12 @@ class Arrivals:
         self._lanes = {lane.lane_id: (lane.name, facts[lane.name]) for lane in state.lanes.values()}
 
     def check(
-        self, arrivals: pa.Array, cut: Seqs, void: Mapping[LaneName, Sequence[Span]], where: str, findings: Findings
+        self,
+        arrivals: pa.Array,
+        cut: Seqs,
+        rolled_back: Mapping[LaneName, Sequence[Span]],
+        where: str,
+        findings: Findings,
     ) -> None:
         """Every register of a slice or fold is of a live commit within its cut."""
         known = np.unique(np.asarray(arrivals.drop_null()))
@@ -299,8 +304,8 @@ class Arrivals:
             if len(beyond):
                 what = f"it has rows of entry {int(beyond[0])} of lane {name!r}, which is not in its cut"
                 findings.error("S8", where, what, REPORT)
-            spans = void.get(name, ())
+            spans = rolled_back.get(name, ())
             dead = np.logical_or.reduce([np.zeros(len(seqs), np.bool_), *((seqs > a) & (seqs <= b) for a, b in spans)])
             if dead.any():
-                what = f"it has rows of entry {int(seqs[dead][0])} of lane {name!r}, which a restore has made void"
+                what = f"it has rows of entry {int(seqs[dead][0])} of lane {name!r}, which a restore has rolled back"
                 findings.error("S18", where, what, REPORT)

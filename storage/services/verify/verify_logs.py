@@ -33,7 +33,7 @@ from storage.services.verify.verify_files import (
     sample,
     wrong_sort_key,
 )
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 
 class LogVerifier:
@@ -82,7 +82,7 @@ class LogVerifier:
         if isinstance(there, LogIndex):
             return there
         self._findings.count("sidecars")
-        with answering(there.path):
+        with normalise_errors(there.path):
             data = self._store.get(there.path)
         if data is None or Sidecar.of(there.path, data) != there:
             what = f"it is {'missing' if data is None else 'damaged'}: its log file cannot be read"
@@ -92,22 +92,22 @@ class LogVerifier:
 
     def _fits(self, index: LogIndex) -> bool:
         """Whether the index is one of this file at all."""
-        file, blocks, pieces = self._file, index.blocks, index.pieces
+        file, blocks, ranges = self._file, index.blocks, index.ranges
         lists = [blocks.offset, blocks.length, blocks.crc32, blocks.rows, blocks.key_min, blocks.key_max]
         lists += [*blocks.ordering_min.values(), *blocks.ordering_max.values()]
         parallel = (
-            len({len(values) for values in lists}) == 1 and len({len(v) for v in pieces.model_dump().values()}) == 1
+            len({len(values) for values in lists}) == 1 and len({len(v) for v in ranges.model_dump().values()}) == 1
         )
         ends = [start + length for start, length in zip(blocks.offset, blocks.length, strict=False)]
         follow = [*ends[:-1]] == blocks.offset[1:] and ends[-1:] == [file.file.size - file.file.tail_size]
-        rows = sum(pieces.rows) == sum(blocks.rows) == file.file.rows
-        if not (parallel and follow and rows and sum(pieces.deletes) == file.deletes):
+        rows = sum(ranges.rows) == sum(blocks.rows) == file.file.rows
+        if not (parallel and follow and rows and sum(ranges.deletes) == file.deletes):
             self._wrong("S7", "its index and its entry do not agree on blocks, rows or deletes")
             return False
         if file.bits != self._schema.bucket_bits or len(self._groups) != len(file.groups):
             self._wrong("S19", "its bucket bits or groups are not those of the schema it was written with")
             return False
-        homes = list(zip(pieces.partition, pieces.bucket, pieces.block, strict=True))
+        homes = list(zip(ranges.partition, ranges.bucket, ranges.block, strict=True))
         if homes != sorted(homes) or index.partitions != sorted(set(index.partitions)):
             self._wrong("S15", "its index is not in order of file group: readers take other rows than they should")
             return False
@@ -169,29 +169,29 @@ class LogVerifier:
         return [*group.ordering[:1], *(name for name in known if group.ordering and name in self._file.columns)]
 
     def _check_block(self, index: LogIndex, number: int, rows: Arrays, state: _Order) -> None:
-        schema, pieces = self._schema, index.pieces
+        schema, ranges = self._schema, index.ranges
         vector = keys.key_vector(rows[schema.sort_column])
-        own = [i for i, block in enumerate(pieces.block) if block == number]
-        starts = [pieces.start[i] for i in own]
-        counts = [pieces.rows[i] for i in own]
+        own = [i for i, block in enumerate(ranges.block) if block == number]
+        starts = [ranges.start[i] for i in own]
+        counts = [ranges.rows[i] for i in own]
         if starts != [0, *itertools.accumulate(counts)][:-1] or sum(counts) != len(vector):
-            self._wrong("S7", f"block {number}: its pieces do not cover its rows one after the other")
+            self._wrong("S7", f"block {number}: its ranges do not cover its rows one after the other")
             return
         partition, bucket = folders(schema, rows), buckets(schema, rows)
-        told = pa.array(np.repeat([pieces.partition[i] for i in own], counts))
+        told = pa.array(np.repeat([ranges.partition[i] for i in own], counts))
         strangers = np.asarray(pc.not_equal(partition, pa.array(index.partitions, pa.string()).take(told)))
-        strangers |= bucket != np.repeat([pieces.bucket[i] for i in own], counts)
+        strangers |= bucket != np.repeat([ranges.bucket[i] for i in own], counts)
         disorder = np.concatenate(list(self._disorder(index, own, vector, state)))
         deletes = self._deletes(rows)
         for invariant, wrong, what in (
-            ("S15", strangers, "keys stand in a piece of another file group: readers look for them elsewhere"),
+            ("S15", strangers, "keys stand in a range of another file group: readers look for them elsewhere"),
             ("S15", disorder, "keys are not in order within their file group: merging may miss them"),
             ("S15", wrong_sort_key(schema, rows), "the sort key is not that of the key columns"),
         ):
             if wrong.any():
                 self._wrong(invariant, f"block {number}: {what}: {sample(schema, rows, wrong)}")
         found = [int(part.sum()) for part in np.split(deletes, np.cumsum(counts)[:-1])] if own else []
-        if found != [pieces.deletes[i] for i in own]:
+        if found != [ranges.deletes[i] for i in own]:
             self._wrong("S14", f"block {number}: its index counts deletes wrongly: readers may show what is deleted")
         self._check_ranges(index, number, rows)
         for group in self._groups if self._file.form == "register" else ():
@@ -204,9 +204,9 @@ class LogVerifier:
     ) -> Iterator[npt.NDArray[np.bool_]]:
         distinct = self._file.form == "register"
         for i in own:
-            home = (index.pieces.partition[i], index.pieces.bucket[i])
-            start = index.pieces.start[i]
-            part = keys.take(vector, slice(start, start + index.pieces.rows[i]))
+            home = (index.ranges.partition[i], index.ranges.bucket[i])
+            start = index.ranges.start[i]
+            part = keys.take(vector, slice(start, start + index.ranges.rows[i]))
             yield state.disorder(home, part, distinct=distinct)
 
     def _deletes(self, rows: Arrays) -> Mask:
@@ -246,7 +246,7 @@ class _Order:
         self._last: KeyVector | None = None
 
     def disorder(self, home: tuple[int, int], part: KeyVector, *, distinct: bool) -> npt.NDArray[np.bool_]:
-        """Which keys of the next piece do not follow the one before them."""
+        """Which keys of the next range do not follow the one before them."""
         last = self._last if home == self._home else None
         joined = part if last is None else keys.concat([last, part])
         if len(part):

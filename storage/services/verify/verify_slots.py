@@ -24,7 +24,7 @@ from storage.core.names import (
 from storage.errors import CorruptData, TableError, UnsupportedFormat
 from storage.log.archived_entries import Archives
 from storage.services.verify.findings import FROM_COPY, Findings
-from storage.store.object_store import ObjectStore, answering
+from storage.store.object_store import ObjectStore, normalise_errors
 
 AT_ONCE: Final = 64  # entries in memory: each may have megabytes
 _CLEANED: Final = "nobody reads them; clean removes them"
@@ -60,7 +60,7 @@ def _listed(store: ObjectStore, lane: LaneName, findings: Findings | None) -> tu
 
 def is_taken(store: ObjectStore, lane: LaneName, seq: int) -> bool:
     """Whether there is an entry in a slot, readable or not."""
-    with answering(slot_path(lane, seq)):
+    with normalise_errors(slot_path(lane, seq)):
         try:
             return Archives(store).taken((lane, seq))
         except TableError:
@@ -75,7 +75,7 @@ def check_archives(store: ObjectStore, lane: LaneName, findings: Findings) -> No
     left = late = 0
     for seq in (seq for seq in slots if chunk_of(seq) in chunks):
         try:
-            with answering(slot_path(lane, seq)):
+            with normalise_errors(slot_path(lane, seq)):
                 data = store.get(slot_path(lane, seq))
                 archives.ask([(lane, seq)])
                 same = data is None or data == archives.content((lane, seq))
@@ -126,7 +126,7 @@ class _Reader:
 
     def contents(self, slots: Sequence[int]) -> list[bytes | None]:
         wanted = [(self._lane, seq) for seq in slots]
-        with answering(slot_path(*wanted[0])):
+        with normalise_errors(slot_path(*wanted[0])):
             for chunk in sorted({chunk_of(seq) for seq in slots} - self._asked):
                 self._ask(chunk)
             try:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.read_plan import Part, Plan, Planner
+from streams.read.relation.read_plan import Part, Planner, ReadPlan
 from streams.read.relation.worker import conformed_batches
 from streams.spark.for_workers import ForWorkers, source_for_workers
 
@@ -32,7 +32,7 @@ class _Task(InputPartition):
 
 
 class _Reader(ForWorkers, DataSourceReader):
-    def __init__(self, plan: Plan, schema: StructType) -> None:
+    def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
 
@@ -48,7 +48,7 @@ class _FixedSource(DataSource):
     """Spark makes these from the class alone, so the plan is a class attribute of a subclass made for it."""
 
     registered_name: ClassVar[str]
-    plan: ClassVar[Plan]
+    plan: ClassVar[ReadPlan]
     columns: ClassVar[StructType]
 
     @classmethod

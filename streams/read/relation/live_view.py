@@ -10,7 +10,7 @@ doors is used. Rules:
    `df.count()`) is a query of its own and therefore sees the newest rows with the columns it was made with; the *same*
    DataFrame collected twice gives the same rows, as in Spark itself.
 3. **Filters never change an answer.** Spark evaluates every filter again unless the state declared it exact.
-4. **Nothing here runs in tasks or per row.** The driver plans; the tasks run `Plan.read` in ordinary Python workers, or
+4. **Nothing here runs in tasks or per row.** The driver plans; tasks run `ReadPlan.read` in ordinary Python workers, or
    Spark's own Parquet reader where the answer lies in Parquet files as it is.
 
 Spark's Python data source API (`pyspark.sql.datasource`) pushes filters but does not prune columns, and it starts a
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.errors import InvalidInput
-from streams.read.relation.read_plan import ParquetFile, Part, PinnedPlanner, Plan, Planner
+from streams.read.relation.read_plan import ParquetFile, Part, PinnedPlanner, Planner, ReadPlan
 
 if TYPE_CHECKING:
     from streams.read.relation.jvm import Jvm
@@ -37,8 +37,8 @@ __all__ = [
     "ParquetFile",
     "Part",
     "PinnedPlanner",
-    "Plan",
     "Planner",
+    "ReadPlan",
     "RelationFallbackWarning",
     "create_relation_view",
     "relation_dataframe",

@@ -23,41 +23,41 @@ from typing import Any
 from streams.read.relation.jvm import Jvm
 from streams.read.relation.read_plan import PinnedPlanner, Planner
 
-__all__ = ["Pin", "Pins"]
+__all__ = ["QueryState", "QueryStates"]
 
 # Sweeping costs one call into the JVM; a handful of states is not worth it.
 SWEEP_AT = 16
 
 
 @dataclass(frozen=True)
-class Pin:
+class QueryState:
     """One query's state, and the scans already made of it: an equal scan is the same one, which Spark then reuses."""
 
     state: PinnedPlanner
     scans: dict[Any, Any] = field(default_factory=dict)
 
 
-class Pins:
+class QueryStates:
     """The pins of one view."""
 
     def __init__(self, jvm: Jvm, planner: Planner) -> None:
         self._jvm = jvm
         self._planner = planner
         self._numbers = jvm.weak_map()
-        self._pins: dict[int, Pin] = {}
+        self._pins: dict[int, QueryState] = {}
         self._next_number = itertools.count(1)
         self._lock = threading.Lock()
 
-    def current(self) -> Pin:
+    def current(self) -> QueryState:
         """The pin of the query that is being planned on this thread; a new one if it has none."""
         tracker = self._jvm.tracker()
         if tracker is None:
-            return Pin(self._planner.pin())
+            return QueryState(self._planner.pin())
         number = self._numbers.getOrDefault(tracker, 0)
         if number:
             with self._lock:
                 return self._pins[number]
-        pin = Pin(self._planner.pin())
+        pin = QueryState(self._planner.pin())
         number = next(self._next_number)
         # First the JVM, then here: whatever is here and not there may be swept.
         with self._lock:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-__all__ = ["ParquetFile", "Part", "PinnedPlanner", "Plan", "Planner"]
+__all__ = ["ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 
 
 class ParquetFile(NamedTuple):
@@ -42,7 +42,7 @@ class Part(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     """How to read one scan: either tasks for Python workers or Parquet files for Spark's own reader.
 
     Attributes:
@@ -82,7 +82,7 @@ class PinnedPlanner(Protocol):
         only read if the query itself needs them. `()` is always right. A state that took filters is not read natively.
         """
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
         """Plan one scan of a part.
 
         `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.

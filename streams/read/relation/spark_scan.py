@@ -30,8 +30,8 @@ from pyspark.sql.types import StructType
 from storage.errors import InvalidInput
 from streams.read.relation.jvm import Jvm, UnfitError
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
-from streams.read.relation.query_state import Pin, Pins
-from streams.read.relation.read_plan import ParquetFile, Part, Plan, Planner
+from streams.read.relation.query_state import QueryState, QueryStates
+from streams.read.relation.read_plan import ParquetFile, Part, Planner, ReadPlan
 from streams.read.relation.worker import task_reader
 from streams.spark.for_workers import for_workers
 
@@ -75,7 +75,7 @@ class _View:
     def __init__(self, jvm: Jvm, name: str, planner: Planner) -> None:
         self.jvm = jvm
         self.name = name
-        self.pins = Pins(jvm, planner)
+        self.pins = QueryStates(jvm, planner)
         self.number = next(_numbers)
         self.capabilities = jvm.HashSet()
         self.capabilities.add(jvm.TableCapability.BATCH_READ)
@@ -212,7 +212,7 @@ class LiveTable(_Called):
 class PruningScanBuilder(_Called):
     """Collects what one scan needs, then asks the state for a plan. Spark calls the methods in the order below."""
 
-    def __init__(self, view: _View, schema: StructType, part: Part, pin: Pin) -> None:
+    def __init__(self, view: _View, schema: StructType, part: Part, pin: QueryState) -> None:
         super().__init__(view.jvm, f"weft scan builder {next(_numbers)}")
         self._view = view
         self._schema = schema
@@ -303,7 +303,7 @@ class PruningScanBuilder(_Called):
 class _PlannedScan(_Called):
     """A scan of Spark's own, with the plan's description, and one batch whoever asks."""
 
-    def __init__(self, jvm: Jvm, inner: Any, plan: Plan) -> None:
+    def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan) -> None:
         super().__init__(jvm, f"weft scan {next(_numbers)}")
         self._inner = inner
         self._plan = plan
@@ -355,7 +355,7 @@ class _PlannedScan(_Called):
 class TaskScan(_PlannedScan):
     """Spark's scan of a Python data source, with the plan's statistics."""
 
-    def __init__(self, jvm: Jvm, inner: Any, plan: Plan, share: float) -> None:
+    def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan, share: float) -> None:
         super().__init__(jvm, inner, plan)
         self._size_bytes = None if plan.size_bytes is None else max(1, int(plan.size_bytes * share))
 

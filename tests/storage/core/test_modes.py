@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from storage import mergers
 from storage.config import build_schema, load_config
 from storage.core import names
-from storage.core.merge.collapse import LogPiece, collapse_group
+from storage.core.merge.collapse import LogRange, collapse_group
 from storage.core.merge.events import prepare
 from storage.core.model import Group
 from storage.core.modes import latest, mode_of
@@ -36,13 +36,13 @@ def test_registers_of_any_parts_merge_to_the_register_of_the_whole(story: Story,
     mergers.allow("tests.mergers")
     schema = build_schema(load_config(story.config))
     mergers.prepare(schema, mergers.allowed())
-    pieces = list(_pieces(story, schema))
+    ranges = list(_ranges(story, schema))
     for group in schema.groups:
-        touching = [piece for piece in pieces if group.id in piece.groups]
+        touching = [log_range for log_range in ranges if group.id in log_range.groups]
         whole = _register(schema, group, touching)
-        parts: list[list[LogPiece]] = [[] for _ in range(data.draw(st.integers(1, 4), label="parts"))]
-        for piece in touching:
-            parts[data.draw(st.integers(0, len(parts) - 1), label="part")].append(piece)
+        parts: list[list[LogRange]] = [[] for _ in range(data.draw(st.integers(1, 4), label="parts"))]
+        for log_range in touching:
+            parts[data.draw(st.integers(0, len(parts) - 1), label="part")].append(log_range)
         registers = [register for part in parts if (register := _register(schema, group, part)) is not None]
         while len(registers) > 1:
             # The older may be either: compactions meet the logs of lanes in any order.
@@ -53,7 +53,7 @@ def test_registers_of_any_parts_merge_to_the_register_of_the_whole(story: Story,
         assert _shown(group, registers[0] if registers else None) == _shown(group, whole)
 
 
-def _pieces(story: Story, schema: TableSchema) -> Iterator[LogPiece]:
+def _ranges(story: Story, schema: TableSchema) -> Iterator[LogRange]:
     """The commits, as if all rows had one key."""
     for arrival, append in enumerate(story.appends, start=1):
         batch = prepare(_batch(story.config, append), schema, schema.stream(append.stream))
@@ -62,16 +62,16 @@ def _pieces(story: Story, schema: TableSchema) -> Iterator[LogPiece]:
             columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
             columns = {n: c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for n, c in columns.items()}
             arrivals = np.full(len(rows), arrival, np.int64)
-            yield LogPiece(np.zeros(len(rows), np.int64), arrivals, [group.id for group in batch.groups], columns)
+            yield LogRange(np.zeros(len(rows), np.int64), arrivals, [group.id for group in batch.groups], columns)
 
 
 def _batch(config: Config, append: Append) -> pa.Table:
     return to_arrow(config, append.rows, append.stream)
 
 
-def _register(schema: TableSchema, group: Group, pieces: list[LogPiece]) -> Columns | None:
+def _register(schema: TableSchema, group: Group, ranges: list[LogRange]) -> Columns | None:
     """One register, as it stands in a slice: merged into nothing."""
-    collapsed = collapse_group(pieces, schema, group, group.values)
+    collapsed = collapse_group(ranges, schema, group, group.values)
     return None if collapsed is None else _merge(schema, group, _blank(schema, group), collapsed.columns)
 
 

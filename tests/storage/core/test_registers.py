@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from storage import mergers
 from storage.config import build_schema, load_config
 from storage.core import keys, names
-from storage.core.merge.collapse import KeyDirectory, LogPiece, collapse_group
+from storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
 from storage.core.merge.events import prepare
-from storage.core.merge.registers import RegisterPiece, group_registers, merge_registers, register_rows
+from storage.core.merge.registers import RegisterRange, group_registers, merge_registers, register_rows
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
 from storage.core.modes import Registers
@@ -33,15 +33,17 @@ def test_folds_of_any_commits_merge_in_any_order_to_the_fold_of_all(story: Story
     mergers.allow("tests.mergers")
     schema = build_schema(load_config(story.config))
     mergers.prepare(schema, mergers.allowed())
-    pieces = [piece for i, append in enumerate(story.appends) for piece in _pieces(schema, story, append, i + 1)]
-    if not pieces:
+    ranges = [
+        log_range for i, append in enumerate(story.appends) for log_range in _ranges(schema, story, append, i + 1)
+    ]
+    if not ranges:
         return
-    parts: list[list[LogPiece]] = [[] for _ in range(data.draw(st.integers(1, 4), label="folds"))]
-    for piece in pieces:
-        parts[data.draw(st.integers(0, len(parts) - 1), label="fold")].append(piece)
+    parts: list[list[LogRange]] = [[] for _ in range(data.draw(st.integers(1, 4), label="folds"))]
+    for log_range in ranges:
+        parts[data.draw(st.integers(0, len(parts) - 1), label="fold")].append(log_range)
     folds = [_folded(schema, part, data) for part in data.draw(st.permutations(parts), label="order") if part]
     for group in schema.groups:
-        whole = collapse_group(pieces, schema, group, group.columns)
+        whole = collapse_group(ranges, schema, group, group.columns)
         wanted = schema.slice.names
         found = [group_registers(fold, schema, group, wanted) for fold in folds]
         known = [registers for registers in found if registers is not None]
@@ -49,7 +51,7 @@ def test_folds_of_any_commits_merge_in_any_order_to_the_fold_of_all(story: Story
         assert _shown(group, merged) == _shown(group, whole)
 
 
-def _pieces(schema: TableSchema, story: Story, append: Append, arrival: int) -> list[LogPiece]:
+def _ranges(schema: TableSchema, story: Story, append: Append, arrival: int) -> list[LogRange]:
     """One commit, its keys numbered in the order in which they come, modulo a few."""
     batch = prepare(to_arrow(story.config, append.rows, append.stream), schema, schema.stream(append.stream))
     rows = batch.rows
@@ -59,13 +61,13 @@ def _pieces(schema: TableSchema, story: Story, append: Append, arrival: int) -> 
     order = keys.stable_order(vector)
     columns = {name: keys.one_array(rows.column(name)).take(pa.array(order)) for name in rows.column_names}
     arrivals = np.full(len(rows), arrival, np.int64)
-    return [LogPiece(vector[order], arrivals, [group.id for group in batch.groups], columns)]
+    return [LogRange(vector[order], arrivals, [group.id for group in batch.groups], columns)]
 
 
-def _folded(schema: TableSchema, pieces: Sequence[LogPiece], data: st.DataObject) -> list[RegisterPiece]:
+def _folded(schema: TableSchema, ranges: Sequence[LogRange], data: st.DataObject) -> list[RegisterRange]:
     """As a fold's file has it, cut into blocks anywhere."""
-    vector = keys.union([piece.keys for piece in pieces])
-    found = {group.id: collapse_group(pieces, schema, group, group.columns) for group in schema.groups}
+    vector = keys.union([log_range.keys for log_range in ranges])
+    found = {group.id: collapse_group(ranges, schema, group, group.columns) for group in schema.groups}
     registers = {group: own for group, own in found.items() if own is not None}
     groups = [group for group in schema.groups if group.id in registers]
     columns = {"key": pa.array(vector)}
@@ -76,7 +78,7 @@ def _folded(schema: TableSchema, pieces: Sequence[LogPiece], data: st.DataObject
     kept = np.asarray(rows.columns["key"])
     middle = data.draw(st.integers(0, len(kept)), label="block")
     return [
-        RegisterPiece(
+        RegisterRange(
             kept[start:stop],
             list(registers),
             {name: column.slice(start, stop - start) for name, column in rows.columns.items()},
@@ -119,22 +121,22 @@ def test_a_row_counts_as_delete_if_any_group_of_it_may_be_absent() -> None:
     )
     stream = schema.stream("all")
 
-    def piece(arrival: int, key: int, ats: int | None, number: int | None, op: str) -> LogPiece:
+    def log_range(arrival: int, key: int, ats: int | None, number: int | None, op: str) -> LogRange:
         row = {"id": [key], "a": ["x"], "ats": pa.array([ats], pa.int64()), "b": ["y"], "_op": [op]}
         batch = prepare(pa.table({**row, "n": pa.array([number], pa.int64())}), schema, stream)
         columns = {name: keys.one_array(batch.rows.column(name)) for name in batch.rows.column_names}
-        return LogPiece(np.array([key]), np.array([arrival]), [group.id for group in batch.groups], columns)
+        return LogRange(np.array([key]), np.array([arrival]), [group.id for group in batch.groups], columns)
 
-    pieces = [
-        piece(1, 1, 1, 1, "U"),  # plain
-        piece(2, 2, 1, 1, "U"),
-        piece(3, 2, 1, 1, "D"),  # deleted in all groups but the sum, which is there
-        piece(4, 3, 1, 1, "D"),
-        piece(5, 3, 2, 1, "U"),  # all there again, over floors
-        piece(6, 4, None, None, "-U"),  # a retraction of nothing
+    ranges = [
+        log_range(1, 1, 1, 1, "U"),  # plain
+        log_range(2, 2, 1, 1, "U"),
+        log_range(3, 2, 1, 1, "D"),  # deleted in all groups but the sum, which is there
+        log_range(4, 3, 1, 1, "D"),
+        log_range(5, 3, 2, 1, "U"),  # all there again, over floors
+        log_range(6, 4, None, None, "-U"),  # a retraction of nothing
     ]
-    directory = KeyDirectory.of(pieces, schema)
-    found = {group.id: collapse_group(pieces, schema, group, group.columns) for group in schema.groups}
+    directory = KeyDirectory.of(ranges, schema)
+    found = {group.id: collapse_group(ranges, schema, group, group.columns) for group in schema.groups}
     state = LogState(directory, {group: own for group, own in found.items() if own is not None})
     rows = register_rows(schema, schema.groups, state)
     assert rows.columns["id"].to_pylist() == [1, 2, 3]

@@ -12,12 +12,12 @@ from storage.core.log.retention import (
     Spans,
     contains,
     entry_may_come,
-    joined,
     kept_checkpoints,
     newest_heartbeat,
+    union_spans,
 )
 from storage.core.log.retention import without as less
-from storage.core.names import Kind, LaneName, Path, Place
+from storage.core.names import Kind, LaneName, ParsedPath, Path
 
 TOP = 12
 spans = st.lists(
@@ -38,8 +38,8 @@ def check(made: Spans, expected: set[int]) -> None:
 
 @given(spans, spans)
 def test_spans_are_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
-    check(joined(first, second), members(first) | members(second))
-    check(less(joined(first, ()), second), members(first) - members(second))
+    check(union_spans(first, second), members(first) | members(second))
+    check(less(union_spans(first, ()), second), members(first) - members(second))
 
 
 def test_an_entry_may_come_into_a_free_slot_under_the_claim_that_holds() -> None:
@@ -59,12 +59,12 @@ def test_the_newest_checkpoints_stay_and_the_best_for_what_is_read() -> None:
 def test_one_heartbeat_stays_and_none_of_a_fenced_writer() -> None:
     said = {"x": (3, 1), "y": (3, 2), "z": (2, 9)}
     beats = {
-        Path(name): Place(Kind.HEARTBEAT, LaneName("a"), epoch=epoch, at_ms=at_ms)
+        Path(name): ParsedPath(Kind.HEARTBEAT, LaneName("a"), epoch=epoch, at_ms=at_ms)
         for name, (epoch, at_ms) in said.items()
     }
     assert newest_heartbeat(beats, LaneEnd(5, 3)) == "y"
     assert newest_heartbeat(beats, LaneEnd(9, 4)) is None
 
 
-def _log(epoch: int, slot: int) -> Place:
-    return Place(Kind.LOG, LaneName("a"), epoch=epoch, slot=slot)
+def _log(epoch: int, slot: int) -> ParsedPath:
+    return ParsedPath(Kind.LOG, LaneName("a"), epoch=epoch, slot=slot)

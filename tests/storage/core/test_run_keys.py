@@ -39,7 +39,7 @@ def test_a_run_is_ordered_by_file_group_and_then_by_key(
     both = sorted([*logs, *base])
     found = run_keys.vector(
         vector_of([key for _, key in both]),
-        np.array([place for place, _ in both], np.int64),
+        np.array([ordinal for ordinal, _ in both], np.int64),
     )
     known = {key for _, key in logs}
     for (row, number), (after, next_number) in zip(

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.live_view import ParquetFile, Part, Plan
+from streams.read.relation.live_view import ParquetFile, Part, ReadPlan
 
 # Spark's Python workers need not find the tests on their path.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -117,10 +117,10 @@ class State:
     def exact(self, filters: Sequence[Filter], _part: Part) -> Sequence[int]:
         return self._files.exact(filters)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], _part: Part) -> Plan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Filter], _part: Part) -> ReadPlan:
         self._files.on_plan()
         self._files.plans.append((tuple(columns), tuple(filters)))
-        return Plan(
+        return ReadPlan(
             description=f"{len(self._paths)} files of the test",
             tasks=[(str(path), tuple(columns)) for path in self._paths],
             read=self._files.read,

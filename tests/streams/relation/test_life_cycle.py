@@ -20,7 +20,7 @@ from storage.errors import InvalidInput, NotFound
 from streams.read.relation import spark_scan
 from streams.read.relation.jvm import Jvm, UnfitError
 from streams.read.relation.live_view import RelationFallbackWarning, create_relation_view, relation_dataframe
-from streams.read.relation.query_state import SWEEP_AT, Pins
+from streams.read.relation.query_state import SWEEP_AT, QueryStates
 from tests.streams.relation.planner import Files, answer, rows
 
 # Views come and go ---------------------------------------------------------------------------------------------------
@@ -64,13 +64,13 @@ def test_a_dataframe_needs_no_view(spark: SparkSession, files: Files) -> None:
 
 
 def test_nothing_piles_up_query_by_query(spark: SparkSession, files: Files, name: str) -> None:
-    made: list[Pins] = []
+    made: list[QueryStates] = []
 
-    def remember(*arguments: Any) -> Pins:
-        made.append(Pins(*arguments))
+    def remember(*arguments: Any) -> QueryStates:
+        made.append(QueryStates(*arguments))
         return made[-1]
 
-    with mock.patch.object(spark_scan, "Pins", remember):
+    with mock.patch.object(spark_scan, "QueryStates", remember):
         create_relation_view(spark, name, files)
     gateway: Any = spark.sparkContext._gateway
     pool = gateway.gateway_property.pool

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 
 from streams.read.relation.jvm import Jvm
-from streams.read.relation.live_view import Part, Plan, create_relation_view
+from streams.read.relation.live_view import Part, ReadPlan, create_relation_view
 from streams.read.relation.pushed_filters import And, Or
 from tests.streams.relation.planner import SCHEMA, Files, State, only_ids_below_ten, plan_text, rows
 
@@ -197,7 +197,7 @@ def test_a_few_columns_of_a_wide_table_are_as_small_as_they_are(
     create_relation_view(spark, name, files)
     plan = State.plan
 
-    def sized(state: State, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+    def sized(state: State, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
         return replace(plan(state, columns, filters, part), size_bytes=20 << 20)  # twice what is broadcast
 
     with mock.patch.object(State, "plan", sized):
@@ -211,9 +211,9 @@ def test_a_small_known_size_makes_spark_broadcast_the_view(spark: SparkSession, 
     before = plan_text(spark.sql(query))
     plan = State.plan
 
-    def sized(state: State, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Plan:
+    def sized(state: State, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
         made = plan(state, columns, filters, part)
-        return Plan(made.description, made.tasks, made.read, size_bytes=1000, row_count=70)
+        return ReadPlan(made.description, made.tasks, made.read, size_bytes=1000, row_count=70)
 
     with (
         mock.patch.object(State, "plan", sized),

@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
-from storage.core.log.cut import is_void
+from storage.core.log.cut import in_spans
 from storage.core.log.entries import Claim, Data
 from storage.errors import Conflict, Fenced, GapError, InvalidInput
-from storage.table import _timeline
+from storage.table import _table_log
 from streams.demo.broker import EmbeddedBroker
 from streams.write.decode import decode_json
 from streams.write.resume import LaneMoved, ResumePoint
@@ -84,13 +84,13 @@ def topic(spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: P
 
 
 def lane(table: Table, name: str = "orders") -> list[Any]:
-    return list(_timeline(table.uri, None, table._clock).log.read_after(name, 0))
+    return list(_table_log(table.uri, None, table._clock).log.read_after(name, 0))
 
 
 def live_messages(table: Table) -> int:
     """Messages in live commits, each as often as it was written; `latest` would hide a message that is there twice."""
-    void = table.state().void.get("orders", ())
-    data = [entry for entry in lane(table) if isinstance(entry, Data) and not is_void(void, entry.seq)]
+    rolled_back = table.state().rolled_back.get("orders", ())
+    data = [entry for entry in lane(table) if isinstance(entry, Data) and not in_spans(rolled_back, entry.seq)]
     return sum(entry.rows + entry.rows_ignored for entry in data)
 
 

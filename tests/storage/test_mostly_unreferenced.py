@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table
-from storage.core.log.file_refs import Part
+from storage.core.log.file_refs import FilePart
 from storage.core.log.table_state import FileGroup
 from storage.core.merge.locate_keys import homes
 from storage.core.names import Path
 from storage.core.plan.compaction_plan import plan_due
-from storage.core.plan.mostly_unreferenced import LEFT_BEHIND, left_behind
+from storage.core.plan.mostly_unreferenced import UNREFERENCED_FACTOR, mostly_unreferenced
 from storage.read.pruning import key_table
 from storage.services import compaction
 from storage.store.open_store import open_store
@@ -87,7 +87,7 @@ def test_a_service_finds_it_due(table: Table) -> None:
     append(table, orders(10**6, status="far"))
     snapshot = table.snapshot()
     due = plan_due(snapshot.slices, snapshot.files, snapshot.cut.lanes, min_commits=5, max_log_ratio=100.0)
-    assert {group: why.reason for group, why in due.items()} == {LAST: "left behind"}
+    assert {group: why.reason for group, why in due.items()} == {LAST: "mostly unreferenced"}
 
 
 def test_a_slice_that_goes_as_far_as_the_snapshot_gets_no_successor(table: Table) -> None:
@@ -100,11 +100,11 @@ def test_a_slice_that_goes_as_far_as_the_snapshot_gets_no_successor(table: Table
     assert own.slice is not None
     assert own.slice.base is not None
     shared = own.slice.base.model_copy(update={"rows": 10**6})
-    part = Part(first=0, rows=own.slice.base.rows)
+    part = FilePart(first=0, rows=own.slice.base.rows)
     slices = [replace(own, slice=own.slice.model_copy(update={"base": shared, "base_part": part}))]
-    assert left_behind(slices, (), snapshot.cut.lanes) == frozenset()
+    assert mostly_unreferenced(slices, (), snapshot.cut.lanes) == frozenset()
     further = {lane: seq + 1 for lane, seq in snapshot.cut.lanes.items()}
-    assert left_behind(slices, (), further) == {LAST}
+    assert mostly_unreferenced(slices, (), further) == {LAST}
 
 
 @pytest.mark.usefixtures("small_files")
@@ -129,5 +129,5 @@ def test_no_file_is_kept_for_little(story: Story, partial: list[frozenset[int]])
         for made in world.table.state().slices.values():
             newest = dict(made.cut) == {lane: seq for lane, seq in snapshot.cut.lanes.items() if seq}
             for file in (made.base, made.shadow):
-                assert newest or file is None or taken[file.path] * LEFT_BEHIND >= file.rows
+                assert newest or file is None or taken[file.path] * UNREFERENCED_FACTOR >= file.rows
         assert wrong(world.table) == []
