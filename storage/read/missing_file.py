@@ -17,7 +17,7 @@ from storage.store.object_store import ObjectStore
 
 
 @contextlib.contextmanager
-def reading(store: ObjectStore, at: Cut) -> Iterator[None]:
+def explain_missing_file(store: ObjectStore, at: Cut) -> Iterator[None]:
     """Read files of a snapshot in the block.
 
     Raises:

@@ -36,7 +36,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
 from storage.files.base_file import read_row_groups
 from storage.log.table_log import TableLog
-from storage.read.missing_file import reading
+from storage.read.missing_file import explain_missing_file
 from storage.store.object_store import ObjectStore, tail_range, verify_tail
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
     def open_input_file(self, path: str) -> pa.NativeFile:
         own = self.by_path[path]
         file = own.file
-        with reading(self._store, self._at):
+        with explain_missing_file(self._store, self._at):
             if own.parts is not None:
                 return self._excerpt(own)
             source = self._store.open_input(file.path, file.size, [tail_range(file)])

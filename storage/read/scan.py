@@ -33,7 +33,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
 from storage.files.base_file import read_base, read_shadow
 from storage.files.log_reader import LogReader
-from storage.read.missing_file import reading
+from storage.read.missing_file import explain_missing_file
 from storage.read.projection import Projection
 from storage.read.pruning import Keys, RowGroups, narrowed
 from storage.store.object_store import ObjectStore
@@ -138,7 +138,7 @@ class Scan:
         """
         mergers.prepare(self.schema, self.mergers)
         chosen = self.keys if wanted is None else wanted
-        with reading(self.store, self.at):
+        with explain_missing_file(self.store, self.at):
             yield from self._read(task if chosen is None else _only(self.schema, task, chosen), chosen)
 
     def _read(self, task: ReadTask, wanted: Keys | None) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
 from storage.read.lane_watermarks import read_watermarks
-from storage.read.missing_file import reading
+from storage.read.missing_file import explain_missing_file
 from storage.read.projection import make_projection
 from storage.read.pruning import KeyRows, Keys, key_table, keys_in, matching
 from storage.read.read_optimized import ReadOptimized
@@ -124,7 +124,7 @@ class Snapshot:
             SnapshotExpired: Cleaning has given the snapshot up.
         """
         if self._files is None:
-            with reading(self._table_log.store, self._cut):  # an index may stand in a file of its own
+            with explain_missing_file(self._table_log.store, self._cut):  # an index may stand in a file of its own
                 self._files = self._table_log.live_files(self._state, self._cut)
         return self._files
 

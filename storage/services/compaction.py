@@ -35,7 +35,7 @@ from storage.files.log_reader import LogReader
 from storage.files.row_groups import LastRowGroups
 from storage.log.commit_log import new_id
 from storage.log.table_log import TableLog
-from storage.read.missing_file import reading
+from storage.read.missing_file import explain_missing_file
 from storage.read.scan import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.service_plan import GIVEN_UP, abort_plan, publish_plan
@@ -103,7 +103,7 @@ class CompactionTask:
             SnapshotExpired: It is missing because the compaction was taken for dead, and cleaning followed.
         """
         mergers.prepare(self.schema, self.mergers)
-        with reading(self.store, self.at):
+        with explain_missing_file(self.store, self.at):
             return _fold(self)
 
 

@@ -31,7 +31,7 @@ from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.log.commit_log import new_id
 from storage.log.table_log import TableLog
-from storage.read.missing_file import reading
+from storage.read.missing_file import explain_missing_file
 from storage.read.scan import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.service_plan import GIVEN_UP, abort_plan, publish_plan
@@ -85,7 +85,7 @@ def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
     parts: list[_Part] = []
     try:
         for run in cut_runs(folds):
-            with reading(table_log.store, snapshot.cut):
+            with explain_missing_file(table_log.store, snapshot.cut):
                 file = _write(table_log, snapshot, run, plan)
             parts.append(_Part(tuple(run), file))
         published, reason = _publish(table_log, snapshot, plan_id, parts)

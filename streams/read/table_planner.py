@@ -45,7 +45,7 @@ MIX_MIN_BYTES: Final = 64 * 1024 * 1024
 
 # How long after its snapshot was taken a query is planned without looking whether cleaning has given it up: a frame is
 # analysed where it is made, and may be run hours later. Cleaning retains more than this, and the look costs a request.
-UNASKED_S: Final = 60.0
+SNAPSHOT_RECHECK_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class PinnedSnapshot:
         return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
-        if time.monotonic() - self.taken_s > UNASKED_S:
+        if time.monotonic() - self.taken_s > SNAPSHOT_RECHECK_S:
             self.snapshot.check_kept()  # Spark's own reader could only say that a file is gone
         scan = self._scan(columns, filters, part)
         # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.

@@ -114,7 +114,7 @@ def test_a_query_of_a_snapshot_that_was_cleaned_away_says_that_it_has_expired(
 def test_a_frame_that_is_run_long_after_it_was_made_says_that_its_snapshot_has_expired(
     spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_planner, "UNASKED_S", 0.0)
+    monkeypatch.setattr(table_planner, "SNAPSHOT_RECHECK_S", 0.0)
     streams.create_view(spark, table.uri, "cleaned")
     try:
         df = spark.table("cleaned")
