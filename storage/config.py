@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,9 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.core import names
 from storage.core.model import Column, Function, Group, Stream
-from storage.core.modes import MODES
-from storage.core.modes.functions import FUNCTIONS
-from storage.core.modes.partial import MAX_COLUMNS
+from storage.core.modes import find_mode, spellings
+from storage.core.modes.functions import find_function, function_names
 from storage.core.schema.state_columns import ARRIVAL, PRESENT
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import format_type, parse_type
@@ -30,8 +28,6 @@ from storage.errors import InvalidInput
 
 RESERVED: Final = ("_op", "_supplied")
 MAX_BUCKETS: Final = 1 << 16  # a file group per bucket and partition: more only makes small files
-_MERGE_MODES: Final = tuple(MODES)[:-1]
-_MERGER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _SMALL_INTEGERS: Final = (pa.int8(), pa.int16())
 
 
@@ -127,10 +123,7 @@ def build_schema(config: TableConfig) -> TableSchema:
     by_name = {column.name: column for column in columns}
     _check_key(config, by_name)
     _check_groups(config, by_name)
-    functions = {
-        name: check_functions(f"groups.{name}", group, by_name) if group.merge == "aggregate" else ()
-        for name, group in config.groups.items()
-    }
+    functions = {name: _functions(f"groups.{name}.functions", group, by_name) for name, group in config.groups.items()}
     _check_streams(config)
     return TableSchema(
         key=tuple(config.key),
@@ -172,7 +165,7 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
                 "ordering": list(group.ordering),
                 "merge": group.merge,
                 "functions": {
-                    f.column: {f.name: {"delimiter": f.delimiter}} if f.name == "listagg" else f.name
+                    f.column: {f.name: {"delimiter": f.delimiter}} if _has_options(f.name) else f.name
                     for f in group.functions
                 },
                 "state": dict(group.state),
@@ -186,24 +179,22 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
 def _check_names(config: TableConfig) -> None:
     states = {f"{prefix}{group}".lower(): group for group in config.groups for prefix in (PRESENT, ARRIVAL)}
     for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
-        folded = Counter(name.lower() for name in given)
+        count = Counter(name.lower() for name in given)
         for name in given:
+            folded = name.lower()
             if not name:
                 raise InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
-            if name.lower() in RESERVED or name.lower().startswith(names.HIDDEN_PREFIX):
+            if folded in RESERVED or folded.startswith(names.HIDDEN_PREFIX):
+                hint = f"reserved are {', '.join(RESERVED)}, and names that start with {names.HIDDEN_PREFIX}"
+                raise InvalidInput(f"{kind}.{name}: the name is reserved", hint=hint)
+            if kind == "columns" and folded in states:
                 raise InvalidInput(
-                    f"{kind}.{name}: the name is reserved",
-                    hint=f"names other than {', '.join(RESERVED)} that do not start with {names.HIDDEN_PREFIX}",
-                )
-            if kind == "columns" and name.lower() in states:
-                raise InvalidInput(
-                    f"columns.{name}: readers ask by this name for the state of group {states[name.lower()]!r}",
+                    f"columns.{name}: reads use this name for the state of group {states[folded]!r}",
                     hint=f"rename the column: {PRESENT} and {ARRIVAL} with the name of a group are taken",
                 )
-            if folded[name.lower()] > 1:
-                raise InvalidInput(
-                    f"{kind}.{name}: two names differ only in case", hint="Spark SQL ignores case: rename one"
-                )
+            if count[folded] > 1:
+                hint = "Spark SQL ignores case: rename one"
+                raise InvalidInput(f"{kind}.{name}: two names differ only in case", hint=hint)
 
 
 def _columns(config: TableConfig) -> list[Column]:
@@ -219,12 +210,11 @@ def _columns(config: TableConfig) -> list[Column]:
 
 
 def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
+    field = f"columns.{name}.default"
     if value is None:
         return None
     if pa.types.is_nested(arrow_type):
-        raise InvalidInput(
-            f"columns.{name}.default: nested columns take no default", hint="leave it out: NULL is shown"
-        )
+        raise InvalidInput(f"{field}: nested columns take no default", hint="leave it out: NULL is shown")
     try:
         if pa.types.is_decimal(arrow_type) and not isinstance(value, bool):
             value = decimal.Decimal(str(value))
@@ -236,15 +226,12 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
             raise TypeError  # noqa: TRY301 - Arrow takes True for 1; a reader of the configuration would not
         return pa.scalar(value, arrow_type).as_py()
     except (pa.ArrowException, ValueError, TypeError, OverflowError, decimal.InvalidOperation):
-        raise InvalidInput(
-            f"columns.{name}.default: {value!r} is not a {format_type(arrow_type)}",
-            hint="give a value of the column's type",
-        ) from None
+        hint = "give a value of the column's type"
+        raise InvalidInput(f"{field}: {value!r} is not a {format_type(arrow_type)}", hint=hint) from None
 
 
 def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
-    _check_known("key", config.key, columns)
-    _check_once("key", config.key)
+    _check_list("key", config.key, columns)
     for name in config.key:
         if not _is_key_type(columns[name].type):
             raise InvalidInput(
@@ -253,77 +240,80 @@ def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
             )
         if columns[name].default is not None:
             raise InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
-    if config.buckets < 1 or config.buckets & (config.buckets - 1) or config.buckets > MAX_BUCKETS:
-        raise InvalidInput(
-            f"buckets: {config.buckets} is not a power of two from 1 to {MAX_BUCKETS}", hint="for example 8"
-        )
+    buckets = config.buckets
+    if buckets < 1 or buckets & (buckets - 1) or buckets > MAX_BUCKETS:
+        raise InvalidInput(f"buckets: {buckets} is not a power of two from 1 to {MAX_BUCKETS}", hint="for example 8")
     _check_once("partition_by", config.partition_by)
     for name in config.partition_by:
         if name not in config.key:
             raise InvalidInput(
                 f"partition_by: column {name!r} is not part of the key",
-                hint="a key must live in one partition for ever: add the column to the key, or do not partition by it",
+                hint="a key must stay in one partition: add the column to the key, or do not partition by it",
             )
 
 
 def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
-    owner: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for name, group in config.groups.items():
         field = f"groups.{name}"
         _check_known(f"{field}.columns", group.columns, columns)
         for column in group.columns:
             if column in config.key:
+                hint = "key columns belong to no group: remove it"
+                raise InvalidInput(f"{field}.columns: {column!r} is a key column", hint=hint)
+            if column in group_of:
                 raise InvalidInput(
-                    f"{field}.columns: {column!r} is a key column", hint="key columns belong to no group: remove it"
-                )
-            if column in owner:
-                raise InvalidInput(
-                    f"{field}.columns: column {column!r} is in group {owner[column]!r} already",
+                    f"{field}.columns: column {column!r} is in group {group_of[column]!r} already",
                     hint="every column belongs to exactly one group",
                 )
-            owner[column] = name
-        _check_once(f"{field}.ordering", group.ordering)
-        for column in group.ordering:
-            if column not in group.columns:
-                raise InvalidInput(
-                    f"{field}.ordering: {column!r} is not a column of the group",
-                    hint=f"an ordering column is one of the group's own: {', '.join(group.columns)}",
-                )
-            if not _is_ordering_type(columns[column].type):
-                raise InvalidInput(
-                    f"{field}.ordering: column {column!r} has type {format_type(columns[column].type)}",
-                    hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
-                )
-        custom = _MERGER.fullmatch(group.merge) is not None
-        if group.merge not in _MERGE_MODES and not custom:
-            raise InvalidInput(
-                f"{field}.merge: {group.merge!r} is not a merge mode of this version",
-                hint=f"modes: {', '.join(_MERGE_MODES)}, or a merger as module:function",
-            )
-        for state in group.state:
-            if not custom or state.startswith("_") or state in config.columns:
-                raise InvalidInput(
-                    f"{field}.state.{state}: not a state column",
-                    hint="only custom mergers keep state; its names are not those of columns and have no leading '_'",
-                )
-        if group.functions and group.merge != "aggregate":
-            raise InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
-        if group.merge == "latest_non_null" and len(group.columns) - len(group.ordering) > MAX_COLUMNS:
-            raise InvalidInput(
-                f"{field}.columns: {len(group.columns)} columns in a latest_non_null group",
-                hint=f"at most {MAX_COLUMNS} beside the ordering columns: split the group",
-            )
+            group_of[column] = name
+        _check_ordering(field, group, columns)
+        _check_mode(field, group, config)
     for column in config.columns:
-        if column not in owner and column not in config.key:
+        if column not in group_of and column not in config.key:
             raise InvalidInput(f"columns.{column}: the column is in no group", hint="add it to a group, or to the key")
+
+
+def _check_ordering(field: str, group: GroupConfig, columns: Mapping[str, Column]) -> None:
+    _check_once(f"{field}.ordering", group.ordering)
+    for name in group.ordering:
+        if name not in group.columns:
+            raise InvalidInput(
+                f"{field}.ordering: {name!r} is not a column of the group",
+                hint=f"order by columns of the group: {', '.join(group.columns)}",
+            )
+        if not _is_ordering_type(columns[name].type):
+            raise InvalidInput(
+                f"{field}.ordering: column {name!r} has type {format_type(columns[name].type)}",
+                hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
+            )
+
+
+def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> None:
+    mode = find_mode(group.merge)
+    if mode is None:
+        hint = f"modes: {', '.join(spellings())}"
+        raise InvalidInput(f"{field}.merge: {group.merge!r} is not a merge mode of this version", hint=hint)
+    for state in group.state:
+        if not mode.takes_state or state.startswith("_") or state in config.columns:
+            raise InvalidInput(
+                f"{field}.state.{state}: not a state column",
+                hint="only custom mergers keep state; its names differ from columns and do not start with '_'",
+            )
+    if group.functions and not mode.takes_functions:
+        raise InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
+    if mode.max_values is not None and len(group.columns) - len(group.ordering) > mode.max_values:
+        raise InvalidInput(
+            f"{field}.columns: {len(group.columns)} columns in a {mode.name} group",
+            hint=f"at most {mode.max_values} besides the ordering columns: split the group",
+        )
 
 
 def _check_streams(config: TableConfig) -> None:
     deletes: dict[str, tuple[str, str]] = {}
     for name, stream in config.streams.items():
         names.lane_name(name)
-        _check_known(f"streams.{name}.groups", stream.groups, config.groups)
-        _check_once(f"streams.{name}.groups", stream.groups)
+        _check_list(f"streams.{name}.groups", stream.groups, config.groups)
         if stream.on_delete == "ignore":
             continue
         for group in stream.groups:
@@ -332,91 +322,68 @@ def _check_streams(config: TableConfig) -> None:
                 raise InvalidInput(
                     f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r} deletes {policy!r} "
                     f"in group {group!r} too",
-                    hint="streams that feed one group must not mix row and group deletes",
+                    hint="streams that write the same group must not mix row and group deletes",
                 )
-    check_retractions(config)
+            _check_retractions(f"groups.{group}.functions", config.groups[group], name)
+    written = {group for stream in config.streams.values() for group in stream.groups}
     for group in config.groups:
-        if not any(group in stream.groups for stream in config.streams.values()):
+        if group not in written:
             raise InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
 
 
-def check_functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) -> tuple[Function, ...]:
-    """Functions of an aggregate group, one per column outside its ordering.
-
-    Raises:
-        InvalidInput: One is missing, unknown, on an ordering column, or does not take the column's type.
-    """
+def _functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) -> tuple[Function, ...]:
+    """The checked functions of a group: one per column outside its ordering, or none where its mode takes none."""
+    mode = find_mode(group.merge)
+    if mode is None or not mode.takes_functions:
+        return ()
+    known = f"functions: {', '.join(function_names())}"
     functions = []
-    for name, given in group.functions.items():
-        if name not in group.columns or name in group.ordering:
-            raise InvalidInput(
-                f"{field}.functions.{name}: not a column that is aggregated", hint="name columns outside the ordering"
-            )
-        options = FunctionOptions()
-        if isinstance(given, dict):
-            if list(given) != ["listagg"]:
-                hint = 'for example {listagg: {delimiter: ";"}}'
-                raise InvalidInput(f"{field}.functions.{name}: only listagg has options", hint=hint)
-            options = given["listagg"]
-        function = given if isinstance(given, str) else "listagg"
-        if function not in FUNCTIONS:
-            raise InvalidInput(
-                f"{field}.functions.{name}: there is no function {function!r}",
-                hint=f"functions: {', '.join(FUNCTIONS)}",
-            )
-        problem = _type_problem(function, columns[name].type)
-        if problem:
-            type_name = format_type(columns[name].type)
-            raise InvalidInput(f"{field}.functions.{name}: {function} of {type_name} {problem[0]}", hint=problem[1])
-        functions.append(Function(name, function, options.delimiter if function == "listagg" else ""))
-    for name in group.columns:
-        if name not in group.ordering and name not in group.functions:
-            raise InvalidInput(
-                f"{field}.functions: column {name!r} has no function", hint=f"functions: {', '.join(FUNCTIONS)}"
-            )
+    for column, given in group.functions.items():
+        at = f"{field}.{column}"
+        if column not in group.columns or column in group.ordering:
+            raise InvalidInput(f"{at}: not a column that is aggregated", hint="name columns outside the ordering")
+        name, options = _named(given)
+        if isinstance(given, dict) and (len(given) != 1 or not _has_options(name)):
+            able = " and ".join(filter(_has_options, function_names()))
+            raise InvalidInput(f"{at}: only {able} has options", hint='for example {listagg: {delimiter: ";"}}')
+        if name not in function_names():
+            raise InvalidInput(f"{at}: there is no function {name!r}", hint=known)
+        refusal = find_function(name).refuses(columns[column].type)
+        if refusal is not None:
+            type_name = format_type(columns[column].type)
+            raise InvalidInput(f"{at}: {name} of {type_name} {refusal.reason}", hint=refusal.hint)
+        functions.append(Function(column, name, options.delimiter if _has_options(name) else ""))
+    for column in group.columns:
+        if column not in group.ordering and column not in group.functions:
+            raise InvalidInput(f"{field}: column {column!r} has no function", hint=known)
     return tuple(functions)
 
 
-def _type_problem(function: str, arrow_type: pa.DataType) -> tuple[str, str] | None:
-    """Why a function cannot give a column of this type, and the mend; None if it can."""
-    number = pa.types.is_integer(arrow_type) or pa.types.is_decimal(arrow_type)
-    if function == "sum" and pa.types.is_floating(arrow_type):
-        return "depends on the order of events", "declare the column as a decimal"
-    if function in {"sum", "count"} and not (number if function == "sum" else pa.types.is_integer(arrow_type)):
-        return "is not possible", "sum takes integers and decimals, count gives an integer"
-    if function in {"bool_and", "bool_or"} and not pa.types.is_boolean(arrow_type):
-        return "is not possible", "the column must be boolean"
-    if function in {"min", "max"} and pa.types.is_nested(arrow_type):
-        return "is not possible", "nested values have no order"
-    if function in {"collect_list", "collect_set"}:
-        if not pa.types.is_list(arrow_type):
-            return "is not possible", "declare the column as array<element>"
-        if function == "collect_set" and pa.types.is_nested(arrow_type.value_type):
-            return "is not possible", "nested values have no order"
-    if function == "listagg" and not pa.types.is_string(arrow_type):
-        return "is not possible", "the column must be a string"
-    return None
+def _named(given: str | Mapping[str, FunctionOptions]) -> tuple[str, FunctionOptions]:
+    """A function's name and options, from ``name`` or ``{name: options}``."""
+    if isinstance(given, str):
+        return given, FunctionOptions()
+    return next(iter(given.items()), ("", FunctionOptions()))
 
 
-def check_retractions(config: TableConfig) -> None:
-    """Refuse functions that cannot take values back where a stream would ask them to.
+def _has_options(function: str) -> bool:
+    return function in function_names() and find_function(function).has_delimiter
 
-    Raises:
-        InvalidInput: There is one.
-    """
-    for stream_name, stream in config.streams.items():
-        if stream.on_delete == "ignore":
-            continue
-        for group_name in stream.groups:
-            group = config.groups[group_name]
-            for column, given in group.functions.items():
-                function = given if isinstance(given, str) else next(iter(given), "")
-                if function in FUNCTIONS and not FUNCTIONS[function].retractable:
-                    raise InvalidInput(
-                        f"groups.{group_name}.functions.{column}: {function} cannot take back what stream "
-                        f"{stream_name!r} deletes",
-                        hint=f"streams.{stream_name}.on_delete: ignore",
-                    )
+
+def _check_retractions(field: str, group: GroupConfig, stream: str) -> None:
+    """Refuse functions that cannot take values back, which the deletes of this stream ask for."""
+    for column, given in group.functions.items():
+        name, _ = _named(given)
+        if name in function_names() and not find_function(name).retractable:
+            raise InvalidInput(
+                f"{field}.{column}: {name} cannot take back what stream {stream!r} deletes",
+                hint=f"streams.{stream}.on_delete: ignore",
+            )
+
+
+def _check_list(field: str, given: Sequence[str], known: Iterable[str]) -> None:
+    _check_known(field, given, known)
+    _check_once(field, given)
 
 
 def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -429,29 +396,21 @@ def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None
 def _check_once(field: str, given: Iterable[str]) -> None:
     for name, count in Counter(given).items():
         if count > 1:
-            raise InvalidInput(f"{field}: {name!r} stands there {count} times", hint="name it once")
+            raise InvalidInput(f"{field}: {name!r} is listed {count} times", hint="list it once")
 
 
 def _is_key_type(arrow_type: pa.DataType) -> bool:
-    return (
-        pa.types.is_integer(arrow_type)
-        or pa.types.is_string(arrow_type)
-        or pa.types.is_binary(arrow_type)
-        or pa.types.is_date(arrow_type)
-        or pa.types.is_timestamp(arrow_type)
-        or pa.types.is_decimal(arrow_type)
-    )
+    return pa.types.is_binary(arrow_type) or _is_sortable(arrow_type)
 
 
 def _is_ordering_type(arrow_type: pa.DataType) -> bool:
-    return (
-        pa.types.is_integer(arrow_type)
-        or pa.types.is_decimal(arrow_type)
-        or pa.types.is_date(arrow_type)
-        or pa.types.is_timestamp(arrow_type)
-        or pa.types.is_string(arrow_type)
-        or arrow_type == pa.float64()
-    )
+    return pa.types.is_float64(arrow_type) or _is_sortable(arrow_type)
+
+
+def _is_sortable(arrow_type: pa.DataType) -> bool:
+    types = pa.types
+    tests = (types.is_integer, types.is_string, types.is_date, types.is_timestamp, types.is_decimal)
+    return any(test(arrow_type) for test in tests)
 
 
 def _as_key(column: Column) -> Column:

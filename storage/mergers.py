@@ -1,9 +1,8 @@
-"""Custom mergers: which foreign code may run, and how it is found.
+"""Custom mergers: which modules a process may run mergers from, and how a merger is loaded.
 
 A table names a merger as ``module:function``. Opening a table must not run foreign code, so a module is imported only
-if this process allows it: by `allow`, or by the environment variable ``WEFT_MERGERS`` (module names, separated by
-commas).
-Tasks that are sent to other processes take the allowance with them.
+if this process allows it: through `allow`, or through the environment variable ``WEFT_MERGERS`` (module names,
+separated by commas). Tasks that run in other processes carry the allow-list of the process that planned them.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Collection
+from types import MappingProxyType
 from typing import Final
 
-from storage.core.modes.custom import Merger, register
+from storage.core.modes import Merger, Mergers, mode_of
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
 
@@ -22,7 +22,11 @@ _allowed: set[str] = set()
 
 
 def allow(*modules: str) -> None:
-    """Let tables use mergers of these modules, in this process."""
+    """Let tables use mergers from these modules, in this process.
+
+    Args:
+        modules: Names as in ``import``.
+    """
     _allowed.update(modules)
 
 
@@ -32,19 +36,21 @@ def allowed() -> frozenset[str]:
     return frozenset(_allowed | {part.strip() for part in named.split(",") if part.strip()})
 
 
-def prepare(schema: TableSchema, modules: Collection[str]) -> None:
+def load(schema: TableSchema, modules: Collection[str]) -> Mergers:
     """Import the mergers that a table's groups name.
 
     Args:
-        schema: The table's.
-        modules: The allow-list of the process that began the work.
+        schema: The table's schema.
+        modules: The allow-list of the process that planned the work.
+
+    Returns:
+        The mergers by the name that a group has as ``merge``; read-only, and empty for most tables.
 
     Raises:
-        InvalidInput: A module is not allowed, or has no such merger.
+        InvalidInput: A module is not on the allow-list, or has no such merger.
     """
-    for group in schema.groups:
-        if ":" in group.merge:
-            register(group.merge, _find(group.merge, modules))
+    found = {group.merge: _find(group.merge, modules) for group in schema.groups if mode_of(group).runs_merger}
+    return MappingProxyType(found)
 
 
 def _find(name: str, modules: Collection[str]) -> Merger:
@@ -57,7 +63,8 @@ def _find(name: str, modules: Collection[str]) -> Merger:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise InvalidInput(f"merger {name!r}: {error}", hint="module:function, importable here") from error
+        raise InvalidInput(f"merger {name!r}: {error}", hint="name an importable module:function") from error
     if not callable(found):
-        raise InvalidInput(f"merger {name!r} is not callable", hint="see storage.core.modes.custom.Merger")
-    return found
+        raise InvalidInput(f"merger {name!r} is not callable", hint="name a function (rows, offsets) -> rows")
+    merger: Merger = found
+    return merger

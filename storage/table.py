@@ -91,7 +91,7 @@ class Table(EvolvingTable):
             StoreUnavailable: The store cannot be written, or cannot create exclusively.
         """
         schema = build_schema(load_config(config))
-        mergers.prepare(schema, mergers.allowed())
+        mergers.load(schema, mergers.allowed())
         table_log = _table_log(uri, storage_options, clock)
         exists = Conflict(f"there is a table at {table_log.store.uri} already", hint="Table.open opens it")
         if table_log.commit_log.entry(TABLE_LANE, 1) is not None:

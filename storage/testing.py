@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from storage.core import names
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Columns, GroupEvents, Registers
-from storage.core.modes.custom import Custom, Merger, register
+from storage.core.modes import Arrays, GroupEvents, MergeMode, Merger, Registers, merging_mode
 from storage.core.types import parse_type
 
 _NAME: Final = "storage.testing:checked"
@@ -57,7 +56,6 @@ def check_merger(
         MergerError: There is one; nothing to be said of a merger for which none was found, but that it was looked for.
         InvalidInput: The merger failed, or returned wrong columns.
     """
-    register(_NAME, merger)
     group = Group(
         id=1,
         name="checked",
@@ -66,14 +64,15 @@ def check_merger(
         merge=_NAME,
         state=tuple((state or {}).items()),
     )
+    mode = merging_mode(group, {_NAME: merger})
     schema = {name: Column(i, name, parse_type(type_name)) for i, (name, type_name) in enumerate(columns.items(), 1)}
     chance = random.Random(seed)  # noqa: S311 - a repeatable search
     for count in range(2, max_events + 1):
         for _ in range(max(tries // (max_events - 1), 1)):
             events = [_event(chance, schema, arrival, deletes=deletes) for arrival in range(1, count + 1)]
-            whole = _fold(group, schema, [events])
+            whole = _fold(mode, group, schema, [events])
             parts = _cut(chance, events)
-            folded = _fold(group, schema, parts)
+            folded = _fold(mode, group, schema, parts)
             if folded != whole:
                 raise MergerError(_report(parts, whole, folded))
 
@@ -117,10 +116,11 @@ def _cut(chance: random.Random, events: list[dict[str, Any]]) -> list[list[dict[
     return [events[start:stop] for start, stop in zip([0, *places], [*places, len(events)], strict=True)]
 
 
-def _fold(group: Group, schema: Mapping[str, Column], parts: Sequence[list[dict[str, Any]]]) -> dict[str, Any]:
+def _fold(
+    mode: MergeMode, group: Group, schema: Mapping[str, Column], parts: Sequence[list[dict[str, Any]]]
+) -> dict[str, Any]:
     """What a reader sees after folding each part and then the results, left to right."""
-    mode = Custom()
-    total: Columns | None = None
+    total: Arrays | None = None
     for part in parts:
         touching = [e for e in part if not group.ordering or any(e[name] is not None for name in group.ordering)]
         if not touching:
@@ -137,7 +137,7 @@ def _fold(group: Group, schema: Mapping[str, Column], parts: Sequence[list[dict[
     return {name: total[name][0].as_py() if present else None for name in group.columns} | {"present": present}
 
 
-def _collapse(mode: Custom, group: Group, schema: Mapping[str, Column], part: list[dict[str, Any]]) -> Registers:
+def _collapse(mode: MergeMode, group: Group, schema: Mapping[str, Column], part: list[dict[str, Any]]) -> Registers:
     def column(name: str) -> pa.Array:
         return pa.array([event[name] for event in part], schema[name].type)
 

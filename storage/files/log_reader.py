@@ -22,6 +22,7 @@ from storage.core.merge.registers import RegisterRange, group_registers, merge_r
 from storage.core.merge.run_keys import RunKeys
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
+from storage.core.modes import Mergers
 from storage.core.modes.base import take_rows
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.evolution import adapt_events, adapt_registers
@@ -46,6 +47,7 @@ class LogReader:
         files: Sequence[LiveFile],
         slices: Sequence[FileSlice],
         columns: Sequence[Collection[str]],
+        mergers: Mergers,
     ) -> None:
         """Plan the reading.
 
@@ -56,8 +58,9 @@ class LogReader:
             slices: File groups in order; or several as one (`storage.core.plan.slices.combine_slices`).
             columns: Per slice the columns it needs, of events and of registers, where a file has them; key columns
                 and sort column among them.
+            mergers: Custom mergers of the groups that are collapsed.
         """
-        self._schema, self._files = schema, files
+        self._schema, self._files, self._mergers = schema, files, mergers
         self._columns = {file_slice.group: names for file_slice, names in zip(slices, columns, strict=True)}
         self._blocks: dict[BlockId, pa.RecordBatch] = {}
         self._uses: dict[BlockId, int] = {}
@@ -103,10 +106,10 @@ class LogReader:
         for group in groups:
             parts = [group_registers(own, self._schema, group, columns) for own in folded]
             names = [name for name in group.columns if name in values]
-            parts.append(collapse_group(events, self._schema, group, names))
+            parts.append(collapse_group(events, self._schema, group, names, self._mergers))
             found = [part for part in parts if part is not None]
             if found:
-                registers[group.id] = merge_registers(self._schema, group, found)
+                registers[group.id] = merge_registers(self._schema, group, found, self._mergers)
         return LogState(KeyDirectory.of(ranges, self._schema), registers, run_keys)
 
     def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterRange]]:

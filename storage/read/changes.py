@@ -28,6 +28,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
 from storage.core.log.table_state import FileGroup, TableState
 from storage.core.merge.diff import ChangeShape, Columns, diff
+from storage.core.modes import NO_MERGERS
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from storage.files.log_reader import LogReader
@@ -111,7 +112,7 @@ class ChangeScan:
         assert self.before is not None, "commits lie between two snapshots"
         store, schema = self.after.store, self.shape.schema
         columns = {*schema.key, schema.sort_column}
-        logs = LogReader(store, schema, touched.files, touched.slices, [columns] * len(touched.slices))
+        logs = LogReader(store, schema, touched.files, touched.slices, [columns] * len(touched.slices), NO_MERGERS)
         result = {}
         with _logs_after(store, self.before.at):
             for own in touched.slices:

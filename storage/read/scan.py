@@ -24,7 +24,7 @@ from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileRef
 from storage.core.merge.stitch import Columns, LogState, Stitch, Stitched, needed_columns
 from storage.core.model import Group
-from storage.core.modes import MODES, mode_of
+from storage.core.modes import Mergers, mode_of
 from storage.core.modes.base import take_rows
 from storage.core.names import Path
 from storage.core.plan.slices import FileSlice, LiveFile, combine_slices, run_sums
@@ -136,39 +136,48 @@ class Scan:
             CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
             SnapshotExpired: It is missing because cleaning has given the snapshot up.
         """
-        mergers.prepare(self.schema, self.mergers)
+        loaded = mergers.load(self.schema, self.mergers)
         chosen = self.keys if wanted is None else wanted
         with explain_missing_file(self.store, self.at):
-            yield from self._read(task if chosen is None else _only(self.schema, task, chosen), chosen)
+            yield from self._read(task if chosen is None else _only(self.schema, task, chosen), chosen, loaded)
 
-    def _read(self, task: ReadTask, wanted: Keys | None) -> Iterator[pa.RecordBatch]:
+    def _read(self, task: ReadTask, wanted: Keys | None, loaded: Mergers) -> Iterator[pa.RecordBatch]:
         runs = [
             _Run.of(self.schema, self.projection, slices, keyed=wanted is not None) for slices in _runs(task.slices)
         ]
-        logs = LogReader(
-            self.store, self.schema, task.files, [run.logs for run in runs], [run.needs.log_columns for run in runs]
-        )
+        columns = [run.needs.log_columns for run in runs]
+        logs = LogReader(self.store, self.schema, task.files, [run.logs for run in runs], columns, loaded)
         for run in runs:
             own_keys = None if wanted is None else keys.union([wanted[own.group] for own in run.slices])
             try:
                 state = logs.collapse(run.logs, run.needs.groups, run.needs.values, own_keys)
-                for stitched in self._stitch(run, own_keys, state):
+                for stitched in self._stitch(run, own_keys, state, loaded):
                     if stitched.visible:
                         yield from self._finish(stitched.visible)
             except InvalidInput:
-                self._fail_alone(run, task, wanted)
+                self._fail_alone(run, task, wanted, loaded)
                 raise
 
-    def _fail_alone(self, run: _Run, task: ReadTask, wanted: Keys | None) -> None:
+    def _fail_alone(self, run: _Run, task: ReadTask, wanted: Keys | None, loaded: Mergers) -> None:
         """A merger has failed, of single file groups: so it is told with the keys as they are, not as in a run."""
         if len(run.slices) > 1:
             for own in run.slices:
-                for _ in self._read(replace(task, slices=(own,)), wanted):
+                for _ in self._read(replace(task, slices=(own,)), wanted, loaded):
                     pass
 
-    def _stitch(self, run: _Run, wanted: KeyVector | None, logs: LogState | None) -> Iterator[Stitched]:
+    def _stitch(
+        self, run: _Run, wanted: KeyVector | None, logs: LogState | None, loaded: Mergers
+    ) -> Iterator[Stitched]:
         need = run.needs
-        stitch = Stitch(self.schema, need.columns, need.groups, exact=need.exact, ordered=False, result=need.result)
+        stitch = Stitch(
+            self.schema,
+            need.columns,
+            need.groups,
+            exact=need.exact,
+            ordered=False,
+            result=need.result,
+            mergers=loaded,
+        )
         touched = self._touched(logs) if logs is not None and self.projection.predicate is not None else None
         chosen = RowGroups(self.schema, self.projection.predicate, wanted, touched)
 
@@ -343,7 +352,7 @@ def _needs(schema: TableSchema, projection: Projection, slices: Sequence[FileSli
         return _Needs(values, columns, frozenset(), (), exact=False, result=frozenset(columns))
     exact = any(own.deletes or (own.slice is not None and own.slice.shadow is not None) for own in slices)
     # A merger may say that upserts leave its group absent, and so hide a row.
-    exact |= any(mode_of(group) is MODES["custom"] for group in schema.groups)
+    exact |= any(mode_of(group).may_hide_upsert for group in schema.groups)
     groups = schema.groups if exact else projection.groups(schema)
     # What a mode must see of an older register it must see of the events too: a merger sees all columns of its group.
     seen = {name for group in groups for name in mode_of(group).reads(group, schema.column_by_name, values)}

@@ -23,7 +23,7 @@ from storage.core.log.entries import Abort, Base
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.log.table_state import FileGroup, TableState
 from storage.core.merge.stitch import Stitch
-from storage.core.modes.aggregate import overflows
+from storage.core.modes import Mergers, mode_of
 from storage.core.names import Path
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.slices import FileSlice, LiveFile
@@ -102,9 +102,9 @@ class CompactionTask:
             CorruptData: A file is missing or damaged; nothing is left behind.
             SnapshotExpired: It is missing because the compaction was taken for dead, and cleaning followed.
         """
-        mergers.prepare(self.schema, self.mergers)
+        loaded = mergers.load(self.schema, self.mergers)
         with explain_missing_file(self.store, self.at):
-            return _fold(self)
+            return _fold(self, loaded)
 
 
 Execute = Callable[[Sequence[CompactionTask]], Iterable[list[SliceFile]]]
@@ -145,7 +145,7 @@ class _Folded:
     statistics: _Statistics
 
 
-def _fold(task: CompactionTask) -> list[SliceFile]:
+def _fold(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
     store, schema = task.store, task.schema
     shared = len(task.slices) > 1
     folder, unique = names.SHARED if shared else str(task.slices[0].group), new_id()
@@ -158,10 +158,12 @@ def _fold(task: CompactionTask) -> list[SliceFile]:
         task.files,
         task.slices,
         [frozenset((*columns, names.OP, names.SUPPLIED))] * len(task.slices),
+        loaded,
     )
+    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns), mergers=loaded)
     try:
         last = LastRowGroups(), LastRowGroups()
-        folded = [_fold_one(task, own, logs, base, shadow, last) for own in task.slices]
+        folded = [_fold_one(task, own, stitch, logs, base, shadow, last) for own in task.slices]
         base_file, shadow_file = base.close(), shadow.close()
     except BaseException as error:
         base.discard(error)
@@ -173,6 +175,7 @@ def _fold(task: CompactionTask) -> list[SliceFile]:
 def _fold_one(
     task: CompactionTask,
     own: FileSlice,
+    stitch: Stitch,
     logs: LogReader,
     base: SliceFileWriter,
     shadow: SliceFileWriter,
@@ -180,7 +183,6 @@ def _fold_one(
 ) -> _Folded:
     schema = task.schema
     columns = tuple(schema.slice.names)
-    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns))
     statistics = _Statistics(schema)
     old_base = read_base(task.store, schema, [own.slice], columns, last=last[0])
     old_shadow = read_shadow(task.store, schema, [own.slice], columns, last[1])
@@ -246,7 +248,7 @@ class _Statistics:
                     self._largest[group_id] = max(self._largest.get(group_id, largest), largest)
 
         for group in self._schema.groups:
-            for column, count in overflows(group, self._schema.column_by_name, rows).items():
+            for column, count in mode_of(group).overflows(group, self._schema.column_by_name, rows).items():
                 self.overflows[column] = self.overflows.get(column, 0) + count
 
     @property

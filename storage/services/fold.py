@@ -111,11 +111,11 @@ def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
 
 def _write(table_log: TableLog, snapshot: Snapshot, run: list[GroupFold], plan: int) -> LogFile | None:
     schema = snapshot.table_schema
-    mergers.prepare(schema, mergers.allowed())
+    loaded = mergers.load(schema, mergers.allowed())
     columns = tuple(schema.slice.names)
     task = read_task([fold.ranges for fold in run], snapshot.files)
     wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-    logs = LogReader(table_log.store, schema, task.files, task.slices, [wanted] * len(task.slices))
+    logs = LogReader(table_log.store, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
     collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in task.slices)
     states = [(group, state) for group, state in collapsed if state is not None]
     return write_register_file(table_log.store, schema, names.fold_path(plan, new_id()), states)

@@ -18,7 +18,7 @@ from storage.config import build_schema, configuration, load_config
 from storage.core.log.entries import Schema
 from storage.core.log.table_state import TableState
 from storage.core.model import Group
-from storage.core.modes import mode_name
+from storage.core.modes import mode_of
 from storage.core.schema.evolution import widens
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar, format_type, parse_type
@@ -55,7 +55,7 @@ def add_column(
 
     def change(schema: TableSchema) -> TableSchema | None:
         own = schema.group(group)
-        if mode_name(own) == "custom":
+        if mode_of(own).frozen_columns:
             raise InvalidInput(
                 f"group {group!r} is merged by {own.merge!r}, which was written for its columns",
                 hint="add a group for the new column",
@@ -124,7 +124,7 @@ def add_group(
         if known is not None:
             _check_same(f"group {name!r}", _about_group(schema, known), _about_group(wanted, added))
             return wanted if wanted.streams != schema.streams else None
-        mergers.prepare(replace(wanted, groups=(added,)), mergers.allowed())
+        mergers.load(replace(wanted, groups=(added,)), mergers.allowed())
         return wanted
 
     return _publish(table_log, f"add group {name}", change)
@@ -167,7 +167,7 @@ def widen_column(table_log: TableLog, name: str, type_name: str) -> SchemaChange
                 "for any other type add a column",
             )
         group = schema.group_of_column.get(name)
-        if group is not None and mode_name(group) == "custom":
+        if group is not None and mode_of(group).frozen_columns:
             raise InvalidInput(
                 f"column {name!r}: group {group.name!r} is merged by {group.merge!r}, which was written for its types",
                 hint="add a group with a column of the wider type",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from storage.core.log.table_state import TableState
-from storage.core.modes import decided_by_arrival
+from storage.core.modes import mode_of
 from storage.core.names import TABLE_LANE, LaneName, StreamName
 from storage.core.schema.table_schema import TableSchema
 from storage.log.table_log import TableLog
@@ -87,4 +87,5 @@ class OtherLanes:
 
 def _in_commit_order(schema: TableSchema, stream: StreamName) -> frozenset[str]:
     """The groups of a stream in which the order of commits decides."""
-    return frozenset(name for name in schema.stream(stream).groups if decided_by_arrival(schema.group(name)))
+    groups = (schema.group(name) for name in schema.stream(stream).groups)
+    return frozenset(group.name for group in groups if mode_of(group).in_commit_order(group))

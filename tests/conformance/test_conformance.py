@@ -34,7 +34,7 @@ Steps = list[dict[str, Any]]
 
 
 def unsupported_modes(case: Mapping[str, Any]) -> set[str]:
-    return {group.get("merge", "latest") for group in case["config"]["groups"].values()} - set(MODES)
+    return {group.get("merge", "latest") for group in case["config"]["groups"].values()} - {mode.name for mode in MODES}
 
 
 def as_written(steps: Steps) -> Steps:

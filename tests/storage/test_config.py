@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "an ordering column twice": (
         put("groups", "order", "ordering", to=["ots", "ots"]),
-        "groups.order.ordering: 'ots' stands there 2 times",
+        "groups.order.ordering: 'ots' is listed 2 times",
         "once",
     ),
     "an ordering column of an array type": (
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "an ordering column of binary": (put("columns", "pts", to="binary"), "column 'pts' has type binary", ""),
     "no key": (drop("key"), "key: Field required", ""),
     "an empty key": (put("key", to=[]), "key: List should have at least 1 item", ""),
-    "a key column twice": (put("key", to=["id", "id", "region"]), "key: 'id' stands there 2 times", ""),
+    "a key column twice": (put("key", to=["id", "id", "region"]), "key: 'id' is listed 2 times", ""),
     "a key of a floating type": (put("columns", "id", to="double"), "key: column 'id' has type double", "keys are"),
     "a key of boolean": (put("columns", "id", to="boolean"), "key: column 'id' has type boolean", "keys are"),
     "a key of a nested type": (
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "partition_by: column 'status' is not part of the key",
         "add the column to the key",
     ),
-    "a partition column twice": (put("partition_by", to=["region"] * 2), "partition_by: 'region' stands there 2", ""),
+    "a partition column twice": (put("partition_by", to=["region"] * 2), "partition_by: 'region' is listed 2", ""),
     "an unknown merge mode": (
         put("groups", "order", "merge", to="newest"),
         "groups.order.merge: 'newest' is not a merge mode",
@@ -199,7 +199,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a stream that names a group twice": (
         put("streams", "orders", "groups", to=["order", "order"]),
-        "streams.orders.groups: 'order' stands there 2 times",
+        "streams.orders.groups: 'order' is listed 2 times",
         "",
     ),
     "a group without a stream": (drop("streams", "payments"), "groups.payment: no stream writes the group", "stream"),

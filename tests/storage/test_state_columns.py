@@ -146,7 +146,7 @@ def test_a_new_table_has_no_column_of_such_a_name(name: str) -> None:
         "groups": {**CONFIG["groups"], "more": {"columns": [name]}},
         "streams": {"m": {"groups": ["more"]}},
     }
-    with pytest.raises(InvalidInput, match=f"(?s)columns.{name}: readers ask by this name.*rename"):
+    with pytest.raises(InvalidInput, match=f"(?s)columns.{name}: reads use this name.*rename"):
         build_schema(load_config(config))
 
 

@@ -13,10 +13,11 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.core.log.cut import Cut
-from storage.core.log.entries import READER_FEATURES, Intent, Promise, SpansByLane
+from storage.core.log.entries import Intent, Promise, SpansByLane
 from storage.core.log.file_refs import LogFile, Seqs, SliceFile
 from storage.core.log.lane_state import Committed, LaneState
 from storage.core.log.table_state import FileGroup, Lane, LiveFold, LiveSavepoint, OpenPlan, TableState
+from storage.core.modes import known_features
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import TableError
@@ -111,7 +112,7 @@ def encode_table(state: TableState) -> bytes:
     """Bytes of a table state."""
     return _sealed(
         _Table(
-            features=sorted(READER_FEATURES),
+            features=sorted(known_features()),
             head=state.head,
             head_id=state.head_id,
             committed_at_ms=state.committed_at_ms,
@@ -167,7 +168,7 @@ def encode_table(state: TableState) -> bytes:
 def decode_table(data: bytes) -> TableState | None:
     """The state that `encode_table` was given; None if the bytes are not that of this version."""
     own = _opened(data, _Table)
-    if own is None or not READER_FEATURES.issuperset(own.features):
+    if own is None or not known_features().issuperset(own.features):
         return None
     try:
         schema = TableSchema.from_json(own.table_schema)

@@ -19,8 +19,6 @@ from storage.core.log.file_refs import LogFile, Seqs, SharedSeqs, Sidecar, Slice
 from storage.core.names import LaneName
 from storage.errors import CorruptData, UnsupportedFormat
 
-READER_FEATURES: Final = frozenset({"merge-latest", "merge-latest_non_null", "merge-aggregate", "merge-custom"})
-"""Features of a table that this version can read."""
 WRITER_FEATURES: Final = frozenset({"lanes"})
 """Features of a table that this version can write."""
 

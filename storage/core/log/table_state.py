@@ -15,7 +15,6 @@ from typing import NamedTuple
 from storage.core.log import cut
 from storage.core.log.cut import Cut, Span
 from storage.core.log.entries import (
-    READER_FEATURES,
     Abort,
     Base,
     CleanDone,
@@ -33,6 +32,7 @@ from storage.core.log.entries import (
     TableEntry,
 )
 from storage.core.log.file_refs import LogFile, Sidecar, SliceFile
+from storage.core.modes import known_features
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import CorruptData, UnsupportedFormat
@@ -240,7 +240,7 @@ def _created(entry: Create, before: TableState | None) -> TableState:
 
 
 def _check_features(entry: Create | Schema) -> None:
-    unknown = sorted(set(entry.reader_features) - READER_FEATURES)
+    unknown = sorted(set(entry.reader_features) - known_features())
     if unknown:
         raise UnsupportedFormat(
             f"the table uses features that this version cannot read: {', '.join(unknown)}", hint="upgrade weft"

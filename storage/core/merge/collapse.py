@@ -17,7 +17,7 @@ from storage.core import keys, names, ordering
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.merge.events import supplied_mask
 from storage.core.model import Group, Op
-from storage.core.modes import GroupEvents, Registers, mode_of
+from storage.core.modes import GroupEvents, Mergers, Registers, merging_mode, mode_of
 from storage.core.schema.table_schema import TableSchema
 
 
@@ -44,9 +44,9 @@ class LogRange:
 
 
 def collapse_group(
-    ranges: Sequence[LogRange], schema: TableSchema, group: Group, values: Sequence[str]
+    ranges: Sequence[LogRange], schema: TableSchema, group: Group, values: Sequence[str], mergers: Mergers
 ) -> Registers | None:
-    """Registers of one group, with these value columns (ordering columns always); None where no range touches it.
+    """Registers of one group, with these value columns and the ordering columns; None where no range touches it.
 
     Requires ``names.OP`` and the group's ordering columns in every range that carries the group.
     """
@@ -77,7 +77,7 @@ def collapse_group(
         values=columns,
         supplied=supplied,
     )
-    return mode_of(group).collapse(group, schema.column_by_name, events)
+    return merging_mode(group, mergers).collapse(group, schema.column_by_name, events)
 
 
 def _concat(parts: Sequence[pa.Array]) -> pa.Array:
@@ -94,7 +94,7 @@ def _column(log_range: LogRange, name: str, schema: TableSchema) -> pa.Array:
 def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
     """Events that do not touch the group: no ordering value, or a retraction where nothing can be taken back."""
     untouched = ordering.all_null([columns[name] for name in group.ordering]) if group.ordering else None
-    if group.merge == "aggregate":
+    if mode_of(group).retracts:
         return untouched
     retracts = np.asarray(columns[names.OP]) == Op.RETRACT
     if not retracts.any():

@@ -20,7 +20,8 @@ from storage.core import names, ordering
 from storage.core.columns import list_lengths, list_rows
 from storage.core.keys import Mask
 from storage.core.model import Group, Op, Stream
-from storage.core.modes.functions import FUNCTIONS
+from storage.core.modes import mode_of
+from storage.core.modes.functions import find_function
 from storage.core.schema.casting import cast_column
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput
@@ -138,7 +139,7 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
         missing = [name for name in group.columns if name not in given]
         if len(missing) == len(group.columns):
             continue
-        whole = group.ordering if group.merge == "latest_non_null" else group.columns
+        whole = group.ordering if mode_of(group).accepts_partial else group.columns
         # Writers of before a column was added do not know it, and go on.
         needed = [name for name in whole if name not in schema.added]
         if any(name in missing for name in needed):
@@ -157,12 +158,12 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
 
 
 def _takes_parts(schema: TableSchema, stream: Stream) -> bool:
-    return any(schema.group_by_name[name].merge == "latest_non_null" for name in stream.groups)
+    return any(mode_of(schema.group_by_name[name]).accepts_partial for name in stream.groups)
 
 
 def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Group, ...]) -> dict[str, pa.Array]:
     wanted = set(schema.key).union(*(group.columns for group in groups))
-    counted = {f.column for group in groups for f in group.functions if FUNCTIONS[f.name].takes == "anything"}
+    counted = {f.column for group in groups for f in group.functions if find_function(f.name).takes == "anything"}
     columns = {}
     for name in schema.stream_columns(stream):
         if name not in wanted or name not in table.schema.names:
@@ -248,8 +249,8 @@ def _lost_deletes(
     columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, groups: tuple[Group, ...]
 ) -> Iterator[Problem]:
     """Deletes, and retractions from aggregates, that would touch nothing for want of an ordering value."""
-    aggregates = tuple(group for group in groups if group.merge == "aggregate")
-    for chosen, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, aggregates)):
+    retracting = tuple(group for group in groups if mode_of(group).retracts)
+    for chosen, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, retracting)):
         untouched = _touches_nothing(columns, touched) if touched and chosen.any() else None
         if untouched is not None and (lost := untouched & chosen).any():
             ordering_names = " and ".join(name for group in touched for name in group.ordering)
@@ -323,7 +324,7 @@ def _events(
     deletes, retracts = codes == Op.DELETE_GROUP, codes == Op.RETRACT
     if stream.on_delete == "ignore":
         dropped |= deletes
-    if stream.on_delete == "ignore" or not any(group.merge == "aggregate" for group in groups):
+    if stream.on_delete == "ignore" or not any(mode_of(group).retracts for group in groups):
         dropped |= retracts
     if stream.on_delete == "row":
         codes = np.where(deletes, np.int8(Op.DELETE_ROW), codes)

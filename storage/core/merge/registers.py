@@ -22,8 +22,8 @@ from storage.core.columns import scatter
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
-from storage.core.modes import Registers, mode_of
-from storage.core.modes.base import Columns, take_rows
+from storage.core.modes import Arrays, MergeMode, Mergers, Registers, merging_mode
+from storage.core.modes.base import take_rows
 from storage.core.modes.history import pick
 from storage.core.schema.table_schema import TableSchema
 
@@ -41,7 +41,7 @@ class RegisterRange:
 
     keys: KeyVector
     groups: Collection[int]
-    columns: Columns
+    columns: Arrays
     slice_ordinal: Indices | None = None
 
 
@@ -82,16 +82,17 @@ def _some_valid(columns: Sequence[pa.Array]) -> Mask:
     return np.logical_or.reduce([np.asarray(column.is_valid()) for column in columns])
 
 
-def merge_registers(schema: TableSchema, group: Group, parts: Sequence[Registers]) -> Registers:
+def merge_registers(schema: TableSchema, group: Group, parts: Sequence[Registers], mergers: Mergers) -> Registers:
     """One register a key, of registers of one group: at least one list, older ones first.
 
     The result has the columns of the first.
     """
-    return reduce(lambda old, new: _merge_two(schema, group, old, new), parts)
+    mode = merging_mode(group, mergers)
+    return reduce(lambda old, new: _merge_two(schema, group, mode, old, new), parts)
 
 
-def _merge_two(schema: TableSchema, group: Group, old: Registers, new: Registers) -> Registers:
-    mode, columns = mode_of(group), schema.column_by_name
+def _merge_two(schema: TableSchema, group: Group, mode: MergeMode, old: Registers, new: Registers) -> Registers:
+    columns = schema.column_by_name
     vector = keys.union([old.keys, new.keys])
     positions = _positions(vector, old.keys)
     frame = {name: pick(column, positions) for name, column in old.columns.items()}

@@ -33,7 +33,7 @@ from storage.core.keys import KeyVector, Mask
 from storage.core.merge.collapse import KeyDirectory
 from storage.core.merge.run_keys import RunKeys
 from storage.core.model import Group, Op
-from storage.core.modes import Registers, mode_of
+from storage.core.modes import Mergers, Registers, merging_mode, mode_of
 from storage.core.modes.base import take_rows
 from storage.core.schema.table_schema import TableSchema
 
@@ -79,6 +79,7 @@ class Stitch:
         ordered: Emit rows in key order, and all rows of the shadow; else new rows follow the batch they fall into. Of a
             single file group only.
         result: Those of ``columns`` that are right in what is emitted; all of them if ``ordered``.
+        mergers: Custom mergers of the groups.
     """
 
     schema: TableSchema
@@ -87,6 +88,7 @@ class Stitch:
     exact: bool
     ordered: bool
     result: frozenset[str]
+    mergers: Mergers
 
     def run(self, base: Iterable[Columns], shadow: Columns | None, logs: LogState | None) -> Iterator[Stitched]:
         """Rows of the file groups, one item a base batch and one for what comes after the last.
@@ -195,7 +197,7 @@ class Stitch:
             new, new_keys = registers.columns, registers.keys
             if not found.all():
                 position, new, new_keys = position[found], take_rows(new, found), keys.take(new_keys, found)
-            mode, columns = mode_of(group), self.schema.column_by_name
+            mode, columns = merging_mode(group, self.mergers), self.schema.column_by_name
             old = take_rows({name: frame[name] for name in mode.reads(group, columns, new)}, position)
             changed, merged = mode.merge(group, columns, new_keys, old, new)
             rows = position[changed]

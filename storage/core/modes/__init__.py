@@ -1,44 +1,71 @@
 """Merge modes: how the events of one key in one group become one register, and how registers merge.
 
 Adding a mode is one module here and one line in `MODES`. Everything around a mode (sorting, finding, visibility, files)
-is the same for all of them.
+is the same for all modes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from storage.core.model import Group
 from storage.core.modes.aggregate import Aggregate
-from storage.core.modes.base import GroupEvents, MergeMode, Registers
+from storage.core.modes.base import NO_MERGERS, Arrays, GroupEvents, MergeMode, Merger, Mergers, Registers
 from storage.core.modes.custom import Custom
-from storage.core.modes.functions import FUNCTIONS
 from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
 
-__all__ = ["MODES", "GroupEvents", "MergeMode", "Registers", "decided_by_arrival", "mode_name", "mode_of"]
+__all__ = [
+    "MODES",
+    "NO_MERGERS",
+    "Arrays",
+    "GroupEvents",
+    "MergeMode",
+    "Merger",
+    "Mergers",
+    "Registers",
+    "find_mode",
+    "known_features",
+    "merging_mode",
+    "mode_of",
+    "spellings",
+]
 
-MODES: Final[Mapping[str, MergeMode]] = {
-    "latest": Latest(),
-    "latest_non_null": LatestNonNull(),
-    "aggregate": Aggregate(),
-    "custom": Custom(),
-}
+MODES: Final[tuple[MergeMode, ...]] = (
+    Latest(),
+    LatestNonNull(),
+    Aggregate(),
+    Custom(),
+)
 
 
-def mode_name(group: Group) -> str:
-    """Name of a group's mode; the configuration names a merger of the user's as ``module:function``."""
-    return "custom" if ":" in group.merge else group.merge
+def find_mode(merge: str) -> MergeMode | None:
+    """The mode that a configuration names with ``merge``, or None if there is no such mode."""
+    return next((mode for mode in MODES if mode.matches(merge)), None)
 
 
 def mode_of(group: Group) -> MergeMode:
-    """The mode that merges a group."""
-    return MODES[mode_name(group)]
+    """The mode of a group, to ask what it needs; `merging_mode` gives one that can merge.
+
+    Raises:
+        KeyError: This version has no such mode; tables that need it are refused by their features before.
+    """
+    mode = find_mode(group.merge)
+    if mode is None:
+        raise KeyError(group.merge)
+    return mode
 
 
-def decided_by_arrival(group: Group) -> bool:
-    """Whether the order in which commits arrive decides what a row shows, and not only between equal values."""
-    if group.ordering:
-        return False
-    return mode_name(group) != "aggregate" or any(FUNCTIONS[own.name].ordered for own in group.functions)
+def merging_mode(group: Group, mergers: Mergers) -> MergeMode:
+    """The mode of a group, with the custom merger that the group names, if any."""
+    return mode_of(group).with_merger(mergers.get(group.merge))
+
+
+def spellings() -> tuple[str, ...]:
+    """What users write as ``merge``, one per mode."""
+    return tuple(mode.spelling for mode in MODES)
+
+
+def known_features() -> frozenset[str]:
+    """The reader features of all modes: what a table may need for this version to read it."""
+    return frozenset().union(*(mode.known_features for mode in MODES))

@@ -16,13 +16,30 @@ import pyarrow.compute as pc
 from storage.core import names
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Columns, GroupEvents, Registers
-from storage.core.modes.functions import FUNCTIONS, AggregateFunction, ColumnEvents, Context
+from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context
+from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Registers
+from storage.core.modes.functions import find_function, function_features, function_names
 from storage.core.modes.history import History, newer, pick
 
 
-class Aggregate:
-    """See the module."""
+class Aggregate(MergeMode):
+    """One function per value column."""
+
+    name = "aggregate"
+    retracts = True
+    takes_functions = True
+    null_if_added_later = False  # a count shows 0
+    may_overflow = True
+
+    @property
+    def known_features(self) -> frozenset[str]:
+        return super().known_features | function_features(function_names())
+
+    def features(self, group: Group) -> frozenset[str]:
+        return super().features(group) | function_features(function.name for function in group.functions)
+
+    def in_commit_order(self, group: Group) -> bool:
+        return not group.ordering and any(find_function(function.name).ordered for function in group.functions)
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         result: dict[str, pa.DataType] = {names.arrival(group.id): pa.int64()}
@@ -51,8 +68,8 @@ class Aggregate:
         return Registers(history.keys, _shown(group, columns, merged))
 
     def merge(
-        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
-    ) -> tuple[Mask, Columns]:
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
+    ) -> tuple[Mask, Arrays]:
         present = names.arrival(group.id)
         # What an absent group shows (a default) is not a state.
         there = old[present].is_valid()
@@ -82,7 +99,7 @@ class Aggregate:
                 found += own
         return (names.arrival(group.id), *found) if found else ()
 
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
+    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
         """Nobody has contributed to added columns; a wider one may show a result that did not fit before."""
         merged = dict(rows)
         for function, context in _functions(group, columns, added):
@@ -90,20 +107,17 @@ class Aggregate:
                 merged |= function.of_nothing(context, rows[names.arrival(group.id)].is_valid())
         return _shown(group, columns, merged)
 
-
-def overflows(group: Group, columns: Mapping[str, Column], rows: Columns) -> dict[int, int]:
-    """Per column id in how many rows of a slice a sum or count is known, but does not fit the column."""
-    found = {}
-    if group.merge == "aggregate":
+    def overflows(self, group: Group, columns: Mapping[str, Column], rows: Arrays) -> dict[int, int]:
+        found = {}
         present = rows[names.arrival(group.id)].is_valid()
         for function, context in _functions(group, columns, group.values):
-            state = next(iter(function.state(context)), None)
-            if function.retractable and state is not None:
-                hidden = pc.and_(rows[state].is_valid(), rows[context.column.name].is_null())
+            if function.may_overflow:
+                known = rows[next(iter(function.state(context)))].is_valid()
+                hidden = pc.and_(known, rows[context.column.name].is_null())
                 count = pc.sum(pc.and_(hidden, present)).as_py()
                 if count:
                     found[context.column.id] = count
-    return found
+        return found
 
 
 def _functions(
@@ -113,7 +127,7 @@ def _functions(
     ordering = tuple(columns[name] for name in group.ordering)
     for function in group.functions:
         if function.column in values:
-            yield FUNCTIONS[function.name], Context(group, columns[function.column], ordering, function)
+            yield find_function(function.name), Context(group, columns[function.column], ordering, function)
 
 
 def _shown(group: Group, columns: Mapping[str, Column], merged: dict[str, pa.Array]) -> dict[str, pa.Array]:

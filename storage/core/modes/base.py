@@ -1,22 +1,38 @@
-"""What a merge mode must offer, and the values it works on.
+"""What a merge mode provides, and the values it works on. MERGE.md says what each mode means.
 
-A *register* is what is known of one key in one group: its values, its arrival (non-null exactly when the group is
-present) and whatever else its mode keeps. Registers merge associatively, commutatively and idempotently (S13), which is
-why compaction at any time changes no read (law L3).
+A *register* is the merge state of one key in one group: its values, its arrival (non-null exactly when the group is
+present) and whatever else its mode keeps. Registers merge associatively, commutatively and idempotently (S13), so a
+compaction at any time changes no read (M3).
+
+Code outside `storage.core.modes` never asks which mode a group has. It asks the mode what it needs to know, by the
+flags and methods of `MergeMode`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group
 
-Columns = Mapping[str, pa.Array]
+Arrays = Mapping[str, pa.Array]
+"""Columns of equal length by name."""
+
+Merger = Callable[[pa.Table, npt.NDArray[np.int64]], pa.Table]
+"""(rows, offsets) -> one row per key. Key i has rows ``offsets[i]`` to ``offsets[i + 1]`` (MERGE.md, "Custom")."""
+
+Mergers = Mapping[str, Merger]
+"""Custom mergers by the name that the configuration gives them, ``module:function``."""
+
+NO_MERGERS: Final[Mergers] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,67 +42,127 @@ class GroupEvents:
     Attributes:
         keys: One per event, unsorted.
         arrival: int64, one per event.
-        op: int8 `storage.core.merge.events.Op`, one per event.
+        op: int8 `storage.core.model.Op`, one per event.
         ordering: The group's ordering columns.
-        values: The group's other columns that are wanted; one that a batch omitted is NULL there.
-        supplied: Per value column which NULLs are values; none where a column is missing.
+        values: The wanted columns among the group's other columns; NULL where a batch omitted the column.
+        supplied: Per value column, which NULLs are values. A column that is missing here has no such NULL.
     """
 
     keys: KeyVector
     arrival: pa.Array
     op: pa.Array
-    ordering: Columns
-    values: Columns
+    ordering: Arrays
+    values: Arrays
     supplied: Mapping[str, Mask]
 
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """One register a key, keys sorted and distinct; ``columns`` are named as in a slice."""
+    """One register per key, keys sorted and distinct; ``columns`` are named as in a slice."""
 
     keys: KeyVector
-    columns: Columns
+    columns: Arrays
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
-class MergeMode(Protocol):
-    """One merge mode; stateless."""
+class MergeMode(ABC):
+    """One merge mode; stateless.
 
+    Attributes:
+        name: In the configuration, and in the table's feature ``merge-<name>``.
+        accepts_partial: A batch may hold some of the group's columns only, and may say with ``_supplied`` that a NULL
+            is a value.
+        retracts: The group sees RETRACT events (update-before rows), and a delete takes values back instead of making
+            the group absent.
+        may_hide_upsert: A group may be absent although its newest event is an upsert, so a reader must decide for every
+            row whether it is visible.
+        takes_functions: The configuration names a function for every value column.
+        runs_merger: A function of the user merges, which a process must allow and load.
+        takes_state: The configuration declares state columns.
+        frozen_columns: No column of the group can be added or widened later.
+        null_if_added_later: Rows written before a column without a default was added show NULL in it, with no need of
+            `renewed`.
+        may_overflow: A value that is known may not fit its column, see `overflows`.
+        max_values: Most columns that a group may have besides its ordering columns; None for no limit.
+    """
+
+    name: ClassVar[str]
+    accepts_partial: ClassVar[bool] = False
+    retracts: ClassVar[bool] = False
+    may_hide_upsert: ClassVar[bool] = False
+    takes_functions: ClassVar[bool] = False
+    runs_merger: ClassVar[bool] = False
+    takes_state: ClassVar[bool] = False
+    frozen_columns: ClassVar[bool] = False
+    null_if_added_later: ClassVar[bool] = True
+    may_overflow: ClassVar[bool] = False
+    max_values: ClassVar[int | None] = None
+
+    def matches(self, merge: str) -> bool:
+        """Whether ``merge``, as in the configuration of a group, names this mode."""
+        return merge == self.name
+
+    @property
+    def spelling(self) -> str:
+        """What a user writes as ``merge`` to get this mode."""
+        return self.name
+
+    @property
+    def known_features(self) -> frozenset[str]:
+        """The reader features that this version knows of the mode."""
+        return frozenset({f"merge-{self.name}"})
+
+    def features(self, group: Group) -> frozenset[str]:
+        """The reader features that a table with this group needs."""
+        return frozenset({f"merge-{self.name}"})
+
+    def in_commit_order(self, group: Group) -> bool:
+        """Whether the order of commits decides what a row shows, and not only between equal ordering values."""
+        return not group.ordering
+
+    def with_merger(self, merger: Merger | None) -> MergeMode:
+        """This mode, running a user's merger; None where the process has not loaded one."""
+        return self
+
+    @abstractmethod
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         """Hidden slice columns of the group, arrival first; part of the format, never reordered."""
-        ...
 
+    @abstractmethod
     def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
-        """Slice columns of an older register that `merge` must see to merge these value columns."""
-        ...
+        """Slice columns of an older register that `merge` needs to merge these value columns."""
 
+    @abstractmethod
     def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
         """One register for every key among the events."""
-        ...
 
+    @abstractmethod
     def merge(
-        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
-    ) -> tuple[Mask, Columns]:
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
+    ) -> tuple[Mask, Arrays]:
         """Merge registers row by row.
 
         Args:
             group: The group that both belong to.
             columns: The table's columns by name.
             new_keys: Keys of the n rows.
-            old: The columns of `reads`, n rows; a register that does not exist is NULL in all hidden ones.
-            new: Columns of `Registers`, n rows, of the same keys.
+            old: The columns of `reads`, n rows; a register that does not exist is NULL in all hidden columns.
+            new: Columns of `Registers`, n rows with the same keys.
 
         Returns:
             Which rows differ from ``old``, and the merged columns of those rows.
         """
-        ...
 
     def renewal_reads(
-        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
+        self,
+        group: Group,
+        columns: Mapping[str, Column],
+        changed: Collection[str],
+        wanted: Collection[str],
     ) -> tuple[str, ...]:
-        """Slice columns that `renewed` looks at, if it has to make any of ``wanted``; else none.
+        """Slice columns that `renewed` needs to produce any of ``wanted``; empty if it has nothing to do.
 
         Args:
             group: The group.
@@ -94,22 +170,33 @@ class MergeMode(Protocol):
             changed: Columns of the group that were added or changed since the registers were made.
             wanted: Slice columns, of any groups.
         """
-        ...
+        return ()
 
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
-        """What older registers must hold now, where that is not just NULL in a column that is missing.
+    def renewed(
+        self,
+        group: Group,
+        columns: Mapping[str, Column],
+        added: Collection[str],
+        rows: Arrays,
+    ) -> Arrays:
+        """What older registers must hold under the current schema, where that is not just NULL in an added column.
 
         Args:
             group: The group as it is now.
             columns: The table's columns by name.
             added: Value columns of the group that the registers do not have.
-            rows: The columns of `renewal_reads`, with the types of now but for fixed-size binaries; NULL where missing.
+            rows: The columns of `renewal_reads`, with their current types except for fixed-size binaries; NULL where
+                missing.
         """
-        ...
+        return {}
+
+    def overflows(self, group: Group, columns: Mapping[str, Column], rows: Arrays) -> dict[int, int]:
+        """Per column id, in how many rows of a slice a value is known but does not fit its column."""
+        return {}
 
 
-def take_rows(columns: Columns, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
-    """The same rows of every column: by position, or by mask."""
+def take_rows(columns: Arrays, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
+    """The same rows of every column, chosen by position or by mask."""
     chosen = rows if isinstance(rows, pa.Array) else pa.array(rows)
     if pa.types.is_boolean(chosen.type):
         return {name: column.filter(chosen) for name, column in columns.items()}

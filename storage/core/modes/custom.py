@@ -12,24 +12,22 @@ columns (NULL in events). The result has the group's value columns and its state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
-from storage.core.keys import KeyVector, Mask
+from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
+from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Merger, Registers, take_rows
 from storage.core.modes.history import History, newer, number_versions, pick
 from storage.core.types import parse_type
 from storage.errors import InvalidInput
-
-Merger = Callable[[pa.Table, npt.NDArray[np.int64]], pa.Table]
-"""(rows, offsets) -> one row per key. Rows ``offsets[i]`` to ``offsets[i + 1]`` are those of key i."""
 
 OP: Final = "_op"
 PRESENT: Final = "_present"
@@ -37,17 +35,34 @@ _WORDS: Final = pa.array(["upsert", "delete", "merged"])
 _MERGED: Final = 2
 _SHOWN_KEYS: Final = 3
 _TRIED_KEYS: Final = 1000  # to name the culprits, not to wait for them
-
-_mergers: dict[str, Merger] = {}
-
-
-def register(name: str, merger: Merger) -> None:
-    """Make a merger known; the shell decides whose code that may be (`storage.mergers`)."""
-    _mergers[name] = merger
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Custom:
-    """See the module."""
+@dataclass(frozen=True, slots=True)
+class Custom(MergeMode):
+    """A user's function merges events and its own earlier results.
+
+    Attributes:
+        merger: The function; None where only the mode's properties are asked for, or the process has not loaded it.
+    """
+
+    merger: Merger | None = None
+
+    name = "custom"
+    may_hide_upsert = True
+    runs_merger = True
+    takes_state = True
+    frozen_columns = True
+
+    def matches(self, merge: str) -> bool:
+        return _NAME.fullmatch(merge) is not None
+
+    @property
+    def spelling(self) -> str:
+        return "module:function"
+
+    def with_merger(self, merger: Merger | None) -> MergeMode:
+        return Custom(merger)
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         version = {names.top_arrival(group.id): pa.int64()} | {
@@ -69,12 +84,12 @@ class Custom:
         top = history.last(op == Op.UPSERT)
         version = [pick(history.sort(column), top) for column in events.ordering.values()]
         offsets = np.append(history.starts, len(op))
-        merged = _call(group, columns, rows, offsets, history.keys)
+        merged = _call(self.merger, group, columns, rows, offsets, history.keys)
         return Registers(history.keys, _register(group, merged, version, pick(history.sort(events.arrival), top)))
 
     def merge(
-        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
-    ) -> tuple[Mask, Columns]:
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
+    ) -> tuple[Mask, Arrays]:
         exists = [~np.asarray(_nothing(group, columns, side)) for side in (old, new)]
         # A merger that keeps nothing of a key's deletes leaves nothing to merge, and is never shown a key without rows.
         some = exists[0] | exists[1]
@@ -101,27 +116,19 @@ class Custom:
             rows[name] = rows.pop(names.group_state(group.id, name))
         rows[OP] = _WORDS.take(pa.array(np.full(len(order), _MERGED)))
         offsets = np.searchsorted(owner[order], np.arange(count + 1))
-        merged = _call(group, columns, rows, offsets, new_keys)
+        merged = _call(self.merger, group, columns, rows, offsets, new_keys)
         later = pa.array(newer(*versions))
         version = [pc.if_else(later, b, a) for a, b in zip(versions[0][0], versions[1][0], strict=True)]
         arrival = pc.if_else(later, versions[1][1], versions[0][1])
         return some, _register(group, merged, version, arrival)
 
-    def renewal_reads(
-        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
-    ) -> tuple[str, ...]:
-        return ()
 
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
-        return {}
-
-
-def _version(group: Group, side: Columns) -> tuple[list[pa.Array], pa.Array]:
+def _version(group: Group, side: Arrays) -> tuple[list[pa.Array], pa.Array]:
     ordering = [side[names.top_ordering(group.id, i)] for i in range(len(group.ordering))]
     return ordering, side[names.top_arrival(group.id)]
 
 
-def _nothing(group: Group, columns: Mapping[str, Column], side: Columns) -> pa.Array:
+def _nothing(group: Group, columns: Mapping[str, Column], side: Arrays) -> pa.Array:
     """Rows without any register: every hidden column is NULL."""
     mask = side[names.arrival(group.id)].is_null()
     for name in Custom().state(group, columns):
@@ -130,7 +137,12 @@ def _nothing(group: Group, columns: Mapping[str, Column], side: Columns) -> pa.A
 
 
 def _call(
-    group: Group, columns: Mapping[str, Column], rows: Columns, offsets: npt.NDArray[np.int64], of_keys: KeyVector
+    merger: Merger | None,
+    group: Group,
+    columns: Mapping[str, Column],
+    rows: Arrays,
+    offsets: Indices,
+    of_keys: KeyVector,
 ) -> pa.Table:
     """Run the merger, and hold it to what it must return.
 
@@ -138,13 +150,13 @@ def _call(
         InvalidInput: It raised, or returned something else; names the merger and the keys.
     """
     where = f"merger {group.merge!r} of group {group.name!r}"
-    if group.merge not in _mergers:
+    if merger is None:
         raise InvalidInput(f"{where} is not loaded", hint="allow its module: see storage.mergers")
     table = pa.table(dict(rows))
     try:
-        result = _mergers[group.merge](table, offsets)
+        result = merger(table, offsets)
     except Exception as error:
-        failing = _failing(_mergers[group.merge], table, offsets, of_keys)
+        failing = _failing(merger, table, offsets, of_keys)
         raise InvalidInput(
             f"{where} failed for {failing}: {type(error).__name__}: {error}",
             hint="mend the merger; nothing was changed",
@@ -161,7 +173,7 @@ def _call(
     return pa.table(fields)
 
 
-def _failing(merger: Merger, table: pa.Table, offsets: npt.NDArray[np.int64], of_keys: KeyVector) -> str:
+def _failing(merger: Merger, table: pa.Table, offsets: Indices, of_keys: KeyVector) -> str:
     """The first keys that fail alone, or all if it takes several to fail."""
     found = []
     for i in range(min(len(of_keys), _TRIED_KEYS)):

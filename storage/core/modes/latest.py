@@ -16,12 +16,14 @@ import pyarrow.compute as pc
 from storage.core import keys, names, ordering
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
+from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Registers, take_rows
 from storage.core.modes.history import newer
 
 
-class Latest:
-    """See the module."""
+class Latest(MergeMode):
+    """The newest event wins the whole group."""
+
+    name = "latest"
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         return {
@@ -60,18 +62,10 @@ class Latest:
         return (names.arrival(group.id), names.floor_arrival(group.id), *group.ordering, *floors)
 
     def merge(
-        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
-    ) -> tuple[Mask, Columns]:
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
+    ) -> tuple[Mask, Arrays]:
         wins = newer(_version(group, old), _version(group, new))
         return wins, new if wins.all() else take_rows(new, wins)
-
-    def renewal_reads(
-        self, group: Group, columns: Mapping[str, Column], changed: Collection[str], wanted: Collection[str]
-    ) -> tuple[str, ...]:
-        return ()
-
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
-        return {}
 
 
 def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Indices:
@@ -106,7 +100,7 @@ def _winners(events: GroupEvents) -> tuple[Indices, Any]:
     return winners, keys.take(ordered, starts)
 
 
-def _version(group: Group, columns: Columns) -> tuple[list[pa.Array], pa.Array]:
+def _version(group: Group, columns: Arrays) -> tuple[list[pa.Array], pa.Array]:
     """Ordering tuple and arrival (NULL: there is no register) of a register, be it an upsert or a delete."""
     arrival = columns[names.arrival(group.id)]
     floor = columns[names.floor_arrival(group.id)]

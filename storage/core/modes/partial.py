@@ -28,19 +28,20 @@ from storage.core import names
 from storage.core.columns import list_lengths
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Columns, GroupEvents, Registers, take_rows
+from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Registers, take_rows
 from storage.core.modes.history import History, Versions, number_versions, pick
 
 _NOBODY: Final = 255
-MAX_COLUMNS: Final = 254
-"""Value columns of one group: a byte numbers their suppliers."""
-
 Numbers = npt.NDArray[np.int64]
 """Keys x value columns: number of the supplying version, -1 for none."""
 
 
-class LatestNonNull:
-    """See the module."""
+class LatestNonNull(MergeMode):
+    """Every column shows the newest value that was supplied."""
+
+    name = "latest_non_null"
+    accepts_partial = True
+    max_values = 254  # a byte numbers the supplier of a column
 
     def state(self, group: Group, columns: Mapping[str, Column]) -> Mapping[str, pa.DataType]:
         floor = {names.floor_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)}
@@ -82,8 +83,8 @@ class LatestNonNull:
         return Registers(history.keys, {**values, **_encode(group, columns, versions, supply, top, floor, kind)})
 
     def merge(
-        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Columns, new: Columns
-    ) -> tuple[Mask, Columns]:
+        self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
+    ) -> tuple[Mask, Arrays]:
         versions, numbers = number_versions([part for side in (old, new) for part in _parts(group, side)])
         old_top, old_floor, old_list, new_top, new_floor, new_list = numbers
         old_supply = _decode(group, old, old_top, old_list)
@@ -113,7 +114,7 @@ class LatestNonNull:
         suppliers = names.suppliers(group.id)
         return (names.arrival(group.id), suppliers) if changed and suppliers in wanted else ()
 
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Columns) -> Columns:
+    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
         """Added columns, the last of the group, are supplied by nobody; that "all bytes are 0" no longer says."""
         if not added:
             return {}
@@ -136,7 +137,7 @@ def _above(numbers: Indices, floor: Indices) -> Indices:
     return np.where(numbers > floor, numbers, -1)
 
 
-def _parts(group: Group, side: Columns) -> list[tuple[Sequence[pa.Array], pa.Array]]:
+def _parts(group: Group, side: Arrays) -> list[tuple[Sequence[pa.Array], pa.Array]]:
     """The three lists of versions in registers: largest upserts, floors, and the other suppliers."""
     floor = [side[names.floor_ordering(group.id, i)] for i in range(len(group.ordering))]
     others = side[names.versions(group.id)].flatten()
@@ -147,7 +148,7 @@ def _parts(group: Group, side: Columns) -> list[tuple[Sequence[pa.Array], pa.Arr
     ]
 
 
-def _decode(group: Group, side: Columns, top: Indices, others: Indices) -> Numbers:
+def _decode(group: Group, side: Arrays, top: Indices, others: Indices) -> Numbers:
     """Per register and value column the number of the supplying version."""
     width = len(group.values)
     suppliers = side[names.suppliers(group.id)]

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from storage.core import names
 from storage.core.log.entries import Promise
 from storage.core.model import Group, Op, Stream
+from storage.core.modes import mode_of
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalar, encode_scalar, format_type
@@ -164,7 +165,7 @@ def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | No
         promised: From `watched`.
     """
     retracts: pa.ChunkedArray | None = None
-    if any(group.merge == "aggregate" for group in groups):
+    if any(mode_of(group).retracts for group in groups):
         mask = pc.equal(rows.column(names.OP), int(Op.RETRACT))
         retracts = mask if pc.any(mask).as_py() else None
     found = {}
@@ -172,7 +173,7 @@ def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | No
         if group.name not in promised:
             continue
         numbers = _numbers(rows.column(group.ordering[0]))
-        if retracts is not None and group.merge != "aggregate":
+        if retracts is not None and not mode_of(group).retracts:
             numbers = numbers.filter(pc.invert(retracts))
         before = promised[group.name]
         late = 0 if before is None else pc.sum(pc.less(numbers, pa.scalar(before, pa.int64()))).as_py() or 0

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from storage.core import names
 from storage.core.model import Group
 from storage.core.modes import mode_of
-from storage.core.modes.base import Columns
+from storage.core.modes.base import Arrays
 from storage.core.schema.table_schema import TableSchema
 
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -55,7 +55,9 @@ def _is_native(schema: TableSchema, rev: int, name: str) -> bool:
     if column.changed <= rev:
         return True
     group = schema.group_of_column.get(name)
-    return column.since > rev and column.default is None and group is not None and group.merge != "aggregate"
+    if group is None or not mode_of(group).null_if_added_later:
+        return False
+    return column.since > rev and column.default is None
 
 
 def adapt_events(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -93,7 +95,7 @@ class Adaptation:
         schema: The newest.
         rev: Revision of the file.
         wanted: Slice columns that `apply` gives.
-        stored: Columns that the file has.
+        stored: Arrays that the file has.
         reads: Those of them that `apply` must be given.
     """
 
@@ -129,7 +131,7 @@ class Adaptation:
         in_order = tuple(name for name in schema.slice.names if name in reads & stored)
         return cls(schema, rev, tuple(wanted), stored, in_order)
 
-    def apply(self, rows: Columns, count: int) -> dict[str, pa.Array]:
+    def apply(self, rows: Arrays, count: int) -> dict[str, pa.Array]:
         """The columns of ``wanted``, from those of ``reads``, ``count`` rows."""
         known = {name: _widened(column, _now(self.schema, name, column.type)) for name, column in rows.items()}
         for group in self.schema.groups:
@@ -156,13 +158,13 @@ class Adaptation:
                 default = pa.scalar(column.default, column.type)
                 known[name] = pc.if_else(present, self._column(known, name, count), default)
 
-    def _column(self, known: Columns, name: str, count: int) -> pa.Array:
+    def _column(self, known: Arrays, name: str, count: int) -> pa.Array:
         column = known.get(name)
         return pa.nulls(count, self.schema.slice.field(name).type) if column is None else column
 
 
 def _changed(schema: TableSchema, group: Group, rev: int) -> tuple[str, ...]:
-    """Columns of a group that were added, widened or got another default after a revision."""
+    """Arrays of a group that were added, widened or got another default after a revision."""
     return tuple(name for name in group.columns if schema.column_by_name[name].changed > rev)
 
 

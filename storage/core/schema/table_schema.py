@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from storage.core import names
 from storage.core.model import Column, Function, Group, Stream, make_field
-from storage.core.modes import mode_name, mode_of
+from storage.core.modes import mode_of
 from storage.core.modes.functions import input_type
 from storage.core.names import StreamName
 from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
@@ -91,7 +91,7 @@ class TableSchema:
     @property
     def reader_features(self) -> list[str]:
         """What a version must know to read the table."""
-        return sorted({f"merge-{mode_name(group)}" for group in self.groups})
+        return sorted({feature for group in self.groups for feature in mode_of(group).features(group)})
 
     @property
     def sort_column(self) -> str:

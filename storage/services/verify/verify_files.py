@@ -20,7 +20,7 @@ from storage.core.keys import KeyVector, Mask
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.merge.locate_keys import buckets, folders, sort_keys
 from storage.core.model import FIELD_ID, Group, Op
-from storage.core.modes.aggregate import overflows
+from storage.core.modes import mode_of
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
@@ -208,7 +208,7 @@ class SliceVerifier:
         wanted = {*schema.key, schema.sort_column, *(group.ordering[0] for group in schema.groups if group.ordering)}
         for group in schema.groups:
             wanted.update(field.name for field in schema.state_fields(group))
-            if group.merge == "aggregate":
+            if mode_of(group).may_overflow:
                 wanted.update(group.values)
         return [name for name in schema.slice.names if name in wanted]
 
@@ -251,7 +251,7 @@ class SliceVerifier:
             known = self._largest.get(group.id)
             if largest or known is not None:
                 self._largest[group.id] = max([*largest, *([known] if known is not None else [])])
-            for column, count in overflows(group, self._schema.column_by_name, batch).items():
+            for column, count in mode_of(group).overflows(group, self._schema.column_by_name, batch).items():
                 self._overflows[column] = self._overflows.get(column, 0) + count
 
     def _check_statistics(self) -> None:

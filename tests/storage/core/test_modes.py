@@ -20,8 +20,7 @@ from storage.core import names
 from storage.core.merge.collapse import LogRange, collapse_group
 from storage.core.merge.events import prepare
 from storage.core.model import Group
-from storage.core.modes import latest, mode_of
-from storage.core.modes.base import Columns
+from storage.core.modes import Arrays, Mergers, latest, merging_mode
 from storage.core.schema.table_schema import TableSchema
 from tests.storage.world import canonical, to_arrow
 from tests.strategies import Append, Config, Story, stories
@@ -35,21 +34,21 @@ ONE_KEY = np.zeros(1, np.int64)
 def test_registers_of_any_parts_merge_to_the_register_of_the_whole(story: Story, data: st.DataObject) -> None:
     mergers.allow("tests.mergers")
     schema = build_schema(load_config(story.config))
-    mergers.prepare(schema, mergers.allowed())
+    loaded = mergers.load(schema, mergers.allowed())
     ranges = list(_ranges(story, schema))
     for group in schema.groups:
         touching = [log_range for log_range in ranges if group.id in log_range.groups]
-        whole = _register(schema, group, touching)
+        whole = _register(schema, group, touching, loaded)
         parts: list[list[LogRange]] = [[] for _ in range(data.draw(st.integers(1, 4), label="parts"))]
         for log_range in touching:
             parts[data.draw(st.integers(0, len(parts) - 1), label="part")].append(log_range)
-        registers = [register for part in parts if (register := _register(schema, group, part)) is not None]
+        registers = [register for part in parts if (register := _register(schema, group, part, loaded)) is not None]
         while len(registers) > 1:
             # The older may be either: compactions meet the logs of lanes in any order.
             chosen = data.draw(st.permutations(range(len(registers))), label="merged")[:2]
             old, new = (registers[i] for i in chosen)
             rest = [register for i, register in enumerate(registers) if i not in chosen]
-            registers = [*rest, _merge(schema, group, old, new)]
+            registers = [*rest, _merge(schema, group, old, new, loaded)]
         assert _shown(group, registers[0] if registers else None) == _shown(group, whole)
 
 
@@ -69,24 +68,25 @@ def _batch(config: Config, append: Append) -> pa.Table:
     return to_arrow(config, append.rows, append.stream)
 
 
-def _register(schema: TableSchema, group: Group, ranges: list[LogRange]) -> Columns | None:
+def _register(schema: TableSchema, group: Group, ranges: list[LogRange], loaded: Mergers) -> Arrays | None:
     """One register, as it stands in a slice: merged into nothing."""
-    collapsed = collapse_group(ranges, schema, group, group.values)
-    return None if collapsed is None else _merge(schema, group, _blank(schema, group), collapsed.columns)
+    collapsed = collapse_group(ranges, schema, group, group.values, loaded)
+    return None if collapsed is None else _merge(schema, group, _blank(schema, group), collapsed.columns, loaded)
 
 
-def _blank(schema: TableSchema, group: Group) -> Columns:
+def _blank(schema: TableSchema, group: Group) -> Arrays:
     fields = [*(schema.field(name) for name in group.columns), *schema.state_fields(group)]
     return {field.name: pa.nulls(1, field.type) for field in fields}
 
 
-def _merge(schema: TableSchema, group: Group, old: Columns, new: Columns) -> Columns:
-    reads = mode_of(group).reads(group, schema.column_by_name, group.values)
-    changed, merged = mode_of(group).merge(group, schema.column_by_name, ONE_KEY, {n: old[n] for n in reads}, new)
+def _merge(schema: TableSchema, group: Group, old: Arrays, new: Arrays, loaded: Mergers) -> Arrays:
+    mode = merging_mode(group, loaded)
+    reads = mode.reads(group, schema.column_by_name, group.values)
+    changed, merged = mode.merge(group, schema.column_by_name, ONE_KEY, {n: old[n] for n in reads}, new)
     return {**old, **merged} if changed.all() else old
 
 
-def _shown(group: Group, register: Columns | None) -> dict[str, Any]:
+def _shown(group: Group, register: Arrays | None) -> dict[str, Any]:
     """Values, and whether present; of an absent group nothing is shown, but a delete of the row counts."""
     if register is None:
         return {"present": False, "hides": None}

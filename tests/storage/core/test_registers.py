@@ -18,7 +18,7 @@ from storage.core.merge.events import prepare
 from storage.core.merge.registers import RegisterRange, group_registers, merge_registers, register_rows
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
-from storage.core.modes import Registers
+from storage.core.modes import NO_MERGERS, Mergers, Registers
 from storage.core.schema.table_schema import TableSchema
 from tests.storage.world import canonical, to_arrow
 from tests.strategies import Append, Story, stories
@@ -32,7 +32,7 @@ KEYS = 3
 def test_folds_of_any_commits_merge_in_any_order_to_the_fold_of_all(story: Story, data: st.DataObject) -> None:
     mergers.allow("tests.mergers")
     schema = build_schema(load_config(story.config))
-    mergers.prepare(schema, mergers.allowed())
+    loaded = mergers.load(schema, mergers.allowed())
     ranges = [
         log_range for i, append in enumerate(story.appends) for log_range in _ranges(schema, story, append, i + 1)
     ]
@@ -41,13 +41,13 @@ def test_folds_of_any_commits_merge_in_any_order_to_the_fold_of_all(story: Story
     parts: list[list[LogRange]] = [[] for _ in range(data.draw(st.integers(1, 4), label="folds"))]
     for log_range in ranges:
         parts[data.draw(st.integers(0, len(parts) - 1), label="fold")].append(log_range)
-    folds = [_folded(schema, part, data) for part in data.draw(st.permutations(parts), label="order") if part]
+    folds = [_folded(schema, part, data, loaded) for part in data.draw(st.permutations(parts), label="order") if part]
     for group in schema.groups:
-        whole = collapse_group(ranges, schema, group, group.columns)
+        whole = collapse_group(ranges, schema, group, group.columns, loaded)
         wanted = schema.slice.names
         found = [group_registers(fold, schema, group, wanted) for fold in folds]
         known = [registers for registers in found if registers is not None]
-        merged = merge_registers(schema, group, known) if known else None
+        merged = merge_registers(schema, group, known, loaded) if known else None
         assert _shown(group, merged) == _shown(group, whole)
 
 
@@ -64,10 +64,12 @@ def _ranges(schema: TableSchema, story: Story, append: Append, arrival: int) -> 
     return [LogRange(vector[order], arrivals, [group.id for group in batch.groups], columns)]
 
 
-def _folded(schema: TableSchema, ranges: Sequence[LogRange], data: st.DataObject) -> list[RegisterRange]:
+def _folded(
+    schema: TableSchema, ranges: Sequence[LogRange], data: st.DataObject, loaded: Mergers
+) -> list[RegisterRange]:
     """As a fold's file has it, cut into blocks anywhere."""
     vector = keys.union([log_range.keys for log_range in ranges])
-    found = {group.id: collapse_group(ranges, schema, group, group.columns) for group in schema.groups}
+    found = {group.id: collapse_group(ranges, schema, group, group.columns, loaded) for group in schema.groups}
     registers = {group: own for group, own in found.items() if own is not None}
     groups = [group for group in schema.groups if group.id in registers]
     columns = {"key": pa.array(vector)}
@@ -136,7 +138,7 @@ def test_a_row_counts_as_delete_if_any_group_of_it_may_be_absent() -> None:
         log_range(6, 4, None, None, "-U"),  # a retraction of nothing
     ]
     directory = KeyDirectory.of(ranges, schema)
-    found = {group.id: collapse_group(ranges, schema, group, group.columns) for group in schema.groups}
+    found = {group.id: collapse_group(ranges, schema, group, group.columns, NO_MERGERS) for group in schema.groups}
     state = LogState(directory, {group: own for group, own in found.items() if own is not None})
     rows = register_rows(schema, schema.groups, state)
     assert rows.columns["id"].to_pylist() == [1, 2, 3]

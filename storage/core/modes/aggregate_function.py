@@ -1,0 +1,132 @@
+"""What an aggregate function provides, and the values it works on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import names
+from storage.core.keys import Mask
+from storage.core.model import Column, Function, Group
+from storage.core.modes.base import Arrays
+from storage.core.modes.history import History
+
+Takes = Literal["values", "elements", "anything"]
+
+
+class Refusal(NamedTuple):
+    """Why a column cannot have a function, and what to do instead."""
+
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One column of an aggregate group.
+
+    Attributes:
+        group: The group.
+        column: The column.
+        ordering: The group's ordering columns as schema columns.
+        function: Its function, with options.
+    """
+
+    group: Group
+    column: Column
+    ordering: tuple[Column, ...]
+    function: Function
+
+    def hidden(self, what: str) -> str:
+        """Name of a hidden slice column of this column."""
+        return names.column_state(self.column.id, what)
+
+    @property
+    def version_fields(self) -> list[pa.Field]:
+        """Fields of one version: its ordering values and its arrival."""
+        return [
+            *(pa.field(f"o{i}", column.type) for i, column in enumerate(self.ordering)),
+            pa.field("arrival", pa.int64()),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEvents:
+    """Events of one column, sorted by (key, version). All arrays are in that order.
+
+    Attributes:
+        history: Where each key's events are.
+        values: The column's values.
+        retracts: Which events take their value back.
+        ordering: Per ordering column its values.
+        arrival: int64.
+    """
+
+    history: History
+    values: pa.Array
+    retracts: Mask
+    ordering: list[pa.Array]
+    arrival: pa.Array
+
+    @property
+    def valid(self) -> Mask:
+        """Which values are not NULL."""
+        return np.asarray(self.values.is_valid())
+
+
+class AggregateFunction(ABC):
+    """One function; stateless. By default its state is the value that is shown, with no hidden columns.
+
+    Attributes:
+        retractable: Whether a delete can take values back.
+        ordered: Whether the result depends on the order of the events.
+        may_overflow: Whether a known result may not fit the column; its first hidden column is then non-null.
+        takes: What batches hold: values of the column's type, elements of it, or values of any type.
+        has_delimiter: Whether the function has the option ``delimiter``.
+    """
+
+    retractable: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
+    may_overflow: ClassVar[bool] = False
+
+    @property
+    def takes(self) -> Takes:
+        return "values"
+
+    @property
+    def has_delimiter(self) -> bool:
+        return False
+
+    def refuses(self, column: pa.DataType) -> Refusal | None:
+        """Why a column of this type cannot have the function; None if it can."""
+        return None
+
+    def state(self, context: Context) -> Mapping[str, pa.DataType]:
+        """Hidden slice columns besides the shown one; part of the format, never reordered."""
+        return {}
+
+    @abstractmethod
+    def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
+        """State of every key, by column: hidden columns, and the shown one if it is part of the state."""
+
+    @abstractmethod
+    def merge(self, context: Context, old: Arrays, new: Arrays) -> dict[str, pa.Array]:
+        """Merge states row by row; ``old`` and ``new`` have the columns of `collapse`, NULL for no state."""
+
+    def show(self, context: Context, state: Arrays) -> pa.Array:
+        """The value that a reader sees."""
+        return state[context.column.name]
+
+    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+        """State of keys whose events all came before the column was added, where that is not NULL.
+
+        Args:
+            context: The column.
+            present: Boolean per key: whether the group is present.
+        """
+        return {}
