@@ -1,14 +1,35 @@
 #!/usr/bin/env bash
-# Lint, types and all tests, in an environment of its own. Options go to pytest, for example
+# Lint, types and tests, in an environment of its own.
+#   bash deploy/test.sh              the full loop, which continuous integration runs: all tests but the nightly ones
+#   bash deploy/test.sh --fast       the fast loop, under 90 s on 2 cores: what needs no JVM and no server, and one
+#                                    way through Spark
+#   bash deploy/test.sh --nightly    the nightly loop, for hours: deep and long tests, soak, benchmarks (nightly.sh)
+# Other options go to pytest, for example
 #   bash deploy/test.sh -k merge
-#   bash deploy/test.sh -n 0        in one process, which debuggers want
+#   bash deploy/test.sh -n 0         in one process, which debuggers want
+#   bash deploy/test.sh -m nightly   another choice of markers (pyproject.toml says what they mean)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+loop=full
+case ${1:-} in
+  --fast | --nightly)
+    loop=${1#--}
+    shift
+    ;;
+esac
+if [ "$loop" = nightly ]; then exec bash "$weft_root/deploy/nightly.sh" "$@"; fi
 weft_setup dev
 cd "$weft_root"
+# All files and not only those that changed: with their caches the three take less than two seconds.
 ruff check .
 ruff format --check .
 lint-imports --no-logo
 mypy
 # Files of tests run side by side in two processes, the longest first (tests/conftest.py).
-exec python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
+tests=(python -m pytest -n 2 --dist loadfile --no-loadscope-reorder)
+if [ "$loop" = fast ]; then
+  tests+=(-m "smoke or not (spark or models or integration or slow or nightly)" --hypothesis-profile=fast)
+else
+  tests+=(-m "not nightly")
+fi
+exec "${tests[@]}" "$@"

@@ -1,13 +1,21 @@
-"""Hypothesis profiles.
+"""Markers and their guard, the order of the tests, and Hypothesis profiles.
+
+pyproject.toml says what each marker means. Those that follow from a test itself (from its fixtures, or from Hypothesis)
+are added here, so that none can forget them. A test that starts a JVM in another way says so itself: without a marker
+it finds only a `java` that fails.
+
+Hypothesis profiles:
 
 quick   the default: seconds a test, a failure is printed as it was found
-shrink  the same, but a failure is reduced first, which may take minutes
+fast    a few examples a test, for the fast loop
+shrink  as quick, but a failure is reduced first, which may take minutes
 hunt    many examples a test and an end at the first failure: what a mutant is looked for with
 deep    thousands of examples a test: ``pytest tests/storage/test_laws.py --hypothesis-profile=deep --timeout=0``
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,20 +30,56 @@ _COMMON = {
 _WITHOUT_SHRINKING = [phase for phase in Phase if phase is not Phase.shrink]
 
 settings.register_profile("quick", max_examples=30, phases=_WITHOUT_SHRINKING, **_COMMON)
+settings.register_profile("fast", max_examples=5, phases=_WITHOUT_SHRINKING, **_COMMON)
 settings.register_profile("shrink", max_examples=200, **_COMMON)
 settings.register_profile("hunt", max_examples=1_000, phases=_WITHOUT_SHRINKING, report_multiple_bugs=False, **_COMMON)
 settings.register_profile("deep", max_examples=3_000, **_COMMON)
 settings.load_profile("quick")
 
+_MARKER_OF_FIXTURE = {"spark": "spark", "java": "models", "real_broker": "integration"}
+_MAY_START_JAVA = ("spark", "models", "integration")
+_NO_JAVA = """#!/bin/sh
+echo "this test starts a JVM: mark it with one of {markers} (pyproject.toml says which)" >&2
+exit 1
+"""
+
 _LONGEST = ["test_simulation.py", "test_mutants.py", "models", "test_soak.py", "test_demo.py"]
 """Files and folders that take longest: begun first, so that no process waits for them in the end."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest; the order is the same in every process."""
+    """Add the markers that follow from a test itself; begin with the longest, in the same order in every process."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("laws")
+        for name in getattr(item, "fixturenames", ()):
+            if name in _MARKER_OF_FIXTURE:
+                item.add_marker(_MARKER_OF_FIXTURE[name])
     items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> int:
     parts = item.path.relative_to(Path(__file__).parent).parts
     return next((place for place, name in enumerate(_LONGEST) if name in parts), len(_LONGEST))
+
+
+@pytest.fixture(scope="session")
+def _no_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Java home whose `java` only says what is wrong."""
+    home = tmp_path_factory.mktemp("no-java")
+    program = home / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(_NO_JAVA.format(markers=", ".join(_MAY_START_JAVA)), encoding="utf-8")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _java_needs_a_marker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the JVM from tests that have no marker for it, and from every process that they start."""
+    if any(request.node.get_closest_marker(marker) for marker in _MAY_START_JAVA):
+        return
+    home = request.getfixturevalue("_no_java")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("PATH", str(home / "bin"), prepend=os.pathsep)

@@ -248,12 +248,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str, results: dict[str, Future[subprocess.CompletedProcess[str]]]) -> None:
     result = results[name].result()
     assert result.returncode == FAILED, f"{MUTANTS[name].tests} did not notice:\n{result.stdout[-2000:]}{result.stderr}"
 
 
+@pytest.mark.nightly
 def test_the_copy_itself_is_green_and_is_what_the_tests_see(tmp_path: Path) -> None:
     """Without this, a mutant could be red for want of an import."""
     folder = copy_with(tmp_path, None)

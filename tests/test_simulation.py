@@ -23,7 +23,7 @@ from tests.simulation.run import run_seed
 ROOT = Path(__file__).resolve().parents[1]
 SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
-PART = 250  # schedules of one test: some ten seconds
+PART = 125  # schedules of one test: some ten seconds; the fast loop runs the first part
 REPLAYED = [3, 17, 71]  # a quiet one, and two with all kinds of faults
 
 _faults: Counter[Fault] = Counter()
@@ -31,7 +31,7 @@ _entries: Counter[str] = Counter()
 
 
 @pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
-@pytest.mark.parametrize("first", range(0, SCHEDULES, PART))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(PART, SCHEDULES, PART))])
 def test_schedules(first: int) -> None:
     for seed in range(first, min(first + PART, SCHEDULES)):
         outcome = run_seed(seed)
@@ -47,7 +47,8 @@ def test_this_schedule() -> None:
     assert outcome.failure is None, report(outcome, len(outcome.trace))
 
 
-@pytest.mark.skipif(SEED is not None or SCHEDULES < PART, reason="few schedules do not meet everything")
+@pytest.mark.slow
+@pytest.mark.skipif(SEED is not None or SCHEDULES < 2 * PART, reason="few schedules do not meet everything")
 def test_every_kind_of_fault_and_of_entry_was_met() -> None:
     assert set(Fault) - set(_faults) == set()
     kinds = {kind.model_fields["kind"].default for kind in (*get_args(TableEntry), *get_args(LaneEntry))}
@@ -61,6 +62,7 @@ def test_a_seed_replays_exactly(seed: int) -> None:
     assert first.trace == second.trace
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly_in_another_process() -> None:
     """Nothing depends on the hashes of strings, which differ from process to process."""
     hashes = set()
@@ -78,6 +80,7 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
     assert run_seed(REPLAYED[-1]).trace_hash in hashes.pop()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)  # most are found in seconds; the rarest after some hundred schedules, on a busy machine
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str) -> None:

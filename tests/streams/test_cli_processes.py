@@ -21,6 +21,8 @@ from storage import Table
 from streams.demo.broker import EmbeddedBroker
 from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
 PATIENCE_SECONDS = 180.0  # two JVMs start at once, on a machine that does other things too
 
 

@@ -68,6 +68,7 @@ def append(table: Table, *ids: int) -> None:
         writer.append(pa.table({"id": ids, "a": ["x"] * len(ids), "at": ids}))
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(START_SECONDS + 60)
 @pytest.mark.parametrize("order", ["with weft", "alone"])
 def test_a_new_session_knows_the_formats(tmp_path: Path, order: str) -> None:

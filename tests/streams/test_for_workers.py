@@ -104,6 +104,7 @@ def test_readers_of_sources_say_what_to_do(tmp_path: Path, without_weft: Path) -
         assert again.__dict__.keys() == reader.__dict__.keys()
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(START_SECONDS + 60)
 def test_a_worker_without_weft_says_what_to_do(tmp_path: Path, without_weft: Path) -> None:
     for module, there in (("storage", 1), ("streams", 1), ("pyspark, pyarrow, pandas", 0)):

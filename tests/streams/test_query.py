@@ -42,6 +42,7 @@ def test_values_are_written_as_strict_json(value: Any, text: str) -> None:
     assert json.dumps(json_value(value), allow_nan=False) == text
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("query", "message"),
     [

@@ -111,6 +111,7 @@ RESTART = """
 """
 
 
+@pytest.mark.spark
 def test_spark_stopped_and_started_again_in_one_process(tmp_path: Path) -> None:
     script = tmp_path / "restart.py"
     script.write_text(textwrap.dedent(RESTART))

@@ -1,0 +1,180 @@
+"""The nightly loop: everything that is too deep for a test run, part after part, each with a time limit.
+
+    bash deploy/nightly.sh                      all parts, in an environment of its own
+    python -m tests.nightly --only soak models  some of them
+    python -m tests.nightly --scale 0.1         a tenth of the time for what runs for a time
+
+A part that fails or takes too long does not keep the others from running. The end is a table of all parts; the exit
+status is 0 only if every part passed. The output of each part is in its own file, in the folder that is printed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+TAIL_LINES: Final = 40
+END_SECONDS: Final = 30.0
+"""Between asking a part that takes too long to end, and killing what is left of it."""
+
+_BENCHMARKS: Final = (
+    ("append", "--keys", "20000", "--rows", "1000", "--rounds", "2"),
+    ("archive", "--commits", "600"),
+    ("arrival",),
+    ("arrow", "--keys", "20000", "--rounds", "2"),
+    ("fold", "--keys", "20000", "--rows", "40000", "--commits", "20", "--rounds", "2"),
+    ("groups", "--groups", "50", "200", "--lanes", "8", "16", "--repeat", "1"),
+    ("kafka", "--messages", "20000", "--rounds", "1"),
+    ("layout", "--keys", "20000", "--rows", "40000", "--rounds", "2"),
+    ("memory", "--rows", "50000"),
+    ("merge", "--keys", "20000", "--rounds", "2"),
+    ("snapshot", "--keys", "20000", "--rounds", "2"),
+    ("timeline", "--commits", "2000", "--waiting", "40"),
+    ("view_overhead", "--keys", "20000", "--rounds", "2"),
+    ("writer", "--rows", "20000", "--batch", "10000", "--runs", "1"),
+)
+"""Each benchmark at a small size: that it runs, not what it measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Commands that run one after the other, and the time that they get together."""
+
+    name: str
+    minutes: float
+    commands: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a part ended. ``last`` is the last line that it printed."""
+
+    part: Part
+    outcome: str
+    seconds: float
+    last: str
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "passed"
+
+
+def _python(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, *arguments)
+
+
+def _pytest(*arguments: str) -> tuple[str, ...]:
+    return _python("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
+
+
+def all_parts(scale: float = 1.0) -> list[Part]:
+    """The parts in their order; those that run for a time run for ``scale`` times as long."""
+    hours, soak_minutes, examples = 1.0 * scale, 20.0 * scale, "deep" if scale >= 1 else "quick"
+    jobs = str(os.cpu_count() or 1)
+    side_by_side = ("-n", jobs, "--dist", "loadfile", "--no-loadscope-reorder")
+    return [
+        Part("tests", 120, [_pytest("-m", "nightly", *side_by_side)]),
+        Part("simulation", 60 * hours + 15, [_python("tests/simulate.py", "--hours", str(hours), "--jobs", jobs)]),
+        Part(
+            "laws",
+            180,
+            [_pytest("-n", jobs, "-m", "laws", f"--hypothesis-profile={examples}", "--timeout=0")],
+        ),
+        Part("soak", 3 * soak_minutes + 30, [_python("-m", "tests.soak", "--minutes", str(soak_minutes))]),
+        Part("demo", 30, [_python("-m", "streams.cli", "demo", "--rows", "200000")]),
+        Part("benchmarks", 45, [_python("-m", f"tests.benchmarks.{name}", *given) for name, *given in _BENCHMARKS]),
+    ]
+
+
+def run(parts: Sequence[Part], folder: Path) -> list[Result]:
+    """Run the parts, print what comes of each, and then the summary."""
+    results = []
+    for part in parts:
+        print(f"{part.name}: at most {part.minutes:g} minutes", flush=True)
+        log = folder / f"{part.name}.log"
+        results.append(_run(part, log))
+        if not results[-1].passed:
+            print(*_tail(log, TAIL_LINES), sep="\n")
+    print(f"\n{'part':12} {'result':14} {'minutes':>7}  last line")
+    for result in results:
+        print(f"{result.part.name:12} {result.outcome:14} {result.seconds / 60:7.1f}  {result.last[:120]}")
+    return results
+
+
+def _run(part: Part, log: Path) -> Result:
+    started = time.monotonic()
+    outcome = "passed"
+    with log.open("wb") as output:
+        for command in part.commands:
+            left = part.minutes * 60 - (time.monotonic() - started)
+            status = _run_command(command, output.fileno(), left)
+            if status is None:
+                outcome = "out of time"
+                break
+            if status != 0:
+                outcome = f"failed ({status})"  # the part's other commands still run: each tells something of its own
+    return Result(part, outcome, time.monotonic() - started, next(iter(_tail(log, 1)), ""))
+
+
+def _run_command(command: Sequence[str], output: int, seconds: float) -> int | None:
+    """Exit status of a command; None if it did not end in time. Nothing that it started is left."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=output,
+        stderr=output,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(max(seconds, 0))
+    except subprocess.TimeoutExpired:
+        _signal(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+        return None
+    finally:
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _tail(log: Path, lines: int) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="nightly", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [part.name for part in all_parts()]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="PART", help=", ".join(names))
+    parser.add_argument("--scale", type=float, default=1.0, help="of the time that simulation and soak run for")
+    parser.add_argument("--folder", type=Path, help="put the output here (default: a new temporary folder)")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="weft-nightly-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"output in {folder}", flush=True)
+    results = run([part for part in all_parts(given.scale) if part.name in given.only], folder)
+    return 0 if all(result.passed for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

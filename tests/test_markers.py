@@ -1,0 +1,38 @@
+"""What needs a JVM carries a marker that says so, or it finds none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SECONDS = 120
+REFUSED = "this test starts a JVM: mark it with one of spark, models, integration"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["java", "-version"],
+        [sys.executable, "-c", "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"],
+    ],
+    ids=["java", "spark"],
+)
+def test_without_a_marker_no_jvm_starts(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode != 0
+    assert REFUSED in done.stderr
+
+
+@pytest.mark.spark
+def test_with_a_marker_java_is_the_real_one() -> None:
+    command = '"${JAVA_HOME:+$JAVA_HOME/bin/}java" -version'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_uses_the_shared_session_is_marked(request: pytest.FixtureRequest) -> None:
+    items = request.session.items
+    missing = [item.nodeid for item in items if "spark" in item.fixturenames and not item.get_closest_marker("spark")]
+    assert missing == []

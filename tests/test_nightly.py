@@ -1,0 +1,81 @@
+"""The nightly loop tells what failed and what took too long, and goes on with the rest."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import nightly
+from tests.nightly import Part, all_parts, main, run
+
+END_SECONDS = 60.0
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_every_part_runs_and_the_summary_says_how_each_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nightly, "END_SECONDS", 0.1)
+    pids = tmp_path / "pids"
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    hang = (
+        f"import os, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {child!r}]); "
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}'); print('waits'); sys.stdout.flush(); "
+        "child.wait()"
+    )
+    fails = python("print('one is not two'); raise SystemExit(3)")
+    results = run(
+        [
+            Part("bad", 1, [fails, python("print('ran after it')")]),
+            Part("hangs", 0.05, [python(hang), python("print('must not run')")]),
+            Part("good", 1, [python("print('5 things checked')")]),
+        ],
+        tmp_path,
+    )
+    assert [(result.part.name, result.outcome, result.last) for result in results] == [
+        ("bad", "failed (3)", "ran after it"),
+        ("hangs", "out of time", "waits"),
+        ("good", "passed", "5 things checked"),
+    ]
+    said = capsys.readouterr().out
+    assert "one is not two" in said, "the output of a part that failed is shown"
+    deadline = time.monotonic() + END_SECONDS
+    while any(_alive(int(pid)) for pid in pids.read_text().split()):
+        assert time.monotonic() < deadline, "what a part started is left"
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (1, 1)])
+def test_the_exit_status_is_that_of_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, status: int
+) -> None:
+    parts = [Part("a", 1, [python(f"raise SystemExit({code})")]), Part("b", 1, [python("pass")])]
+    monkeypatch.setattr(nightly, "all_parts", lambda *_: parts)
+    monkeypatch.setattr(sys, "argv", ["nightly", "--folder", str(tmp_path)])
+    assert main() == status
+
+
+def test_parts_that_run_for_a_time_get_more_than_that() -> None:
+    for scale in (0.01, 1.0, 5.0):
+        parts = {part.name: part for part in all_parts(scale)}
+        assert parts["simulation"].minutes > 60 * scale
+        assert parts["soak"].minutes > 20 * scale
+
+
+def test_all_benchmarks_are_run() -> None:
+    folder = Path(nightly.__file__).parent / "benchmarks"
+    programs = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")}
+    assert {name for name, *_ in nightly._BENCHMARKS} == programs
