@@ -392,6 +392,7 @@ class TestDryRun:
 
 
 class TestCrash:
+    @pytest.mark.slow
     def test_a_clean_that_dies_anywhere_is_finished_by_the_next(self, clock: FakeClock) -> None:
         """Before every call of the store, which is after the one before: a dead cleaner, then a clean that ends."""
         survived = 0

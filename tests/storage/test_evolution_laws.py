@@ -97,6 +97,7 @@ def test_a_wider_key_has_the_same_home_and_the_same_order(old: str, new: str) ->
     assert [partition_text(value) for value in values] == [partition_text(value) for value in wider]
 
 
+@pytest.mark.slow
 def test_evolutions_cover_what_they_promise() -> None:
     """The strategy itself: every change, of groups of every mode, and senders that do not know of it."""
     seen: set[str] = set()

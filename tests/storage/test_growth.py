@@ -76,6 +76,7 @@ def test_with_the_number_of_file_groups(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_with_the_number_of_lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small, large = (counted(monkeypatch, tmp_path, 16, lanes) for lanes in (16, 16 * GROWTH))
     wrong = grown_too_much(small, large)

@@ -235,6 +235,7 @@ def test_local_folder_reads_as_memory_does(story: Story, tmp_path_factory: pytes
         assert Table.open(world.uri).snapshot().to_arrow().num_rows == len(world.expected())
 
 
+@pytest.mark.slow
 def test_stories_cover_what_they_promise() -> None:
     """The strategy itself: deletes, hidden rows, every mode and function, and remembered cuts do occur."""
     seen: set[str] = set()

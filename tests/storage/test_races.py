@@ -24,6 +24,8 @@ from storage.store.open_store import open_store
 from tests.faulty_store import other_process
 from tests.storage.shop import SHOP, contents, new_uri, orders, payments, statuses
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = 4
 SLOTS = 25
 LANE = LaneName("orders")

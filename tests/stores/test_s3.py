@@ -35,6 +35,8 @@ from tests.stores.moto_server import (
 )
 from tests.stores.places import BLOCK_BYTES, RACERS, Backend, Place, race, winners
 
+pytestmark = pytest.mark.slow
+
 NAME = Path("folder/object")
 LANE = LaneName("orders")
 SLOT = slot_path(LANE, 1)
