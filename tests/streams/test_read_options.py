@@ -251,6 +251,7 @@ def weft_sql(table: Table, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.spark
 def test_sql_explains_what_it_reads_and_what_it_skips(table: Table) -> None:
     query = "SELECT id, a FROM t JOIN wide_1 USING (p, id, a) WHERE p = 2"
     found = json.loads(weft_sql(table, query, "--explain", "--json").stdout)
@@ -264,6 +265,7 @@ def test_sql_explains_what_it_reads_and_what_it_skips(table: Table) -> None:
     assert "BatchScan t[" in found["plan"]
 
 
+@pytest.mark.spark
 def test_sql_reads_older_snapshots_and_base_files_and_says_what_they_lack(table: Table) -> None:
     query = "SELECT p, max(a) AS a, count(*) AS n FROM wide_1 GROUP BY p ORDER BY p"
     base = weft_sql(table, query, "--read-optimized", "--json")
