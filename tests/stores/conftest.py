@@ -23,7 +23,12 @@ from tests.stores.real_server import NO_SERVER, find_program, real_server
 GIVEN_URL = "WEFT_STORE_URL"
 GIVEN_OPTIONS = "WEFT_STORE_OPTIONS"
 ROOT = LocalPath(__file__).parents[2]
-BACKENDS = ["memory", "local", pytest.param("moto", marks=pytest.mark.slow), pytest.param("s3", marks=pytest.mark.integration)]
+BACKENDS = [
+    "memory",
+    "local",
+    pytest.param("moto", marks=pytest.mark.slow),
+    pytest.param("s3", marks=pytest.mark.integration),
+]
 if GIVEN_URL in os.environ:
     BACKENDS.append(pytest.param("given", marks=pytest.mark.integration))
 
