@@ -35,6 +35,7 @@ from storage.files.log_reader import LogReader
 from storage.log.table_log import TableLog
 from storage.read.pruning import Keys
 from storage.read.scan import ReadTask, Scan, read_task
+from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
 from storage.store.object_store import ObjectStore
 
@@ -152,7 +153,7 @@ def scan_changes(
         check_order(since.cut, until)
     until = _under(until, under or until.state)
     with expiring():
-        after = replace(until.scan(shape.columns, require=require, arrivals=True), tasks=())
+        after = replace(until.plan_scan(ScanRequest(shape.columns, require=require, arrivals=True)), tasks=())
         if since is None:
             runs = _runs([_Work(None, own, None) for own in until.slices])
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
@@ -165,7 +166,7 @@ def scan_changes(
             work = _by_keys(since, until, _ranges(until.state, touched))
         else:
             touched, work = [], _whole(since, until)
-        first = replace(since.scan(shape.earlier, require=require, arrivals=True), tasks=())
+        first = replace(since.plan_scan(ScanRequest(shape.earlier, require=require, arrivals=True)), tasks=())
         tasks = [_task(run, since.files, until.files, touched) for run in _runs(work)]
         return ChangeScan(shape, first, after, tuple(tasks))
 

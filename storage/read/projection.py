@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from storage.core.predicate import Node, columns_of, parse
 from storage.core.schema.state_columns import StateColumn, state_columns
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
+from storage.read.scan_request import ScanRequest
 
 _UNFIT: Final = (pa.ArrowException, ValueError, TypeError)  # what Arrow raises for a filter that does not fit
 
@@ -78,37 +79,25 @@ class Projection:
         return pa.schema(fields)
 
 
-def make_projection(
-    schema: TableSchema,
-    columns: Sequence[str] | None,
-    condition: pc.Expression | None,
-    require: Sequence[str] | None,
-    *,
-    arrivals: bool = False,
-) -> Projection:
-    """Check what a reader asks for.
-
-    Args:
-        schema: The snapshot's.
-        columns: Of the answer, state columns among them; None for all of the table.
-        condition: The filter; over state columns too.
-        require: Groups that must be present.
-        arrivals: Also say where the groups of ``columns`` and ``require`` are present.
+def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
+    """Check what a reader asks for, against the schema of the snapshot.
 
     Raises:
-        NotFound: A column or group that the table does not have; the hint lists those it has.
-        InvalidInput: The filter is no condition.
+        NotFound: The table has no such column or group; the hint lists those that it has.
+        InvalidInput: The filter is not a condition.
     """
-    wanted = tuple(columns) if columns is not None else tuple(schema.arrow.names)
+    wanted = tuple(request.columns) if request.columns is not None else tuple(schema.arrow.names)
     states = state_columns(schema)
     for name in wanted:
         if name not in states:
             schema.column(name)
-    for name in require or ():
+    required = tuple(dict.fromkeys(request.require or ()))
+    for name in required:
         schema.group(name)
     shown = tuple(states[name] for name in dict.fromkeys(wanted) if name in states)
     predicate, looked_at = None, ()
     filtered: tuple[StateColumn, ...] = ()
+    condition = request.filter
     if condition is not None:
         with_states = _check_filter(schema, condition, states.values())
         predicate = parse(condition)
@@ -118,10 +107,9 @@ def make_projection(
         if with_states:
             filtered = tuple(column for name, column in states.items() if name in seen)
             predicate = None  # files have no statistics of states
-    required = tuple(dict.fromkeys(require or ()))
     own = {schema.group_of_column[name].id for name in wanted if name in schema.group_of_column}
     own.update(schema.group_by_name[name].id for name in required)
-    told = tuple(sorted(own)) if arrivals else ()
+    told = tuple(sorted(own)) if request.arrivals else ()
     return Projection(wanted, condition, predicate, looked_at, required, told, shown, filtered)
 
 

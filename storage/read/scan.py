@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -124,6 +125,20 @@ class Scan:
             return None
         found = {file.base.path: file.base for file in files if file.base is not None}
         return list(found.values()) if self.whole.issuperset(found) else None
+
+    def to_arrow(self) -> pa.Table:
+        """The answer as one table, with one thread per task; rows in no particular order. Raises what `read` raises."""
+        if len(self.tasks) <= 1:
+            parts = [list(self.read(task)) for task in self.tasks]
+        else:
+            with ThreadPoolExecutor(len(self.tasks)) as pool:
+                parts = list(pool.map(lambda task: list(self.read(task)), self.tasks))
+        return pa.Table.from_batches([batch for part in parts for batch in part], self.arrow)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The answer as a stream of batches, one task after the other. Reading it raises what `read` raises."""
+        batches = (batch for task in self.tasks for batch in self.read(task))
+        return pa.RecordBatchReader.from_batches(self.arrow, batches)
 
     def read(self, task: ReadTask, wanted: Keys | None = None) -> Iterator[pa.RecordBatch]:
         """Rows of one task; about one batch per base row group.

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage import mergers
 from storage.core.log.cut import Cut
 from storage.core.log.table_state import TableState
 from storage.core.merge.locate_keys import homes, key_columns
 from storage.core.plan.completeness import check_complete
-from storage.core.plan.slices import FileSlice, LiveFile, base_slices, plan_slices, whole_files
+from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.plan.watermarks import Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
 from storage.read.lane_watermarks import read_watermarks
-from storage.read.missing_file import explain_missing_file
-from storage.read.projection import make_projection
-from storage.read.pruning import KeyRows, Keys, key_table, keys_in, matching
+from storage.read.plan_scan import plan_scan
+from storage.read.pruning import KeyRows, key_table
 from storage.read.read_optimized import ReadOptimized
-from storage.read.scan import Scan, make_tasks
+from storage.read.scan import Scan
+from storage.read.scan_request import ScanRequest
+from storage.read.snapshot_files import SnapshotFiles
 
 
 class Snapshot:
@@ -34,9 +32,7 @@ class Snapshot:
 
     def __init__(self, table_log: TableLog, state: TableState, cut: Cut, *, settled: bool = True) -> None:
         self._table_log, self._state, self._cut, self._settled = table_log, state, cut, settled
-        # Not cached properties: before Python 3.12 those hold a lock of the whole class while they read the store.
-        self._files: list[LiveFile] | None = None
-        self._slices: list[FileSlice] | None = None
+        self._files = SnapshotFiles(table_log, state, cut)
 
     @property
     def cut(self) -> Cut:
@@ -54,7 +50,7 @@ class Snapshot:
     @property
     def schema(self) -> pa.Schema:
         """The user's columns in table order, with Arrow types."""
-        return pa.schema([field.remove_metadata() for field in self._state.schema.arrow])
+        return self._files.user_schema
 
     @property
     def state(self) -> TableState:
@@ -123,21 +119,20 @@ class Snapshot:
         Raises:
             SnapshotExpired: Cleaning has given the snapshot up.
         """
-        if self._files is None:
-            with explain_missing_file(self._table_log.store, self._cut):  # an index may stand in a file of its own
-                self._files = self._table_log.live_files(self._state, self._cut)
-        return self._files
+        return self._files.log_files
 
     @property
     def slices(self) -> list[FileSlice]:
         """Every file group that has rows: its base and shadow, and where its logs are."""
-        if self._slices is None:
-            self._slices = plan_slices(self._state, self.files)
-        return self._slices
+        return self._files.slices
 
     def read_optimized(self) -> ReadOptimized:
         """The base files alone: what the last compaction has left, read without merging, and how stale that is."""
-        return ReadOptimized(self, self._table_log)
+        return ReadOptimized(self._files)
+
+    def plan_scan(self, request: ScanRequest) -> Scan:
+        """Plan the read that a request describes; for readers inside weft. Raises what `scan` raises."""
+        return plan_scan(self._files, request)
 
     def scan(
         self,
@@ -146,47 +141,25 @@ class Snapshot:
         require: Sequence[str] | None = None,
         *,
         parallelism: int | None = None,
-        arrivals: bool = False,
-        keys: Keys | None = None,
         read_optimized: bool = False,
-        slices: Sequence[FileSlice] | None = None,
     ) -> Scan:
         """Plan a read.
 
         Args:
-            columns: Of the answer, in this order; None for all of the table. On request also ``_present_<group>``
-                (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is absent): larger for what
-                was committed later.
+            columns: Columns of the answer, in this order; None for all columns of the table. On request also
+                ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
+                absent): larger for what was committed later.
             filter: pyarrow expression over any columns of the table, and over these.
-            require: Groups that must be present in a row: one makes a left join, all an inner join.
-            parallelism: At most so many tasks; None for one a core.
-            arrivals: Append the arrival of every group that is read (`storage.core.names.arrival`): NULL where the
-                group is absent.
-            keys: Read these alone; None for all that ``filter`` allows.
-            slices: Look at these file groups alone; None for all of the snapshot.
-            read_optimized: Base files alone, see `read_optimized`.
+            require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
+            parallelism: Upper limit of the number of tasks; None for the number of cores.
+            read_optimized: Read the base files only, see `read_optimized`.
 
         Raises:
-            NotFound: A column or group that the table does not have.
+            NotFound: The table has no such column or group.
+            InvalidInput: The filter is not a condition.
         """
-        schema = self._state.schema
-        projection = make_projection(schema, columns, filter, require, arrivals=arrivals)
-        wanted = keys if keys is not None else keys_in(schema, projection.predicate)
-        if slices is not None:
-            there, files = slices, self.files
-        else:
-            there, files = (base_slices(self._state), []) if read_optimized else (self.slices, self.files)
-        chosen = matching(schema, there, projection.predicate, wanted)
-        return Scan(
-            store=self._table_log.store,
-            schema=schema,
-            projection=projection,
-            tasks=tuple(make_tasks(chosen, files, parallelism or os.cpu_count() or 1)),
-            mergers=mergers.allowed(),
-            at=self._cut,
-            keys=wanted,
-            skipped=len(there) - len(chosen),
-            whole=whole_files(there),
+        return self.plan_scan(
+            ScanRequest(columns, filter, require, parallelism=parallelism, read_optimized=read_optimized)
         )
 
     def to_arrow(
@@ -198,7 +171,7 @@ class Snapshot:
         read_optimized: bool = False,
     ) -> pa.Table:
         """The answer as one table; rows in no particular order. Arguments and errors as in `scan`."""
-        return _collect(self.scan(columns, filter, require, read_optimized=read_optimized))
+        return self.scan(columns, filter, require, read_optimized=read_optimized).to_arrow()
 
     def get(
         self,
@@ -206,22 +179,21 @@ class Snapshot:
         columns: Sequence[str] | None = None,
         require: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of some keys, those that there are; in no particular order. Only their file groups are read.
+        """The rows of some keys, in no particular order. Only the file groups of these keys are read.
 
         Args:
-            keys: Key values; of a key of several columns tuples in the order of the key. Or a table or batch that has
-                the key columns.
-            columns: Of the answer, in this order; None for all.
-            require: Groups that must be present in a row.
+            keys: Key values; for a key of several columns tuples in the order of the key. Or a table or batch that has
+                the key columns. Keys without a row are left out of the answer.
+            columns: Columns of the answer, in this order; None for all.
+            require: Names of groups that must be present in a row.
 
         Raises:
-            InvalidInput: A key is not of the type of the key columns, or NULL.
-            NotFound: A column or group that the table does not have.
+            InvalidInput: A key is null, or not of the type of the key columns.
+            NotFound: The table has no such column or group.
         """
         schema = self._state.schema
         wanted = homes(schema, key_columns(schema, key_table(schema, keys)))
-        slices = plan_slices(self._state, self.files, only=wanted) if self._slices is None else None
-        return _collect(self.scan(columns, None, require, keys=wanted, slices=slices))
+        return self.plan_scan(ScanRequest(columns, None, require, keys=wanted)).to_arrow()
 
     def to_reader(
         self,
@@ -231,20 +203,8 @@ class Snapshot:
         *,
         read_optimized: bool = False,
     ) -> pa.RecordBatchReader:
-        """The answer as a stream: memory is that of one file group's logs and one row group."""
-        scan = self.scan(columns, filter, require, parallelism=1, read_optimized=read_optimized)
+        """The answer as a stream of batches; needs memory for the logs of one file group and one row group.
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            for task in scan.tasks:
-                yield from scan.read(task)
-
-        return pa.RecordBatchReader.from_batches(scan.arrow, batches())
-
-
-def _collect(scan: Scan) -> pa.Table:
-    if len(scan.tasks) <= 1:
-        parts = [list(scan.read(task)) for task in scan.tasks]
-    else:
-        with ThreadPoolExecutor(len(scan.tasks)) as pool:
-            parts = list(pool.map(lambda task: list(scan.read(task)), scan.tasks))
-    return pa.Table.from_batches([batch for part in parts for batch in part], scan.arrow)
+        Arguments and errors as in `scan`. The stream can be read once.
+        """
+        return self.scan(columns, filter, require, parallelism=1, read_optimized=read_optimized).to_reader()

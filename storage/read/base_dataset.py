@@ -1,0 +1,163 @@
+"""The base files of a snapshot as a `pyarrow.dataset.Dataset`, for engines that read those.
+
+Other engines read the files as they are. So they get the columns of the user only, and only files that show what the
+table shows: FORMAT.md, "Files of older schemas".
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Never
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from storage.core.log.cut import Cut
+from storage.core.log.file_refs import FilePart, FileRef
+from storage.core.names import Path
+from storage.core.plan.slices import FileSlice, base_slices, whole_files
+from storage.core.schema.evolution import reads_as_it_is
+from storage.core.schema.table_schema import TableSchema
+from storage.errors import InvalidInput
+from storage.files.base_file import read_row_groups
+from storage.read.missing_file import explain_missing_file
+from storage.read.snapshot_files import SnapshotFiles
+from storage.store.object_store import ObjectStore, tail_range, verify_tail
+
+
+def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.Dataset:
+    """The base files of a snapshot as a dataset, one fragment per file.
+
+    Args:
+        snapshot: The snapshot.
+        columns: Columns of the dataset, in this order; None for all columns of the table.
+
+    Raises:
+        NotFound: The table has no such column.
+        InvalidInput: Some base files have an older schema, in which these columns do not show what the table shows.
+    """
+    schema = snapshot.schema
+    names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
+    for name in names:
+        schema.column(name)
+    slices = base_slices(snapshot.state)
+    revs = {file_slice.slice.rev for file_slice in slices if file_slice.slice is not None}
+    # Keys have no defaults: they can differ in a narrower type only, and datasets widen.
+    values = [name for name in names if name not in schema.key]
+    older = [name for name in values if not all(reads_as_it_is(schema, rev, (name,)) for rev in revs)]
+    if older:
+        raise InvalidInput(
+            f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
+            hint="name the other columns; to_arrow and to_reader read files of every schema",
+        )
+    handler = _BaseFiles(snapshot.table_log.store, snapshot.cut, schema, names or schema.key, _sources(slices))
+    options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
+    parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
+    file_system = pa_fs.PyFileSystem(handler)
+    fragments = [parquet.make_fragment(path, file_system, file_size=handler.size(path)) for path in handler.sources]
+    return ds.FileSystemDataset(fragments, _fields(schema, names), parquet, file_system)
+
+
+def _fields(schema: TableSchema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([schema.field(name).remove_metadata() for name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A base file, or the rows of one that are current.
+
+    Attributes:
+        file: The file.
+        rev: Revision of the schema that it was written with.
+        parts: The current rows, ascending, if some file groups of the file have newer slices; None for all rows.
+    """
+
+    file: FileRef
+    rev: int
+    parts: tuple[FilePart, ...] | None
+
+    @property
+    def path(self) -> str:
+        """Path of its fragment in the dataset."""
+        return str(self.file.path) if self.parts is None else f"{self.file.path}#current"
+
+
+def _sources(slices: Sequence[FileSlice]) -> list[_Source]:
+    """One source for every base file of the slices."""
+    whole = whole_files(slices)
+    files: dict[Path, tuple[FileRef, int, list[FilePart]]] = {}
+    for made in (file_slice.slice for file_slice in slices):
+        if made is not None and made.base is not None:
+            _, _, parts = files.setdefault(made.base.path, (made.base, made.rev, []))
+            if made.base_part is not None:
+                parts.append(made.base_part)
+    return [
+        _Source(file, rev, None if file.path in whole else tuple(sorted(parts, key=lambda part: part.first)))
+        for file, rev, parts in files.values()
+    ]
+
+
+class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publishes no types
+    """A read-only file system of these base files, through the store of the table. Footers are verified when opened.
+
+    A file in which some file groups are not current is shown as a file of the current rows, made in memory when it is
+    opened; such files are small (`storage.services.compaction.SHARED_BYTES`).
+    It can be pickled, as the store can: fragments may be read in other processes.
+    """
+
+    def __init__(
+        self, store: ObjectStore, at: Cut, schema: TableSchema, columns: Sequence[str], sources: Iterable[_Source]
+    ) -> None:
+        self._store, self._at, self._schema, self._columns = store, at, schema, tuple(columns)
+        self.sources = {source.path: source for source in sources}
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None for a file that is made when it is opened."""
+        source = self.sources[path]
+        return source.file.size if source.parts is None else None
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        source = self.sources[path]
+        with explain_missing_file(self._store, self._at):
+            if source.parts is not None:
+                return self._excerpt(source)
+            opened = self._store.open_input(source.file.path, source.file.size, [tail_range(source.file)])
+            # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
+            verify_tail(opened, source.file)
+        return opened
+
+    def get_file_info(self, paths: Sequence[str]) -> list[pa_fs.FileInfo]:
+        return [
+            pa_fs.FileInfo(path, pa_fs.FileType.File, size=self.size(path))
+            if path in self.sources
+            else pa_fs.FileInfo(path, pa_fs.FileType.NotFound)
+            for path in paths
+        ]
+
+    def _excerpt(self, source: _Source) -> pa.NativeFile:
+        """The current rows of a file as a Parquet file in memory."""
+        fields = _fields(self._schema, self._columns)
+        found = read_row_groups(self._store, self._schema, source.rev, source.file, self._columns, parts=source.parts)
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, fields, compression="none", write_page_checksum=True) as writer:
+            for rows in found:
+                writer.write_batch(pa.RecordBatch.from_arrays([rows[name] for name in self._columns], schema=fields))
+        return pa.BufferReader(sink.getvalue())
+
+    def get_type_name(self) -> str:
+        return "weft"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def _refuse(self, *_: object) -> Never:
+        raise io.UnsupportedOperation("the base files of a table can only be opened one by one, and never changed")
+
+    get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+
+    open_input_stream = open_input_file

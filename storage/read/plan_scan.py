@@ -1,0 +1,45 @@
+"""From a request to a `Scan`: which file groups can have rows of the answer, and the tasks that read them."""
+
+from __future__ import annotations
+
+import os
+
+from storage import mergers
+from storage.core.plan.slices import base_slices, whole_files
+from storage.read.projection import make_projection
+from storage.read.pruning import keys_in, matching
+from storage.read.scan import Scan, make_tasks
+from storage.read.scan_request import ScanRequest
+from storage.read.snapshot_files import SnapshotFiles
+
+
+def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
+    """Plan a read of a snapshot.
+
+    Raises:
+        NotFound: The table has no such column or group; the hint lists those that it has.
+        InvalidInput: The filter is not a condition.
+        SnapshotExpired: Cleaning has removed the snapshot.
+    """
+    schema = snapshot.schema
+    projection = make_projection(schema, request)
+    keys = request.keys if request.keys is not None else keys_in(schema, projection.predicate)
+    log_files = [] if request.read_optimized else snapshot.log_files
+    if request.read_optimized:
+        slices = base_slices(snapshot.state)
+    elif request.keys is not None:
+        slices = snapshot.slices_of(request.keys)
+    else:
+        slices = snapshot.slices
+    chosen = matching(schema, slices, projection.predicate, keys)
+    return Scan(
+        store=snapshot.table_log.store,
+        schema=schema,
+        projection=projection,
+        tasks=tuple(make_tasks(chosen, log_files, request.parallelism or os.cpu_count() or 1)),
+        mergers=mergers.allowed(),
+        at=snapshot.cut,
+        keys=keys,
+        skipped=len(slices) - len(chosen),
+        whole=whole_files(slices),
+    )

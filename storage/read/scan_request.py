@@ -1,0 +1,35 @@
+"""ScanRequest: what a reader asks of a snapshot, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from storage.read.pruning import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """What a reader asks of a snapshot.
+
+    Attributes:
+        columns: Columns of the answer, in this order; None for all columns of the table. State columns
+            (`storage.core.schema.state_columns`) have to be named.
+        filter: Condition on merged rows, over any columns of the table and over state columns; None for all rows.
+        require: Names of groups that must be present in a row.
+        parallelism: Upper limit of the number of tasks; None for the number of cores.
+        read_optimized: Read the base files only, without merging (`storage.read.read_optimized`).
+        arrivals: Append the arrival (`storage.core.names.arrival`, int64) of every group that is read; null where the
+            group is absent.
+        keys: Read only these keys, by file group; None for all that ``filter`` allows.
+    """
+
+    columns: Sequence[str] | None = None
+    filter: pc.Expression | None = None
+    require: Sequence[str] | None = None
+    parallelism: int | None = None
+    read_optimized: bool = False
+    arrivals: bool = False
+    keys: Keys | None = None

@@ -1,0 +1,65 @@
+"""The files that one snapshot consists of: log files and file slices, planned once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from storage.core.log.cut import Cut
+from storage.core.log.table_state import FileGroup, TableState
+from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from storage.core.schema.table_schema import TableSchema
+from storage.log.table_log import TableLog
+from storage.read.missing_file import explain_missing_file
+
+
+class SnapshotFiles:
+    """The files of the snapshot that a state and a cut of the table describe.
+
+    Attributes:
+        table_log: The log of the table.
+        state: The table state at the cut.
+        cut: The cut of the snapshot.
+    """
+
+    def __init__(self, table_log: TableLog, state: TableState, cut: Cut) -> None:
+        self.table_log, self.state, self.cut = table_log, state, cut
+        # Not cached properties: before Python 3.12 those hold a lock of the whole class while they read the store.
+        self._log_files: list[LiveFile] | None = None
+        self._slices: list[FileSlice] | None = None
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema of the table at the snapshot."""
+        return self.state.schema
+
+    @property
+    def user_schema(self) -> pa.Schema:
+        """The columns of the user in table order, with Arrow types and without metadata."""
+        return pa.schema([field.remove_metadata() for field in self.schema.arrow])
+
+    @property
+    def log_files(self) -> list[LiveFile]:
+        """The log files that at least one file group needs, in version order.
+
+        Raises:
+            SnapshotExpired: Cleaning has removed the snapshot.
+        """
+        if self._log_files is None:
+            with explain_missing_file(self.table_log.store, self.cut):  # a large index is in a file of its own
+                self._log_files = self.table_log.live_files(self.state, self.cut)
+        return self._log_files
+
+    @property
+    def slices(self) -> list[FileSlice]:
+        """One slice for every file group that has rows, in order of file group."""
+        if self._slices is None:
+            self._slices = plan_slices(self.state, self.log_files)
+        return self._slices
+
+    def slices_of(self, groups: Collection[FileGroup]) -> list[FileSlice]:
+        """The slices of these file groups, in order of file group; does not plan the others."""
+        if self._slices is None:
+            return plan_slices(self.state, self.log_files, only=groups)
+        return [file_slice for file_slice in self._slices if file_slice.group in groups]
