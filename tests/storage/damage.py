@@ -140,7 +140,7 @@ def wrong(table: Table, *, deep: bool = True) -> list[Finding]:
     for finding in found:
         assert finding.where
         assert finding.what
-        assert finding.mend
+        assert finding.hint
         assert str(finding) in str(report)
     assert report.ok == (not found)
     return found

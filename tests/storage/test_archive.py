@@ -365,7 +365,7 @@ def test_verify_tells_of_a_damaged_or_missing_archive(archived: Table, how: str)
     damage.flip(path) if how == "flip" else damage.remove(path)
     found = wrong(archived)
     assert [own.where for own in found][:1] == [path]
-    assert "from a copy of the store" in found[0].mend
+    assert "from a copy of the store" in found[0].hint
     assert {own.invariant for own in found} <= {"S20", "S2"}
     with pytest.raises(CorruptData):
         CommitLog(open_store(archived.uri), FakeClock()).read_after(ORDERS, 0, COMMITS)

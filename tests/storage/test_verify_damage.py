@@ -368,7 +368,7 @@ def test_checkpoints_are_compared_with_the_replay(table: Table, monkeypatch: pyt
         damage.overwrite(path, _another(before, stamp=1))
         (finding,) = wrong(table)
         assert (finding.severity, finding.where) == (Severity.ERROR, path)
-        assert "delete" in finding.mend
+        assert "delete" in finding.hint
         damage.overwrite(path, _another(before, head_id="0" * 32))
         (finding,) = wrong(table)
         assert finding.where == path
@@ -452,4 +452,4 @@ def test_a_table_that_is_cleaned_meanwhile_misses_nothing(table: Table) -> None:
     report = other_process(table.uri, FakeClock(), store).verify()
     assert looked[0] > 0
     assert report.ok, str(report)
-    assert any("verify again" in finding.mend for finding in report.infos)
+    assert any("verify again" in finding.hint for finding in report.infos)

@@ -1,29 +1,32 @@
-"""Findings: what `verify` says is wrong with a table, in words that an operator can act on.
+"""Findings: what `verify` reports, in words that an operator can act on.
 
-A finding names the invariant that does not hold (PROTOCOL.md, "Invariants"), where, what that means, and the mend. A
-report also counts what was looked at, so that "nothing is wrong" says of what.
+A finding names the rule that is violated (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Each
+kind of finding has one constructor, which adds the hint for that kind. A report also counts what was checked.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-MAX_ALIKE: Final = 100  # findings of one kind that are told in words; more are counted: nobody reads further
-FROM_COPY: Final = "restore the object from a copy of the store; weft never rewrites one"
+MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; it only counts the others
+
+RESTORE: Final = "restore the object from a copy of the store; weft never rewrites an object"
+REPORT: Final = "a process broke the commit protocol: report a bug, with this entry and the ones before and after it"
+REWRITE: Final = "the file was written like this: report a bug, with the file; a compaction rewrites the file group"
 
 Progress = Callable[[int, int], None]
-"""Called with (objects looked at, objects in all); both only grow."""
+"""Called with (objects checked, objects in all); both only grow."""
 
 
 class Severity(StrEnum):
     """How bad a finding is.
 
-    ERROR: data or history is lost, doubled or wrong, or a reader will be refused. WARNING: nothing is wrong yet, but an
-    operator should mend it. INFO: worth knowing.
+    ERROR: data or history is lost, duplicated or wrong, or readers will fail. WARNING: nothing is wrong yet, but an
+    operator should act. INFO: worth knowing.
     """
 
     ERROR = "error"
@@ -33,38 +36,63 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem, or one fact that is worth knowing.
 
     Attributes:
-        invariant: The rule that does not hold, for example ``S7``; "" where it is none of the protocol's.
-        severity: See there.
-        where: Path, or lane and entry, or file group, and sample rows.
-        what: What it means, in plain words.
-        mend: What to do about it.
+        invariant: The rule that is violated, for example ``S7``; "" if it is not a rule of the protocol.
+        severity: See `Severity`.
+        where: A path, or a lane and entry, or a file group.
+        what: What is wrong and what follows from it.
+        hint: What to do about it; "" if there is nothing to do.
     """
 
     invariant: str
     severity: Severity
     where: str
     what: str
-    mend: str
+    hint: str
 
     def __str__(self) -> str:
         rule = f" {self.invariant}" if self.invariant else ""
-        return f"{self.severity.upper()}{rule} {self.where}: {self.what}" + (f"\n  {self.mend}" if self.mend else "")
+        return f"{self.severity.upper()}{rule} {self.where}: {self.what}" + (f"\n  {self.hint}" if self.hint else "")
+
+
+def damage(invariant: str, where: str, what: str, hint: str = RESTORE) -> Finding:
+    """An object is missing, or its bytes are not the ones that were written."""
+    return Finding(invariant, Severity.ERROR, where, what, hint)
+
+
+def violation(invariant: str, where: str, what: str, hint: str = REPORT) -> Finding:
+    """An intact entry contradicts others: a process did not follow the protocol."""
+    return Finding(invariant, Severity.ERROR, where, what, hint)
+
+
+def bad_content(invariant: str, where: str, what: str) -> Finding:
+    """An intact file contradicts its entry, or breaks a rule of its format."""
+    return Finding(invariant, Severity.ERROR, where, what, REWRITE)
+
+
+def warning(where: str, what: str, hint: str) -> Finding:
+    """Nothing is wrong yet, but an operator should act."""
+    return Finding("", Severity.WARNING, where, what, hint)
+
+
+def info(where: str, what: str, hint: str = "") -> Finding:
+    """Worth knowing."""
+    return Finding("", Severity.INFO, where, what, hint)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification has seen.
+    """The result of a verification.
 
     Attributes:
-        uri: Of the table.
+        uri: Location of the table.
         cut: Text of the snapshot that was verified: all entries up to there.
-        deep: Contents of files were read, and not only their sizes.
-        findings: Worst first; of each invariant and severity `MAX_ALIKE` at most.
-        omitted: How many more there are.
-        checked: What was looked at, and how many of it.
+        deep: True if the contents of files were read, False if only their sizes were checked.
+        findings: Errors first, then warnings, then infos; at most `MAX_ALIKE` of one rule and severity.
+        omitted: Number of findings beyond `MAX_ALIKE`.
+        checked: What was checked ("entries", "files", "rows", ...) and how many of it.
         seconds: Wall-clock time.
     """
 
@@ -78,7 +106,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong: whatever was found is only worth knowing."""
+        """True if there is no error and no warning."""
         return not self.errors and not self.warnings
 
     @property
@@ -98,14 +126,14 @@ class VerifyReport:
 
     def __str__(self) -> str:
         how = "contents of files" if self.deep else "sizes of files only"
-        seen = ", ".join(f"{number:,} {what}" for what, number in self.checked.items())
+        checked = ", ".join(f"{number:,} {what}" for what, number in self.checked.items())
         verdict = (
             "nothing is wrong"
             if self.ok
             else f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
             + (f", and {self.omitted:,} more findings" if self.omitted else "")
         )
-        lines = [f"{self.uri} at {self.cut}", f"checked {seen} ({how}) in {self.seconds:.1f} s", verdict]
+        lines = [f"{self.uri} at {self.cut}", f"checked {checked} ({how}) in {self.seconds:.1f} s", verdict]
         return "\n".join([*lines, *(str(finding) for finding in self.findings)])
 
 
@@ -114,7 +142,7 @@ def _counted(findings: Sequence[Finding], what: str) -> str:
 
 
 class Findings:
-    """Collects findings and counts."""
+    """Collects findings, and counts what was checked."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -124,47 +152,20 @@ class Findings:
         self.omitted = 0
         self.checked: Counter[str] = Counter()
 
-    def error(self, invariant: str, where: str, what: str, mend: str) -> None:
-        self._add(Finding(invariant, Severity.ERROR, where, what, mend))
+    def add(self, *findings: Finding) -> None:
+        self.extend(findings)
 
-    def warning(self, invariant: str, where: str, what: str, mend: str) -> None:
-        self._add(Finding(invariant, Severity.WARNING, where, what, mend))
-
-    def info(self, where: str, what: str, mend: str = "") -> None:
-        self._add(Finding("", Severity.INFO, where, what, mend))
-
-    def _add(self, finding: Finding) -> None:
-        kind = (finding.invariant, finding.severity)
-        self._alike[kind] += 1
-        if self._alike[kind] <= MAX_ALIKE:
-            self._found.append(finding)
-        else:
-            self.omitted += 1
-
-    def count(self, what: str, number: int = 1) -> None:
-        """Note that something was looked at."""
-        self.checked[what] += number
-
-    def expect(self, objects: int) -> None:
-        """Note that so many more objects will be looked at."""
-        self._total += objects
-        self._tell()
-
-    def done(self, objects: int = 1) -> None:
-        self._done += objects
-        self._total = max(self._total, self._done)
-        self._tell()
-
-    def finish(self) -> None:
-        """Whatever was expected and not met was not needed."""
-        self.done(self._total - self._done)
-
-    def _tell(self) -> None:
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+    def extend(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            kind = (finding.invariant, finding.severity)
+            self._alike[kind] += 1
+            if self._alike[kind] <= MAX_ALIKE:
+                self._found.append(finding)
+            else:
+                self.omitted += 1
 
     def drop(self, unwanted: Callable[[Finding], bool]) -> int:
-        """Take findings back; how many."""
+        """Remove findings; returns their number."""
         kept = [finding for finding in self._found if not unwanted(finding)]
         dropped = len(self._found) - len(kept)
         self._found = kept
@@ -172,6 +173,26 @@ class Findings:
 
     @property
     def found(self) -> tuple[Finding, ...]:
-        """Worst first, else in the order in which they were found."""
+        """Errors first, then warnings, then infos; otherwise in the order in which they were added."""
         order = list(Severity)
         return tuple(sorted(self._found, key=lambda finding: order.index(finding.severity)))
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Add to the number of things that were checked."""
+        self.checked[what] += number
+
+    def expect(self, objects: int) -> None:
+        """Add to the number of objects that progress is measured against."""
+        self._total += objects
+        self.done(0)
+
+    def done(self, objects: int = 1) -> None:
+        """Report progress."""
+        self._done += objects
+        self._total = max(self._total, self._done)
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def finish(self) -> None:
+        """Report the end: objects that were expected and not checked did not have to be."""
+        self.done(self._total - self._done)

@@ -1,60 +1,47 @@
-"""Verify: every invariant that can be seen from storage, and all that is wrong, not the first of it.
+"""Verify: checks everything that can be checked from storage, and reports all problems, not only the first.
 
-    table lane ─▶ slots of all lanes ─▶ files there are ─▶ table lane again ─▶ lanes, commit by commit ─▶ slices, folds
-    (state, schemas,  (what came later      (only what is       (what kept states        (logs)
-     checkpoints)      is not looked at)     not there is        need)
-                                             wrong)
+    table lane ─▶ slots of all lanes ─▶ existing files ─▶ table lane again ─▶ lanes, commit by commit ─▶ slices, folds
+    (state, schemas,  (what is written     (a missing file    (what retained           (log files)
+     checkpoints)      later is ignored)    is a finding)      snapshots need)
 
-In this order a table that is written to while it is verified shows nothing that is not wrong: whatever an entry names
-was there before the entry was. Nothing is changed, nothing is taken from caches, and no reader's code is asked whether
-it is content: entries, checksums, key homes, orders, statistics and checkpoints are computed anew.
+In this order, a table that is written to during the verification shows no false problem: whatever an entry names
+existed before the entry. Nothing is changed and no cache is used. Readers' code is not trusted: entries, checksums,
+file groups of keys, orders, statistics and checkpoints are computed again.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from storage.core.log import cut
-from storage.core.log.checkpoint_codec import decode_table
 from storage.core.log.cut import Cut
-from storage.core.log.entries import CleanIntent, Data, LaneAdd
-from storage.core.log.file_refs import SliceFile
-from storage.core.log.table_state import FileGroup, LiveFold, TableState
+from storage.core.log.entries import CleanIntent, Data, LaneAdd, TableEntry
+from storage.core.log.file_refs import LogFile, SliceFile
+from storage.core.log.table_state import FileGroup, TableState
 from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
+from storage.core.schema.table_schema import TableSchema
 from storage.errors import NotFound, TableError
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
-from storage.services.verify.findings import FROM_COPY, Findings, Progress, VerifyReport
-from storage.services.verify.verify_entries import (
-    REPORT,
-    TableLane,
-    TableLaneReader,
-    check_fencing_barriers,
-    checkpoints_of,
-)
-from storage.services.verify.verify_files import SliceFiles, SliceVerifier
-from storage.services.verify.verify_kept import FilesThere, RetainedStates, gather_kept
-from storage.services.verify.verify_lanes import (
-    Arrivals,
-    Held,
-    LaneFacts,
-    LaneVerifier,
-    unusable_checkpoint,
-    wrong_checkpoint,
-)
-from storage.services.verify.verify_logs import LogVerifier
-from storage.services.verify.verify_slots import check_archives, is_taken, slots_of
-from storage.store.object_store import normalise_errors
+from storage.services.verify.check_checkpoints import TableCheckpoints
+from storage.services.verify.check_lanes import Arrivals, LaneChecker, LaneFacts, Merged
+from storage.services.verify.check_log_files import LogFileChecker
+from storage.services.verify.check_rows import OnArrivals
+from storage.services.verify.check_slices import SliceChecker, SliceFiles
+from storage.services.verify.check_slots import check_archives, list_slots
+from storage.services.verify.check_table_lane import TableLane, TableLaneReader, check_fencing_barriers
+from storage.services.verify.findings import Finding, Findings, Progress, VerifyReport, damage, info, violation
+from storage.services.verify.required_files import Retained, StoredFiles, find_retained
 
-_FOR_EVER: Final = dt.timedelta(days=200 * 365)  # what a clean that gives up nothing retains
-_TO_COME: Final = (
-    "nothing, if its writer is at work; if that died before its commit: start it again, or fence the lane and clean; "
-    "entries that were removed from the end of a lane look just so: then restore them from a copy of the store"
+_KEEP_ALL: Final = dt.timedelta(days=200 * 365)  # retention of a clean that expires nothing
+_UNCOMMITTED: Final = (
+    "nothing, if its writer is running; if the writer died before its commit: restart it, or fence the lane and clean; "
+    "entries that were removed from the end of a lane look the same: restore those from a copy of the store"
 )
 
 
@@ -62,9 +49,9 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: Progress | None) ->
     """Verify a table.
 
     Args:
-        table_log: Tells where the table is; nothing that it knows is used.
-        deep: Read the contents of files; else only entries are read, and files are looked at by size.
-        progress: Called as the work goes on.
+        table_log: Says where the table is; nothing that it has read is used.
+        deep: Read the contents of files; otherwise only entries are read, and the sizes of files are compared.
+        progress: Called during the work.
 
     Raises:
         NotFound: There is no table.
@@ -89,235 +76,198 @@ class _Verification:
     def __init__(self, table_log: TableLog, findings: Findings, *, deep: bool) -> None:
         self._table_log, self._store = table_log, table_log.store
         self._findings, self._deep = findings, deep
-        self._files = FilesThere(self._store, findings)
+        self._files = StoredFiles(self._store, findings)
         self._facts: dict[LaneName, LaneFacts] = {}
 
     def run(self) -> Cut:
-        """All of it; the snapshot that was verified."""
-        slots = slots_of(self._store, TABLE_LANE, self._findings)
+        """Verify the table; returns the snapshot that was verified."""
+        findings = self._findings
+        slots = list_slots(self._store, TABLE_LANE, findings)
         if not slots:
             if not self._table_log.lacks_first():
                 raise NotFound(f"there is no table at {self._store.uri}", hint="check the path, or create the table")
-            what = (
-                "the table lane is gone, but lanes of writers are there: nobody finds the table, no file can be checked"
-            )
-            self._findings.error("S2", str(slot_path(TABLE_LANE, 1)), what, FROM_COPY)
+            what = "the table lane is gone, but writers' lanes exist: nobody can open the table, no file can be checked"
+            findings.add(damage("S2", str(slot_path(TABLE_LANE, 1)), what))
             return Cut(0, {})
-        self._findings.expect(len(slots))
+        findings.expect(len(slots))
         table = self._read_table_lane(slots)
-        lanes = self._slots(table)
+        lanes = self._list_lanes(table)
         self._files.list()
-        heads = {lane: own[-1] if own else 0 for lane, own in lanes.items()}
-        kept = gather_kept(self._store, table, slots, heads, self._files)
-        held = Held(table.state) if table.state is not None and table.current else None
-        for lane, own in lanes.items():
-            self._check_lane(table, kept, held, lane, own)
+        heads = {lane: taken[-1] if taken else 0 for lane, taken in lanes.items()}
+        retained = find_retained(self._store, table, slots, heads, self._files)
+        merged = Merged(table.state) if table.state is not None and table.current else None
+        for lane, taken in lanes.items():
+            self._check_lane(table, retained, merged, lane, taken)
         if table.whole:
-            check_fencing_barriers(table, {lane: facts.claims for lane, facts in self._facts.items()}, self._findings)
+            findings.extend(check_fencing_barriers(table, {lane: facts.claims for lane, facts in self._facts.items()}))
         if table.state is not None:
-            self._check_reach(kept)
+            findings.extend(self._check_reach(retained))
             if self._deep:
-                self._check_contents(table, kept)
-            self._tell_what_is_open(table.state)
+                self._check_contents(table, retained)
+            findings.extend(self._describe_open_work(table.state))
             for lane in table.state.archived:
-                check_archives(self._store, lane, self._findings)
-        self._forgive_cleaning(table)
-        self._tell_garbage()
+                check_archives(self._store, lane, findings)
+        self._drop_expired(table)
+        findings.extend(self._describe_garbage())
         return Cut(table.head, {lane: facts.head for lane, facts in self._facts.items()})
 
     def _read_table_lane(self, slots: Sequence[int]) -> TableLane:
-        findings = self._findings
-        made = checkpoints_of(self._store, TABLE_LANE)
-        reader = TableLaneReader(self._store, slots, findings)
+        checkpoints = TableCheckpoints(self._store, self._findings)
+        reader = TableLaneReader(self._store, slots, self._findings)
         for _, state in reader.states():
-            if state is None:
-                continue
-            for path in made.pop(state.head, ()):
-                self._check_checkpoint(path, state, known=reader.lane.whole)
-        for paths in made.values():
-            findings.count("checkpoints", len(paths))
-            for path in paths:
-                if reader.lane.whole and not is_taken(self._store, TABLE_LANE, max(slots) + 1):
-                    findings.warning(
-                        "", str(path), "it stands on an entry that is not there: nobody uses it", "delete it"
-                    )
+            if state is not None:
+                checkpoints.compare(state, exact=reader.lane.whole)
+        checkpoints.finish(reader.lane.head, whole=reader.lane.whole)
         if reader.lane.state is None:
-            findings.error(
-                "S2", str(slot_path(TABLE_LANE, 1)), "nothing is known of the table: files cannot be checked", FROM_COPY
-            )
+            what = "nothing is known of the table: its files cannot be checked"
+            self._findings.add(damage("S2", str(slot_path(TABLE_LANE, 1)), what))
         elif not reader.lane.current:
-            what = f"beyond entry {reader.lane.state.head} the table's state is not known; it was checked up to there"
-            findings.info("the table lane", what, "mend the entry, and verify again")
+            what = f"the table's state after entry {reader.lane.state.head} is not known; it was checked up to there"
+            self._findings.add(info("the table lane", what, "repair the entry, and verify again"))
         return reader.lane
 
-    def _check_checkpoint(self, path: Path, state: TableState, *, known: bool) -> None:
-        with normalise_errors(path):
-            data = self._store.get(path)
-        if data is None:
-            return  # cleaned since it was listed
-        self._findings.count("checkpoints")
-        made = decode_table(data)
-        if made is None or (made.head, made.head_id) != (state.head, state.head_id):
-            unusable_checkpoint(path, self._findings)
-        elif known and made != state:
-            wrong_checkpoint(path, self._findings)
-
-    def _slots(self, table: TableLane) -> dict[LaneName, list[int]]:
+    def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
         """The slots of every declared lane, all listed before any of their entries is read."""
         declared = table.state.lanes if table.state is not None else {}
-        lanes = {lane: slots_of(self._store, lane, self._findings) for lane in declared}
+        lanes = {lane: list_slots(self._store, lane, self._findings) for lane in declared}
         self._findings.count("lanes", len(lanes))
-        self._findings.expect(sum(len(own) for own in lanes.values()))
+        self._findings.expect(sum(map(len, lanes.values())))
         if table.current:
             folder = f"{TIMELINE}/lanes"
-            there = {name.partition("/")[0] for name, _ in self._store.list(Path(folder))}
-            known = self._declared_since(table)
-            for name in sorted(there - set(lanes) - known):
-                what = "its entries are of a lane that the table does not have: nobody reads them"
-                self._findings.error("S5", f"{folder}/{name}", what, REPORT)
+            stored = {name.partition("/")[0] for name, _ in self._store.list(Path(folder))}
+            known = {*lanes, *(entry.name for entry in self._later_entries(table) if isinstance(entry, LaneAdd))}
+            what = "its entries are of a lane that the table does not have: nobody reads them"
+            self._findings.extend(violation("S5", f"{folder}/{name}", what) for name in sorted(stored - known))
         return lanes
 
-    def _declared_since(self, table: TableLane) -> set[str]:
-        """Lanes that came while we looked."""
-        log = CommitLog(self._store, self._table_log.clock)
-        return {entry.name for entry in log.read_after(TABLE_LANE, table.head) if isinstance(entry, LaneAdd)}
+    def _later_entries(self, table: TableLane) -> list[TableEntry]:
+        """Entries of the table lane that were published during the verification."""
+        return read_table_lane(CommitLog(self._store, self._table_log.clock), table.head)
 
     def _check_lane(
-        self, table: TableLane, kept: RetainedStates, held: Held | None, lane: LaneName, slots: Sequence[int]
+        self, table: TableLane, retained: Retained, merged: Merged | None, lane: LaneName, slots: Sequence[int]
     ) -> None:
         assert table.state is not None, "lanes are declared by a state"
-        verifier = LaneVerifier(self._store, table, table.state.lanes[lane], slots, held, self._findings)
-        self._facts[lane] = verifier.facts
-        for entry in verifier.commits():
-            if kept.needs(lane, entry.seq):
+        checker = LaneChecker(self._store, table, table.state.lanes[lane], slots, merged, self._findings)
+        self._facts[lane] = checker.facts
+        for entry in checker.commits():
+            if retained.needs(lane, entry.seq):
                 self._files.check_log_files(entry.files, f"snapshots with entry {entry.seq} of lane {lane!r}")
-            if self._deep and any(snapshot.needs(lane, entry.seq) for snapshot in kept.snapshots):
-                self._check_logs(table, entry)
+            if self._deep and any(snapshot.needs(lane, entry.seq) for snapshot in retained.snapshots):
+                self._check_logs(table.schema_at(entry.table_rev), entry)
 
-    def _check_logs(self, table: TableLane, entry: Data) -> None:
-        schema = table.schema_at(entry.table_rev)
-        if schema is None:
-            return
+    def _check_logs(self, schema: TableSchema | None, entry: Data) -> None:
         for file in entry.files:
-            if self._files.has(file.file):
-                LogVerifier(self._store, schema, file, self._findings, found=lambda *_: None).check()
+            if schema is not None and self._files.has(file.file):
+                LogFileChecker(self._store, schema, file, self._findings).check()
 
-    def _check_reach(self, kept: RetainedStates) -> None:
-        """R3: nothing that is merged is of entries that no lane has."""
-        for snapshot in kept.snapshots:
+    def _check_reach(self, retained: Retained) -> Iterator[Finding]:
+        """R3: snapshots, slices and folds end where the lanes end, or before."""
+        for snapshot in retained.snapshots:
+            state = snapshot.state
             for lane, seq in snapshot.lanes.items():
                 if seq > self._head(lane):
-                    what = f"{snapshot.name} reaches to entry {seq}, but the lane ends at {self._head(lane)}"
-                    self._findings.error("S4", f"lane {lane!r}", f"{what}: entries were removed", FROM_COPY)
-            for group, reach in _reach(snapshot.state):
+                    what = f"{snapshot.name} ends at entry {seq}, but the lane ends at {self._head(lane)}"
+                    yield damage("S4", f"lane {lane!r}", f"{what}: entries were removed")
+            reached: list[tuple[str, cut.Seqs]]
+            reached = [(f"slice of {group}", file.cut) for group, file in state.slices.items()]
+            reached += [(f"fold of entry {fold.slot} of the table lane", fold.to) for fold in state.folds]
+            for where, reach in reached:
                 for lane, seq in reach.items():
                     if seq > snapshot.lanes.get(lane, 0) and seq > self._head(lane):
                         what = f"it holds lane {lane!r} up to entry {seq}, but the lane ends at {self._head(lane)}"
-                        self._findings.error("S4", group, f"{what}: entries were removed", FROM_COPY)
+                        yield damage("S4", where, f"{what}: entries were removed")
                     elif seq > snapshot.lanes.get(lane, 0):
-                        what = f"it holds entry {seq} of lane {lane!r}, which {snapshot.name} does not"
-                        self._findings.error("S8", group, what, REPORT)
+                        what = f"it holds entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
+                        yield violation("S8", where, what)
 
     def _head(self, lane: LaneName) -> int:
         return self._facts[lane].head if lane in self._facts else 0
 
-    def _check_contents(self, table: TableLane, kept: RetainedStates) -> None:
-        """Slices and folds of all snapshots that are counted on, each once."""
+    def _check_contents(self, table: TableLane, retained: Retained) -> None:
+        """Check the slices and folds of all named snapshots, each once."""
         done: set[object] = set()
         files = SliceFiles(self._store, self._findings)
-        for snapshot in kept.snapshots:
-            state = snapshot.state
-            arrivals = Arrivals(state, self._facts)
-            for group, file in sorted(state.slices.items(), key=_place):
-                key = (
-                    group,
-                    tuple(sorted(file.cut.items())),
-                    *(part and part.path for part in (file.base, file.shadow)),
-                )
+        for snapshot in retained.snapshots:
+            arrivals = Arrivals(snapshot.state, self._facts)
+            for group, file in sorted(snapshot.state.slices.items(), key=_by_base_file):
+                paths = (part and part.path for part in (file.base, file.shadow))
+                key = (group, tuple(sorted(file.cut.items())), *paths)
                 schema = table.schema_at(file.rev)
-                there = self._files.has(file.base) and self._files.has(file.shadow)
-                if key not in done and schema is not None and there:
-                    done.add(key)
-                    found = self._tracer(arrivals, file.cut, state)
-                    self._findings.count("slices")
-                    SliceVerifier(files, schema, file, f"slice of {group}", self._findings, found).check()
-            for fold in state.folds:
+                if key in done or schema is None or not (self._files.has(file.base) and self._files.has(file.shadow)):
+                    continue
+                done.add(key)
+                self._findings.count("slices")
+                trace = self._tracer(arrivals, file.cut)
+                SliceChecker(files, schema, file, f"slice of {group}", self._findings, trace).check()
+            for fold in snapshot.state.folds:
                 if fold.slot not in done:
                     done.add(fold.slot)
-                    self._check_fold(table, fold, self._tracer(arrivals, fold.to, state))
+                    # Files may have rows of file groups of which another fold or compaction was published first.
+                    self._check_fold(table.fold_schemas.get(fold.slot), fold.files, self._tracer(arrivals, fold.to))
 
-    def _tracer(self, arrivals: Arrivals, reach: cut.Seqs, state: TableState) -> Callable[..., None]:
-        return lambda values, where: arrivals.check(values, reach, state.rolled_back, where, self._findings)
-
-    def _check_fold(self, table: TableLane, fold: LiveFold, found: Callable[..., None]) -> None:
-        schema = table.fold_schemas.get(fold.slot)
-        for file in fold.files:  # may have rows of file groups that another fold or compaction was faster with
+    def _check_fold(self, schema: TableSchema | None, files: Sequence[LogFile], trace: OnArrivals) -> None:
+        for file in files:
             if schema is not None and self._files.has(file.file):
-                LogVerifier(self._store, schema, file, self._findings, found=found).check()
+                LogFileChecker(self._store, schema, file, self._findings, trace).check()
 
-    def _forgive_cleaning(self, table: TableLane) -> None:
-        """What a clean has given up while we looked is not missing."""
+    def _tracer(self, arrivals: Arrivals, reach: cut.Seqs) -> OnArrivals:
+        return lambda values, where: self._findings.extend(arrivals.check(values, reach, where))
+
+    def _drop_expired(self, table: TableLane) -> None:
+        """Forget missing files that a clean has expired during the verification."""
         if not self._files.absent:
             return
         try:
-            later = CommitLog(self._store, self._table_log.clock).read_after(TABLE_LANE, table.head)
+            later = self._later_entries(table)
         except TableError:
             return
         if any(isinstance(entry, CleanIntent) for entry in later):
             dropped = self._findings.drop(lambda finding: finding.where in self._files.absent)
-            what = f"{dropped} files were given up by cleaning while they were looked for"
-            self._findings.info("the table", what, "verify again")
+            what = f"a clean made {dropped} files expire during the verification"
+            self._findings.add(info("the table", what, "verify again"))
 
-    def _tell_what_is_open(self, state: TableState) -> None:
+    def _describe_open_work(self, state: TableState) -> Iterator[Finding]:
         now = self._table_log.clock.now_ms()
         for plan_id, plan in state.plans.items():
             what = (
                 f"a compaction or fold began {_ago(now - plan.committed_at_ms)} and has not ended; it keeps its files"
             )
-            self._findings.info(f"plan {plan_id}", what, "if it has died: clean with abandon_after")
+            yield info(f"plan {plan_id}", what, "if it has died: clean with abandon_after")
         if state.intent is not None:
-            what = f"a barrier began {_ago(now - state.intent.committed_at_ms)} and is not complete"
-            self._findings.info(
-                f"entry {state.intent.seq} of the table lane", what, "the next writer or service ends it"
-            )
-        ends = {own: (facts.head, facts.epoch) for own, facts in self._facts.items() if state.lanes[own].closed is None}
-        for lane, count in self._files.of_commits_to_come(ends).items():
+            what = f"a restore, undo or close began {_ago(now - state.intent.committed_at_ms)} and is not complete"
+            where = f"entry {state.intent.seq} of the table lane"
+            yield info(where, what, "the next writer or service completes it")
+        open_lanes = {lane for lane in state.lanes if state.lanes[lane].closed is None}
+        ends = {lane: (facts.head, facts.epoch) for lane, facts in self._facts.items() if lane in open_lanes}
+        for lane, count in self._files.count_uncommitted(ends).items():
             what = f"{count} log files are for entries after {ends[lane][0]}, which is its last"
-            self._findings.info(f"lane {lane!r}", what, _TO_COME)
+            yield info(f"lane {lane!r}", what, _UNCOMMITTED)
         for lane, beat in newest_heartbeats(self._store).items():
-            own = state.lanes.get(lane)
-            if own is not None and own.closed is None and now - beat.at_ms > SILENT_AFTER_MS:
-                what = f"its writer was last heard of {_ago(now - beat.at_ms)}"
-                self._findings.info(f"lane {lane!r}", what, "if it has died: start it again, or fence the lane")
+            if lane in open_lanes and now - beat.at_ms > SILENT_AFTER_MS:
+                what = f"the last sign of life of its writer was {_ago(now - beat.at_ms)}"
+                yield info(f"lane {lane!r}", what, "if it has died: restart it, or fence the lane")
 
-    def _tell_garbage(self) -> None:
-        """What a clean would delete that gives up nothing, and what is none of ours."""
+    def _describe_garbage(self) -> Iterator[Finding]:
+        """What a clean would delete that expires no snapshot, and objects that weft has not written."""
         try:
-            result = run_clean(self._table_log, _FOR_EVER, None, None, dry_run=True)
+            result = run_clean(self._table_log, _KEEP_ALL, None, None, dry_run=True)
         except TableError as error:
-            self._findings.info("the table", f"what is garbage cannot be told: {error.message}", "mend the rest first")
+            yield info("the table", f"its garbage is not known: {error.message}", "repair the rest first")
             return
         if result.files:
-            kinds = ", ".join(f"{own.files:,} {kind}" for kind, own in sorted(result.deleted.items()))
+            kinds = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.deleted.items()))
             what = f"{result.files:,} files, {result.bytes:,} bytes that nobody needs: {kinds}"
-            self._findings.info("the table", what, "clean removes them")
+            yield info("the table", what, "clean deletes them")
         if result.foreign_files:
             shown = ", ".join(result.foreign[:3])
-            what = f"{result.foreign_files:,} objects have names that are none of weft's: {shown}"
-            self._findings.info("the table", what, "nobody reads them; remove them, if they are not yours")
+            what = f"{result.foreign_files:,} objects have names that weft does not use: {shown}"
+            yield info("the table", what, "nobody reads them; delete them, unless you need them")
 
 
-def _reach(state: TableState) -> Iterator[tuple[str, cut.Seqs]]:
-    """What holds commits, and up to where."""
-    for group, file in state.slices.items():
-        yield f"slice of {group}", file.cut
-    for fold in state.folds:
-        yield f"fold of entry {fold.slot} of the table lane", fold.to
-
-
-def _place(own: tuple[FileGroup, SliceFile]) -> tuple[str, FileGroup]:
-    """Orders slices so that those which share a base file follow each other: its row groups are decoded once."""
-    group, file = own
+def _by_base_file(item: tuple[FileGroup, SliceFile]) -> tuple[str, FileGroup]:
+    """Sorts slices that share a base file next to each other: its row groups are decoded once."""
+    group, file = item
     return str(file.base.path) if file.base is not None else "", group
 
 

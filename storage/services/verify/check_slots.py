@@ -1,7 +1,7 @@
-"""The slots of a lane as `verify` finds them: which are taken, and what is in each, in archives too.
+"""Checks the slots of a lane: which are taken, and whether each holds a readable entry, in its slot or in an archive.
 
-What is wrong with a slot or an archive is told of, and the next one is looked at. Archives are listed after slots,
-for a slot that is gone by then was archived before.
+A problem with a slot or an archive is reported, and reading goes on with the next one. Archives are listed after slots:
+a slot that is gone by then was archived before.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Final
 from storage.core.log import entries
 from storage.core.log.archive_codec import chunk_of, first_slot, last_slot, slots_of_chunk
 from storage.core.log.entries import Entry
+from storage.core.log.file_refs import Sidecar
 from storage.core.names import (
     LaneName,
+    Path,
     archive_folder,
     archive_path,
     lane_folder,
@@ -23,24 +25,37 @@ from storage.core.names import (
 )
 from storage.errors import CorruptData, TableError, UnsupportedFormat
 from storage.log.archived_entries import Archives
-from storage.services.verify.findings import FROM_COPY, Findings
+from storage.services.verify.findings import Finding, Findings, damage, info, warning
 from storage.store.object_store import ObjectStore, normalise_errors
 
 AT_ONCE: Final = 64  # entries in memory: each may have megabytes
-_CLEANED: Final = "nobody reads them; clean removes them"
+_CLEANED: Final = "nobody reads them; clean deletes them"
 
 
-def slots_of(store: ObjectStore, lane: LaneName, findings: Findings) -> list[int]:
+def read_object(store: ObjectStore, path: Path) -> bytes | None:
+    """Content of an object, None if there is none."""
+    with normalise_errors(path):
+        return store.get(path)
+
+
+def read_sidecar(store: ObjectStore, sidecar: Sidecar) -> tuple[bytes | None, str]:
+    """Content of a sidecar; or None, and what is wrong with it in a word."""
+    data = read_object(store, sidecar.path)
+    intact = data is not None and Sidecar.of(sidecar.path, data) == sidecar
+    return (data, "") if intact else (None, "missing" if data is None else "damaged")
+
+
+def list_slots(store: ObjectStore, lane: LaneName, findings: Findings) -> list[int]:
     """The slots of a lane that are taken, ascending."""
-    slots, _ = _listed(store, lane, findings=None)
+    slots, _ = _list(store, lane, None)
     if slots and slots[-1] != len(slots):
-        # A listing of a folder that is written to may miss what came while it was made.
-        slots, _ = _listed(store, lane, findings=findings)
+        # A listing of a folder that is written to may miss objects that were created meanwhile.
+        slots, _ = _list(store, lane, findings)
     return slots
 
 
-def _listed(store: ObjectStore, lane: LaneName, findings: Findings | None) -> tuple[list[int], set[int]]:
-    """The slots that are taken, and the chunks that are archived."""
+def _list(store: ObjectStore, lane: LaneName, findings: Findings | None) -> tuple[list[int], set[int]]:
+    """The slots that are taken, ascending, and the chunks that are archived."""
     slots: set[int] = set()
     chunks: set[int] = set()
     for folder, parse, found in (
@@ -52,10 +67,10 @@ def _listed(store: ObjectStore, lane: LaneName, findings: Findings | None) -> tu
             if number:
                 found.add(number)
             elif findings is not None:
-                findings.info(
-                    f"{folder}/{name}", "it is not an entry; nobody reads it", "remove it, if it is not yours"
+                findings.add(
+                    info(f"{folder}/{name}", "it is not an entry; nobody reads it", "delete it, unless you need it")
                 )
-    return sorted(slots.union(*(slots_of_chunk(chunk) for chunk in chunks))), chunks
+    return sorted(slots.union(*map(slots_of_chunk, chunks))), chunks
 
 
 def is_taken(store: ObjectStore, lane: LaneName, seq: int) -> bool:
@@ -68,9 +83,9 @@ def is_taken(store: ObjectStore, lane: LaneName, seq: int) -> bool:
 
 
 def check_archives(store: ObjectStore, lane: LaneName, findings: Findings) -> None:
-    """Tell of objects in slots that are archived: what was not deleted yet, and what came too late."""
+    """Report objects in slots that are archived: not deleted yet, or written too late."""
     slots = sorted(seq for name, _ in store.list(lane_folder(lane)) if (seq := parse_slot(name)))
-    _, chunks = _listed(store, lane, findings=None)
+    _, chunks = _list(store, lane, None)
     archives = Archives(store)
     left = late = 0
     for seq in (seq for seq in slots if chunk_of(seq) in chunks):
@@ -80,14 +95,15 @@ def check_archives(store: ObjectStore, lane: LaneName, findings: Findings) -> No
                 archives.ask([(lane, seq)])
                 same = data is None or data == archives.content((lane, seq))
         except TableError:
-            continue  # told of where its entries are read
+            continue  # reported where its entries are read
         left, late = left + (same and data is not None), late + (not same)
     where = f"lane {lane!r}" if lane else "the table lane"
     if left:
-        findings.info(where, f"{left} entries stand in their slots and in an archive: a clean has not ended", _CLEANED)
+        what = f"{left} entries are in their slots and in an archive: a clean has not finished"
+        findings.add(info(where, what, _CLEANED))
     if late:
-        what = f"{late} slots hold what was put there after they were archived, by processes that had been frozen"
-        findings.info(where, what, _CLEANED)
+        what = f"{late} slots hold what was put there after they were archived, by processes that had stalled"
+        findings.add(info(where, what, _CLEANED))
 
 
 def read_slots(
@@ -95,24 +111,24 @@ def read_slots(
 ) -> Iterator[tuple[int, Entry | None]]:
     """(slot, entry) of every slot up to the last one that is taken; None for one that is missing or damaged.
 
-    A gap gives its first slot only. Lists are where the entry has them, be it in a sidecar.
+    A gap yields its first slot only. Lists that an entry keeps in a sidecar are not loaded.
     """
     expected = 1
-    reader = _Reader(store, lane, findings)
+    reader = _SlotReader(store, lane, findings)
     for start in range(0, len(slots), AT_ONCE):
         part = slots[start : start + AT_ONCE]
         for seq, content in zip(part, reader.contents(part), strict=True):
             if seq != expected:
-                _tell_gap(lane, expected, seq, findings)
+                findings.add(_gap(lane, expected, seq))
                 yield expected, None
-            yield seq, _decoded(content, lane, seq, findings, told=reader.is_told(seq))
+            yield seq, reader.decode(seq, content)
             expected = seq + 1
             findings.count("entries")
             findings.done()
 
 
-class _Reader:
-    """Reads slots wherever their entries are; a chunk whose archive is damaged as far as its slots are there."""
+class _SlotReader:
+    """Reads slots and archives. Of a chunk whose archive is damaged, it reads the slots that are still there."""
 
     def __init__(self, store: ObjectStore, lane: LaneName, findings: Findings) -> None:
         self._store, self._lane, self._findings = store, lane, findings
@@ -120,11 +136,8 @@ class _Reader:
         self._asked: set[int] = set()
         self._damaged: set[int] = set()
 
-    def is_told(self, seq: int) -> bool:
-        """Whether the slot's archive was told to be damaged."""
-        return chunk_of(seq) in self._damaged
-
     def contents(self, slots: Sequence[int]) -> list[bytes | None]:
+        """Bytes of the entries in slots, None where there is none."""
         wanted = [(self._lane, seq) for seq in slots]
         with normalise_errors(slot_path(*wanted[0])):
             for chunk in sorted({chunk_of(seq) for seq in slots} - self._asked):
@@ -136,39 +149,41 @@ class _Reader:
 
     def _ask(self, chunk: int) -> None:
         self._asked.add(chunk)
+        where = str(archive_path(self._lane, chunk))
         try:
             if self._archives.ask([(self._lane, first_slot(chunk))]):
                 self._findings.count("archives")
         except CorruptData as error:
             self._damaged.add(chunk)
-            self._findings.error("S20", str(archive_path(self._lane, chunk)), error.message, FROM_COPY)
+            self._findings.add(damage("S20", where, error.message))
         except UnsupportedFormat as error:
             self._damaged.add(chunk)
             what = f"{error.message}: its entries cannot be checked"
-            self._findings.warning("", str(archive_path(self._lane, chunk)), what, "verify with a newer version")
+            self._findings.add(warning(where, what, "verify with a newer version"))
+
+    def decode(self, seq: int, data: bytes | None) -> Entry | None:
+        """The entry in a slot; a problem is reported, unless it follows from a damaged archive."""
+        where = str(slot_path(self._lane, seq))
+        if data is None:
+            if chunk_of(seq) not in self._damaged:
+                self._findings.add(damage("S2", where, "the entry was listed, but is gone"))
+            return None
+        try:
+            return entries.decode_entry(data, self._lane, seq)
+        except CorruptData as error:
+            self._findings.add(damage("S1", where, f"{error.message}; readers and writers stop here"))
+        except UnsupportedFormat as error:
+            what = f"{error.message}: it cannot be checked"
+            self._findings.add(warning(where, what, "verify with the version that wrote it"))
+        return None
 
 
-def _tell_gap(lane: LaneName, first: int, following: int, findings: Findings) -> None:
+def _gap(lane: LaneName, first: int, following: int) -> Finding:
     chunk = chunk_of(first)
     missing = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
-    what = f"{missing} missing, but later ones are there: nobody reads beyond, and their rows are not seen"
+    what = f"{missing} missing, but later ones exist: nobody reads beyond the gap, and their rows are not visible"
     if first == first_slot(chunk) and following > last_slot(chunk):
-        where, mend = archive_path(lane, chunk), "restore this archive, or the entries, from a copy of the store"
-        findings.error("S2", str(where), f"{what}; if they were archived, it is this archive that is missing", mend)
-    else:
-        findings.error("S2", str(slot_path(lane, first)), what, FROM_COPY)
-
-
-def _decoded(data: bytes | None, lane: LaneName, seq: int, findings: Findings, *, told: bool) -> Entry | None:
-    where = str(slot_path(lane, seq))
-    if data is None:
-        if not told:
-            findings.error("S2", where, "the entry was listed, and is gone", FROM_COPY)
-        return None
-    try:
-        return entries.decode_entry(data, lane, seq)
-    except CorruptData as error:
-        findings.error("S1", where, f"{error.message}; readers and writers stop here", FROM_COPY)
-    except UnsupportedFormat as error:
-        findings.warning("", where, f"{error.message}: it cannot be checked", "verify with the version that wrote it")
-    return None
+        what += "; if they were archived, this archive is missing"
+        hint = "restore this archive, or the entries, from a copy of the store"
+        return damage("S2", str(archive_path(lane, chunk)), what, hint)
+    return damage("S2", str(slot_path(lane, first)), what)

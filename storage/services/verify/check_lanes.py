@@ -1,0 +1,242 @@
+"""Checks writers' lanes: what commits say about each other, and that slices and folds hold these commits and no others.
+
+One pass over each lane, entry by entry. Of a commit only its stamp and slot are kept (16 bytes), by which the registers
+in slices are traced back to the commits that they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage.clock import LANE_BITS
+from storage.core.log import sidecar_codec
+from storage.core.log.cut import Seqs, Span, in_spans, lowest
+from storage.core.log.entries import Claim, Data, Entry, LaneEntry, Promise
+from storage.core.log.file_refs import LogIndex, Sidecar
+from storage.core.log.table_state import FileGroup, Lane, TableState
+from storage.core.names import Kind, LaneName, parse_path, slot_path
+from storage.services.verify.check_checkpoints import LaneCheckpoints
+from storage.services.verify.check_slots import read_sidecar, read_slots
+from storage.services.verify.check_table_lane import Claims, TableLane, check_order
+from storage.services.verify.findings import Finding, Findings, violation
+from storage.store.object_store import ObjectStore
+
+_LANE_MASK: Final = (1 << LANE_BITS) - 1
+
+
+@dataclass(slots=True)
+class LaneFacts:
+    """What one pass over a lane finds out.
+
+    Attributes:
+        head: Its last slot.
+        whole: Every entry was read.
+        claims: See `Claims`.
+        stamps, seqs: Of its commits, in the order of stamps.
+        epoch: Of its last entry that was read.
+    """
+
+    head: int
+    whole: bool = True
+    claims: Claims = field(default_factory=Claims)
+    stamps: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    seqs: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    epoch: int = 0
+
+
+class Merged:
+    """The entries that the slices and folds of a state claim to hold, per file group."""
+
+    def __init__(self, state: TableState) -> None:
+        self._log_start = state.log_start()
+        groups = frozenset(state.slices).union(*(fold.groups for fold in state.folds))
+        self._until: dict[FileGroup, Seqs] = {group: state.folded_to(group) for group in groups}
+        self._everywhere: Seqs = {}
+        for number, until in enumerate(self._until.values()):
+            self._everywhere = until if number == 0 else lowest(self._everywhere, until)
+
+    def check_commit(self, store: ObjectStore, entry: Data, where: str) -> Iterator[Finding]:
+        """S8: a commit whose log files readers skip is in the slices or folds of all its file groups."""
+        if entry.seq > self._log_start.get(entry.lane, 0):
+            return
+        lost: set[FileGroup] = set()
+        for file in entry.files:
+            index = _index(store, file.index)
+            if index is None:
+                continue  # it is not needed any more, and may have been cleaned
+            pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
+            groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
+            if entry.seq > self._everywhere.get(entry.lane, 0) or not groups <= self._until.keys():
+                lost |= {group for group in groups if entry.seq > self._until.get(group, {}).get(entry.lane, 0)}
+        if lost:
+            names = ", ".join(str(group) for group in sorted(lost)[:3])
+            what = (
+                f"its rows of {len(lost)} file groups ({names}) are in no slice and no fold, and readers skip its log"
+            )
+            yield violation("S8", where, what, "restore a snapshot from before the newest compaction or fold")
+
+
+def _index(store: ObjectStore, index: LogIndex | Sidecar) -> LogIndex | None:
+    if isinstance(index, LogIndex):
+        return index
+    data, _ = read_sidecar(store, index)
+    return sidecar_codec.decode_index(data) if data is not None else None
+
+
+class LaneChecker:
+    """Reads one lane and checks its entries against each other and against the table."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        table: TableLane,
+        lane: Lane,
+        slots: Sequence[int],
+        merged: Merged | None,
+        findings: Findings,
+    ) -> None:
+        """``merged``: what slices and folds hold, None if the newest state of the table is not known."""
+        self._store, self._table, self._lane, self._slots = store, table, lane, slots
+        self._merged, self._findings = merged, findings
+        self._rolled_back: Sequence[Span] = (
+            table.state.rolled_back.get(lane.name, ()) if table.state is not None else ()
+        )
+        self._batches: dict[str, int] = {}
+        self._promised: dict[int, Promise] = {}
+        self._last_stamp = 0
+        self.facts = LaneFacts(head=slots[-1] if slots else 0)
+
+    def commits(self) -> Iterator[Data]:
+        """Check the lane; yields every commit that could be read, also those that were rolled back."""
+        facts, findings = self.facts, self._findings
+        stamps: list[int] = []
+        seqs: list[int] = []
+        checkpoints = LaneCheckpoints(self._store, self._lane.name, findings)
+        before: LaneEntry | None = None
+        for seq, entry in read_slots(self._store, self._lane.name, self._slots, findings):
+            if entry is None:
+                facts.whole, before = False, None
+                checkpoints.stop()
+                continue
+            assert isinstance(entry, LaneEntry), "decoding has checked that it belongs here"
+            findings.extend(check_order(before, entry))
+            findings.extend(self._check_header(before, entry))
+            checkpoints.add(entry)
+            facts.claims.add(entry)
+            facts.epoch, before = entry.epoch, entry
+            if isinstance(entry, Data):
+                stamps.append(entry.stamp)
+                seqs.append(seq)
+                findings.extend(self._check_commit(entry, str(slot_path(entry.lane, seq))))
+                yield entry
+        order = np.argsort(np.array(stamps, np.int64), kind="stable")
+        facts.stamps, facts.seqs = np.array(stamps, np.int64)[order], np.array(seqs, np.int64)[order]
+
+    def _check_header(self, before: Entry | None, entry: LaneEntry) -> Iterator[Finding]:
+        """Checks epoch and schema revision against the entry before; None: it is the first, or that is unreadable."""
+        where = str(slot_path(entry.lane, entry.seq))
+        epoch = before.epoch if before is not None else 0
+        if (before is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
+            what = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer went on"
+            yield violation("S3", where, what)
+        if before is not None and entry.table_rev < before.table_rev:
+            what = f"its schema revision {entry.table_rev} is older than that of the previous entry, {before.table_rev}"
+            yield violation("S19", where, what)
+        elif self._table.whole and 0 < entry.table_rev <= self._table.head and entry.table_rev not in self._table.revs:
+            yield violation("S19", where, f"the table never had schema revision {entry.table_rev}")
+
+    def _check_commit(self, entry: Data, where: str) -> Iterator[Finding]:
+        if entry.stream != self._lane.stream:
+            what = f"it is of stream {entry.stream!r}, but the lane belongs to {self._lane.stream!r}"
+            yield violation("S5", where, what)
+        if self._lane.closed is not None and entry.seq > self._lane.closed:
+            what = f"the lane was closed at entry {self._lane.closed}: nobody reads this commit"
+            yield violation("S4", where, what, "append its rows again, through another lane")
+        if entry.stamp <= self._last_stamp:
+            what = "its stamp is not larger than those of earlier commits: two events may have the same version"
+            yield violation("S13", where, what)
+        self._last_stamp = max(self._last_stamp, entry.stamp)
+        rows = sum(file.file.rows for file in entry.files)
+        if entry.rows != rows:
+            yield violation("S7", where, f"it says that it has {entry.rows} rows, but its files have {rows}")
+        for file in entry.files:
+            parsed = parse_path(file.file.path)
+            named = parsed is not None and (parsed.kind, parsed.lane, parsed.epoch, parsed.slot)
+            if named != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
+                what = f"log file {file.file.path} is not named by this lane, epoch and slot"
+                yield violation("S17", where, f"{what}: clean may delete or keep it wrongly")
+        # A later revision may know of a restore that is not known here.
+        known = self._table.current and entry.table_rev <= self._table.head
+        if known and not in_spans(self._rolled_back, entry.seq):
+            yield from self._check_batch(entry, where)
+            yield from self._check_promises(entry, where)
+            if self._merged is not None:
+                yield from self._merged.check_commit(self._store, entry, where)
+
+    def _check_batch(self, entry: Data, where: str) -> Iterator[Finding]:
+        """S6: the live batches of a query follow each other without a gap."""
+        if not entry.query_id:
+            return
+        last = self._batches.get(entry.query_id)
+        name = f"batch {entry.batch} of query {entry.query_id!r}"
+        if last is not None and entry.batch <= last:
+            what = f"{name} is committed again: its rows count twice where they are added up"
+            yield violation("S6", where, what)
+        elif last is not None and entry.batch != last + 1 and self.facts.whole:
+            what = f"{name} follows batch {last}: the ones in between are missing"
+            yield violation("S6", where, what, "let the source send them again, as a new query")
+        self._batches[entry.query_id] = max(entry.batch, last or 0)
+
+    def _check_promises(self, entry: Data, where: str) -> Iterator[Finding]:
+        """S23: neither the watermarks of live commits nor their counts of late events go back."""
+        for group, before in self._promised.items():
+            now = entry.watermarks.get(group)
+            # JSON forms compare as the values do: integers, or ISO texts that differ in digits alone.
+            if now is None or now.value < before.value or now.late < before.late:
+                what = f"its watermark or count of late events of group {group} is below that of an earlier commit"
+                yield violation("S23", where, f"{what}: a snapshot may seem complete too early")
+        self._promised = dict(entry.watermarks)
+
+
+class Arrivals:
+    """The commits of all lanes, found by the arrivals that registers in slices and folds carry."""
+
+    def __init__(self, state: TableState, facts: Mapping[LaneName, LaneFacts]) -> None:
+        self._lanes = {lane.lane_id: (lane.name, facts[lane.name]) for lane in state.lanes.values()}
+        self._rolled_back = state.rolled_back
+
+    def check(self, arrivals: pa.Array, cut: Seqs, where: str) -> Iterator[Finding]:
+        """Checks that every register of a slice or fold is of a commit within its cut that was not rolled back."""
+        known = np.unique(np.asarray(arrivals.drop_null()))
+        for lane_id in np.unique(known & _LANE_MASK).tolist():
+            if lane_id not in self._lanes:
+                yield violation("S5", where, f"it has rows of lane id {lane_id}, which does not exist")
+                continue
+            name, facts = self._lanes[lane_id]
+            stamps = known[known & _LANE_MASK == lane_id] >> LANE_BITS
+            place = np.searchsorted(facts.stamps, stamps)
+            missing = place == np.searchsorted(facts.stamps, stamps, side="right")
+            if missing.any():
+                if facts.whole:
+                    what = f"it has rows of {int(missing.sum())} commits that lane {name!r} does not have"
+                    yield violation("S5", where, what)
+                continue
+            seqs = facts.seqs[place]
+            beyond = seqs > cut.get(name, 0)
+            rolled_back = np.zeros(len(seqs), np.bool_)
+            for after, until in self._rolled_back.get(name, ()):
+                rolled_back |= (seqs > after) & (seqs <= until)
+            for rule, wrong, what in (
+                ("S8", beyond, "is not in its cut"),
+                ("S18", rolled_back, "a restore has rolled back"),
+            ):
+                if wrong.any():
+                    yield violation(
+                        rule, where, f"it has rows of entry {seqs[wrong][0]} of lane {name!r}, which {what}"
+                    )
