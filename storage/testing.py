@@ -16,8 +16,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from storage.core import names
+from storage.core.arrays import Arrays
 from storage.core.model import Column, Group, Op
-from storage.core.modes import Arrays, GroupEvents, MergeMode, Merger, Registers, merging_mode
+from storage.core.modes import GroupEvents, MergeMode, Merger, Registers, merging_mode
 from storage.core.types import parse_type
 
 _NAME: Final = "storage.testing:checked"

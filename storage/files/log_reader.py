@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from storage.core.arrays import take_rows
 from storage.core.keys import Indices, KeyVector, find, key_vector, one_array, take
 from storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
 from storage.core.merge.registers import RegisterRange, group_registers, merge_registers
@@ -23,7 +24,6 @@ from storage.core.merge.run_keys import RunKeys
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
 from storage.core.modes import Mergers
-from storage.core.modes.base import take_rows
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.evolution import adapt_events, adapt_registers
 from storage.core.schema.table_schema import TableSchema

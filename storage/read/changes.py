@@ -22,12 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from storage.clock import Stamps, SystemClock
+from storage.core.arrays import Arrays
 from storage.core.keys import one_array
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
 from storage.core.log.table_state import FileGroup, TableState
-from storage.core.merge.diff import ChangeShape, Columns, diff
+from storage.core.merge.diff import ChangeShape, diff
 from storage.core.modes import NO_MERGERS
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
@@ -350,10 +351,10 @@ def _logs_after(store: ObjectStore, at: Cut) -> Iterator[None]:
         ) from error
 
 
-def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Columns:
+def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Arrays:
     table = pa.Table.from_batches(batches, schema)
     return {name: one_array(column) for name, column in zip(table.schema.names, table.columns, strict=True)}
 
 
-def _columns(batch: pa.RecordBatch) -> Columns:
+def _columns(batch: pa.RecordBatch) -> Arrays:
     return dict(zip(batch.schema.names, batch.columns, strict=True))

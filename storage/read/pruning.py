@@ -23,7 +23,7 @@ import pyarrow as pa
 from storage.core import keys, names
 from storage.core.keys import KeyVector
 from storage.core.log.table_state import FileGroup
-from storage.core.merge.locate_keys import homes, key_columns, partition_text
+from storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
 from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
 from storage.core.predicate import ColumnRange, Known, Node, may_hold, possible_values
 from storage.core.schema.table_schema import TableSchema
@@ -51,7 +51,7 @@ def keys_in(schema: TableSchema, predicate: Node | None) -> Keys | None:
         values.append(list(found))
     if math.prod(map(len, values)) > MAX_KEYS:
         return None
-    return homes(schema, key_columns(schema, key_table(schema, list(itertools.product(*values)))))
+    return locate_keys(schema, key_columns(schema, key_table(schema, list(itertools.product(*values)))))
 
 
 def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 
 from storage import mergers
 from storage.core import keys, names
+from storage.core.arrays import Arrays, take_rows
 from storage.core.keys import KeyVector
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FileRef
-from storage.core.merge.stitch import Columns, LogState, Stitch, Stitched, needed_columns
+from storage.core.merge.stitch import LogState, Stitch, Stitched, needed_columns
 from storage.core.model import Group
 from storage.core.modes import Mergers, mode_of
-from storage.core.modes.base import take_rows
 from storage.core.names import Path
 from storage.core.plan.slices import FileSlice, LiveFile, combine_slices, run_sums
 from storage.core.schema.evolution import reads_as_it_is
@@ -198,7 +198,7 @@ class Scan:
 
         files = [own.slice for own in run.slices]
 
-        def of_keys(rows: Columns) -> Columns:
+        def of_keys(rows: Arrays) -> Arrays:
             return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
 
         found = read_base(self.store, self.schema, files, need.columns, chosen.may_match)
@@ -214,7 +214,7 @@ class Scan:
         _, ordered = keys.in_order(keys.key_vector(logs.directory.columns[self.schema.sort_column]))
         return ordered
 
-    def _finish(self, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def _finish(self, columns: Arrays) -> Iterator[pa.RecordBatch]:
         """Require, filter, project."""
         projection = self.projection
         rows = len(next(iter(columns.values())))
@@ -247,7 +247,7 @@ def _only(schema: TableSchema, task: ReadTask, wanted: Keys) -> ReadTask:
     return ReadTask(tuple(narrowed(schema, own, task.files, wanted[own.group]) for own in slices), task.files)
 
 
-def _of_keys(schema: TableSchema, rows: Columns, wanted: KeyVector, *, in_order: bool) -> Columns:
+def _of_keys(schema: TableSchema, rows: Arrays, wanted: KeyVector, *, in_order: bool) -> Arrays:
     """Those of the rows that have a wanted key."""
     vector = keys.key_vector(rows[schema.sort_column])
     if in_order:
@@ -256,7 +256,7 @@ def _of_keys(schema: TableSchema, rows: Columns, wanted: KeyVector, *, in_order:
     return take_rows(rows, pa.array(np.flatnonzero(found)))
 
 
-def _count(rows: Columns) -> int:
+def _count(rows: Arrays) -> int:
     return len(next(iter(rows.values())))
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from storage.core.log.cut import Cut
 from storage.core.log.table_state import TableState
-from storage.core.merge.locate_keys import homes, key_columns
+from storage.core.merge.locate_keys import key_columns, locate_keys
 from storage.core.plan.completeness import check_complete
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.plan.watermarks import Value, Watermarks
@@ -192,7 +192,7 @@ class Snapshot:
             NotFound: The table has no such column or group.
         """
         schema = self._state.schema
-        wanted = homes(schema, key_columns(schema, key_table(schema, keys)))
+        wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)))
         return self.plan_scan(ScanRequest(columns, None, require, keys=wanted)).to_arrow()
 
     def to_reader(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.core.log.file_refs import FilePart
 from storage.core.log.table_state import FileGroup
-from storage.core.merge.locate_keys import homes
+from storage.core.merge.locate_keys import locate_keys
 from storage.core.names import Path
 from storage.core.plan.compaction_plan import plan_due
 from storage.core.plan.mostly_unreferenced import UNREFERENCED_FACTOR, mostly_unreferenced
@@ -43,7 +43,7 @@ def base_files(table: Table) -> set[str]:
 
 
 def rows_for(table: Table, groups: list[FileGroup], status: str, ts: int) -> None:
-    own = homes(table.schema, key_table(table.schema, list(KEYS)))
+    own = locate_keys(table.schema, key_table(table.schema, list(KEYS)))
     append(table, orders(*(int(key) for group in groups for key in own[group].tolist()), status=status, ts=ts))
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.core.log.file_refs import SliceFile
 from storage.core.log.table_state import FileGroup
-from storage.core.merge.locate_keys import homes
+from storage.core.merge.locate_keys import locate_keys
 from storage.core.names import TABLE_LANE, Path
 from storage.core.plan.slices import whole_files
 from storage.files import base_file
@@ -55,7 +55,7 @@ def files(table: Table) -> list[str]:
 
 def one_more(table: Table, group: FileGroup, status: str, ts: int) -> None:
     """A newer slice of one file group; the others are as they were."""
-    own = homes(table.schema, key_table(table.schema, list(KEYS)))[group]
+    own = locate_keys(table.schema, key_table(table.schema, list(KEYS)))[group]
     append(table, orders(*own.tolist(), status=status, ts=ts))
     assert table.compact(lambda one: one.group == group).done == (group,)
 

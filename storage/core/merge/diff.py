@@ -10,7 +10,7 @@ and structs element by element in the order stored. S21 IncrementalComplete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
-from storage.core.columns import list_lengths
+from storage.core.arrays import Arrays, list_lengths, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.merge.locate_keys import sort_keys
 from storage.core.model import Group
@@ -35,7 +35,6 @@ BEFORE: Final = "_before"
 _KINDS: Final = pa.array(["insert", "update", "delete"])
 _INSERT, _UPDATE, _DELETE = 0, 1, 2
 
-Columns = Mapping[str, pa.Array]
 _Cells = npt.NDArray[np.bool_]
 """One row per row, one column per group."""
 
@@ -120,17 +119,17 @@ class ChangeShape:
         """Type of the image of before."""
         return pa.struct([self.schema.field(name).remove_metadata() for name in self.values])
 
-    def keys(self, rows: Columns) -> KeyVector:
+    def keys(self, rows: Arrays) -> KeyVector:
         """The record keys of rows."""
         return keys.key_vector(sort_keys(self.schema, rows))
 
-    def present(self, rows: Columns) -> _Cells:
+    def present(self, rows: Arrays) -> _Cells:
         """Which groups the rows have."""
         there = [np.asarray(rows[names.arrival(group.id)].is_valid()) for group in self.groups]
         return np.stack(there, axis=1) if there else np.zeros((len(rows[self.schema.key[0]]), 0), np.bool_)
 
 
-def diff(shape: ChangeShape, before: Columns, after: Iterable[Columns]) -> Iterator[pa.RecordBatch]:
+def diff(shape: ChangeShape, before: Arrays, after: Iterable[Arrays]) -> Iterator[pa.RecordBatch]:
     """The changes of rows, with the schema of ``shape``; no batch is empty.
 
     Args:
@@ -152,10 +151,10 @@ def diff(shape: ChangeShape, before: Columns, after: Iterable[Columns]) -> Itera
         if len(batch):
             yield batch
     if gone.any():
-        yield _deletes(shape, _taken(before, np.flatnonzero(gone)))
+        yield _deletes(shape, take_rows(before, np.flatnonzero(gone)))
 
 
-def _upserts(shape: ChangeShape, before: Columns, rows: Columns, partner: Indices) -> pa.RecordBatch:
+def _upserts(shape: ChangeShape, before: Arrays, rows: Arrays, partner: Indices) -> pa.RecordBatch:
     """Inserts and updates among later rows; ``partner`` is a row's place among the earlier ones, or -1."""
     paired = np.flatnonzero(partner >= 0)
     groups = shape.present(rows)
@@ -163,9 +162,9 @@ def _upserts(shape: ChangeShape, before: Columns, rows: Columns, partner: Indice
         looked_at = {*shape.schema.key, *shape.compared, *(names.arrival(group.id) for group in shape.groups)}
         old = {name: column for name, column in before.items() if name in looked_at}
         new = {name: column for name, column in rows.items() if name in looked_at}
-        groups[paired] = _changed(shape, _taken(old, partner[paired]), _taken(new, paired))
+        groups[paired] = _changed(shape, take_rows(old, partner[paired]), take_rows(new, paired))
     kept = np.flatnonzero((partner < 0) | groups.any(axis=1))
-    partner, groups, rows = partner[kept], groups[kept], _taken(rows, kept)
+    partner, groups, rows = partner[kept], groups[kept], take_rows(rows, kept)
     image = None
     if shape.before:
         none = partner < 0
@@ -175,7 +174,7 @@ def _upserts(shape: ChangeShape, before: Columns, rows: Columns, partner: Indice
     return _batch(shape, [rows[name] for name in shape.columns], kind, groups, image)
 
 
-def _deletes(shape: ChangeShape, rows: Columns) -> pa.RecordBatch:
+def _deletes(shape: ChangeShape, rows: Arrays) -> pa.RecordBatch:
     count = len(rows[shape.schema.key[0]])
     columns = [
         rows[name] if name in shape.schema.key else pa.nulls(count, shape.schema.field(name).type)
@@ -185,7 +184,7 @@ def _deletes(shape: ChangeShape, rows: Columns) -> pa.RecordBatch:
     return _batch(shape, columns, np.full(count, _DELETE), shape.present(rows), image)
 
 
-def _changed(shape: ChangeShape, old: Columns, new: Columns) -> _Cells:
+def _changed(shape: ChangeShape, old: Arrays, new: Arrays) -> _Cells:
     """Which groups of rows that are on both sides differ."""
     result = shape.present(old) ^ shape.present(new)
     place = {group.id: number for number, group in enumerate(shape.groups)}
@@ -205,14 +204,9 @@ def _batch(
     return pa.RecordBatch.from_arrays(arrays, schema=shape.arrow)
 
 
-def _image(shape: ChangeShape, rows: Columns, none: Mask) -> pa.Array:
+def _image(shape: ChangeShape, rows: Arrays, none: Mask) -> pa.Array:
     columns = [rows[name] for name in shape.values]
     return pa.StructArray.from_arrays(columns, fields=list(shape.image), mask=pa.array(none))
-
-
-def _taken(rows: Columns, chosen: Indices) -> dict[str, pa.Array]:
-    places = pa.array(chosen)
-    return {name: column.take(places) for name, column in rows.items()}
 
 
 def differing(old: pa.Array, new: pa.Array) -> Mask:

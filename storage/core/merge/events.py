@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names, ordering
-from storage.core.columns import list_lengths, list_rows
+from storage.core.arrays import list_lengths, list_rows
 from storage.core.keys import Mask
 from storage.core.model import Group, Op, Stream
 from storage.core.modes import mode_of

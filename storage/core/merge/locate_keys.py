@@ -1,4 +1,7 @@
-"""Home of a key: the one file group in which all of its rows are (S15 KeySingleHome)."""
+"""Which file group a key lives in: there is exactly one (S15 KeySingleHome).
+
+``rows`` are the key columns, and maybe others, with the types that the table has.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
+from storage.core.arrays import Arrays
 from storage.core.keys import Indices, KeyVector
 from storage.core.log.table_state import FileGroup
 from storage.core.schema.table_schema import TableSchema
 
-Columns = Mapping[str, pa.Array]
-"""Rows of which the key columns are looked at, with the types that the table has."""
 
-
-def folders(schema: TableSchema, rows: Columns) -> pa.Array:
+def folders(schema: TableSchema, rows: Arrays) -> pa.Array:
     """Partition folder of every row; "" where the table has no partitions."""
     parts = []
     for name in schema.partition_by:
@@ -30,7 +31,7 @@ def folders(schema: TableSchema, rows: Columns) -> pa.Array:
     return pc.binary_join_element_wise(*parts, "/")
 
 
-def partition_folders(schema: TableSchema, rows: Columns) -> tuple[list[str], Indices]:
+def partition_folders(schema: TableSchema, rows: Arrays) -> tuple[list[str], Indices]:
     """Distinct partition folders in order, and the number of each row's."""
     if not schema.partition_by:
         return [""], np.zeros(len(rows[schema.key[0]]), np.int64)
@@ -42,7 +43,7 @@ def partition_folders(schema: TableSchema, rows: Columns) -> tuple[list[str], In
     return ordered, number[np.asarray(encoded.indices)]
 
 
-def buckets(schema: TableSchema, rows: Columns) -> Indices:
+def buckets(schema: TableSchema, rows: Arrays) -> Indices:
     """Bucket of every row."""
     return keys.buckets([rows[name] for name in schema.key], schema.bucket_bits).astype(np.int64)
 
@@ -53,7 +54,7 @@ def partition_text(value: pa.Scalar) -> str:
     return plain.hex() if isinstance(plain, bytes) else str(plain)
 
 
-def sort_keys(schema: TableSchema, rows: Columns) -> pa.Array:
+def sort_keys(schema: TableSchema, rows: Arrays) -> pa.Array:
     """The sort column of rows, made of their key columns."""
     columns = [rows[name] for name in schema.key]
     return keys.encode_sort_key(columns) if schema.has_sort_key else columns[0]
@@ -64,17 +65,16 @@ def key_columns(schema: TableSchema, rows: pa.Table) -> dict[str, pa.Array]:
     return {name: keys.one_array(rows.column(name)) for name in schema.key}
 
 
-def homes(schema: TableSchema, rows: Columns) -> Mapping[FileGroup, KeyVector]:
-    """Per file group the keys among ``rows``, sorted and distinct."""
+def locate_keys(schema: TableSchema, rows: Arrays) -> Mapping[FileGroup, KeyVector]:
+    """The keys among ``rows`` by file group, sorted and distinct."""
     ordered, partition = partition_folders(schema, rows)
     vector = keys.key_vector(sort_keys(schema, rows))
     found = {}
-    place = (partition << schema.bucket_bits) | buckets(schema, rows)
-    order = np.argsort(place, kind="stable")
-    values, starts = np.unique(place[order], return_index=True)
+    number = (partition << schema.bucket_bits) | buckets(schema, rows)
+    order = np.argsort(number, kind="stable")
+    values, starts = np.unique(number[order], return_index=True)
     bounds = itertools.pairwise([*starts.tolist(), len(order)])
     for value, (start, end) in zip(values.tolist(), bounds, strict=True):
-        own = keys.take(vector, order[start:end])
         group = FileGroup(ordered[value >> schema.bucket_bits], schema.bucket_bits, value % (1 << schema.bucket_bits))
-        found[group] = keys.union([own])
+        found[group] = keys.union([keys.take(vector, order[start:end])])
     return found

@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from storage.core import keys, names
-from storage.core.columns import scatter
+from storage.core.arrays import Arrays, scatter, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
-from storage.core.modes import Arrays, MergeMode, Mergers, Registers, merging_mode
-from storage.core.modes.base import take_rows
+from storage.core.modes import MergeMode, Mergers, Registers, merging_mode
 from storage.core.modes.history import pick
 from storage.core.schema.table_schema import TableSchema
 

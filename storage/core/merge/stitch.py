@@ -28,16 +28,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
-from storage.core.columns import nulls_or_default, scatter
+from storage.core.arrays import Arrays, nulls_or_default, scatter, take_rows
 from storage.core.keys import KeyVector, Mask
 from storage.core.merge.collapse import KeyDirectory
 from storage.core.merge.run_keys import RunKeys
 from storage.core.model import Group, Op
 from storage.core.modes import Mergers, Registers, merging_mode, mode_of
-from storage.core.modes.base import take_rows
 from storage.core.schema.table_schema import TableSchema
-
-Columns = Mapping[str, pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class LogState:
     registers: Mapping[int, Registers]
     run_keys: RunKeys | None = None
 
-    def keys_of(self, schema: TableSchema, rows: Columns) -> KeyVector:
+    def keys_of(self, schema: TableSchema, rows: Arrays) -> KeyVector:
         """Keys of rows of base or shadow; rows of several file groups have the column ``names.SLICE_ORDINAL``."""
         vector = keys.key_vector(rows[schema.sort_column])
         if self.run_keys is None:
@@ -90,7 +87,7 @@ class Stitch:
     result: frozenset[str]
     mergers: Mergers
 
-    def run(self, base: Iterable[Columns], shadow: Columns | None, logs: LogState | None) -> Iterator[Stitched]:
+    def run(self, base: Iterable[Arrays], shadow: Arrays | None, logs: LogState | None) -> Iterator[Stitched]:
         """Rows of the file groups, one item a base batch and one for what comes after the last.
 
         Args:
@@ -107,7 +104,7 @@ class Stitch:
                 yield Stitched({}, dict(shadow))
             return
         shadow_keys = logs.keys_of(self.schema, shadow) if shadow is not None else None
-        previous: tuple[Columns, KeyVector] | None = None
+        previous: tuple[Arrays, KeyVector] | None = None
         log_from = shadow_from = 0
         for batch in base:
             if previous is not None:
@@ -121,7 +118,7 @@ class Stitch:
         log_end = len(logs.directory.keys)
         yield self._range(previous, _slice(shadow, shadow_from, shadow_end), _log_slice(logs, log_from, log_end))
 
-    def _range(self, base: tuple[Columns, KeyVector] | None, shadow: Columns | None, logs: LogState | None) -> Stitched:
+    def _range(self, base: tuple[Arrays, KeyVector] | None, shadow: Arrays | None, logs: LogState | None) -> Stitched:
         if logs is None:
             return Stitched(dict(base[0]) if base else {}, dict(shadow or {}) if self.ordered else {})
         parts, vectors = [], []
@@ -142,11 +139,11 @@ class Stitch:
         return Stitched(self._join(visible), self._join(hidden) if self.ordered else {})
 
     def _extra(
-        self, base: KeyVector | None, shadow: Columns | None, logs: LogState
+        self, base: KeyVector | None, shadow: Arrays | None, logs: LogState
     ) -> tuple[dict[str, pa.Array], KeyVector] | None:
         """Rows of the keys that are not in the base: from the shadow, or without any state yet; and their keys."""
         wanted = logs.directory.keys
-        key_columns: Columns = logs.directory.columns
+        key_columns: Arrays = logs.directory.columns
         if base is not None:
             _, found = keys.find(base, wanted)
             if found.all():
@@ -173,7 +170,7 @@ class Stitch:
                 frame = {name: scatter(column, rows, old[name]) for name, column in frame.items()}
         return frame, wanted
 
-    def _blank(self, key_columns: Columns, count: int) -> dict[str, pa.Array]:
+    def _blank(self, key_columns: Arrays, count: int) -> dict[str, pa.Array]:
         """Rows of keys of which nothing is known yet: defaults, and no state."""
         frame = {}
         for name in self.columns:
@@ -212,7 +209,7 @@ class Stitch:
             return values
         return pc.if_else(present, values, pa.scalar(column.default, column.type))
 
-    def _visible(self, frame: Columns) -> Mask:
+    def _visible(self, frame: Arrays) -> Mask:
         """Visible: at least one group is present, and no group's register is a delete of the row."""
         present = np.zeros(len(frame[self.schema.sort_column]), np.bool_)
         deleted = np.zeros_like(present)
@@ -233,13 +230,13 @@ class Stitch:
         first, second = parts
         return {name: pa.concat_arrays([first[name], second[name]]) for name in self.result}
 
-    def _in_key_order(self, first: Columns, second: Columns) -> dict[str, pa.Array]:
+    def _in_key_order(self, first: Arrays, second: Arrays) -> dict[str, pa.Array]:
         both = {name: pa.concat_arrays([column, second[name]]) for name, column in first.items()}
         order = pa.array(keys.stable_order(keys.key_vector(both[self.schema.sort_column])))
         return take_rows(both, order)
 
 
-def _slice(columns: Columns | None, start: int, stop: int) -> Columns | None:
+def _slice(columns: Arrays | None, start: int, stop: int) -> Arrays | None:
     if columns is None:
         return None
     return {name: column.slice(start, stop - start) for name, column in columns.items()}

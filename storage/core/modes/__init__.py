@@ -10,7 +10,7 @@ from typing import Final
 
 from storage.core.model import Group
 from storage.core.modes.aggregate import Aggregate
-from storage.core.modes.base import NO_MERGERS, Arrays, GroupEvents, MergeMode, Merger, Mergers, Registers
+from storage.core.modes.base import NO_MERGERS, GroupEvents, MergeMode, Merger, Mergers, Registers
 from storage.core.modes.custom import Custom
 from storage.core.modes.latest import Latest
 from storage.core.modes.partial import LatestNonNull
@@ -18,7 +18,6 @@ from storage.core.modes.partial import LatestNonNull
 __all__ = [
     "MODES",
     "NO_MERGERS",
-    "Arrays",
     "GroupEvents",
     "MergeMode",
     "Merger",

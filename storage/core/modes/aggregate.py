@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
+from storage.core.arrays import Arrays
 from storage.core.keys import KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context
-from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Registers
+from storage.core.modes.base import GroupEvents, MergeMode, Registers
 from storage.core.modes.functions import find_function, function_features, function_names
 from storage.core.modes.history import History, newer, pick
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from storage.core import names
+from storage.core.arrays import Arrays
 from storage.core.keys import Mask
 from storage.core.model import Column, Function, Group
-from storage.core.modes.base import Arrays
 from storage.core.modes.history import History
 
 Takes = Literal["values", "elements", "anything"]

@@ -20,11 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.core.keys import Indices, KeyVector, Mask
+from storage.core.arrays import Arrays
+from storage.core.keys import KeyVector, Mask
 from storage.core.model import Column, Group
-
-Arrays = Mapping[str, pa.Array]
-"""Columns of equal length by name."""
 
 Merger = Callable[[pa.Table, npt.NDArray[np.int64]], pa.Table]
 """(rows, offsets) -> one row per key. Key i has rows ``offsets[i]`` to ``offsets[i + 1]`` (MERGE.md, "Custom")."""
@@ -193,11 +191,3 @@ class MergeMode(ABC):
     def overflows(self, group: Group, columns: Mapping[str, Column], rows: Arrays) -> dict[int, int]:
         """Per column id, in how many rows of a slice a value is known but does not fit its column."""
         return {}
-
-
-def take_rows(columns: Arrays, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
-    """The same rows of every column, chosen by position or by mask."""
-    chosen = rows if isinstance(rows, pa.Array) else pa.array(rows)
-    if pa.types.is_boolean(chosen.type):
-        return {name: column.filter(chosen) for name, column in columns.items()}
-    return {name: column.take(chosen) for name, column in columns.items()}

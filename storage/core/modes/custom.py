@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names
+from storage.core.arrays import Arrays, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Merger, Registers, take_rows
+from storage.core.modes.base import GroupEvents, MergeMode, Merger, Registers
 from storage.core.modes.history import History, newer, number_versions, pick
 from storage.core.types import parse_type
 from storage.errors import InvalidInput

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.core.arrays import Arrays
 from storage.core.keys import Indices
 from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
-from storage.core.modes.base import Arrays
 from storage.core.modes.history import newer, pick
 
 

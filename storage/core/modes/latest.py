@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import keys, names, ordering
+from storage.core.arrays import Arrays, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Registers, take_rows
+from storage.core.modes.base import GroupEvents, MergeMode, Registers
 from storage.core.modes.history import newer
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.columns import list_rows
+from storage.core.arrays import Arrays, list_rows
 from storage.core.keys import Indices
 from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal, Takes
-from storage.core.modes.base import Arrays
 from storage.core.modes.extremes import value_ranks
 from storage.core.ordering import ranks
 

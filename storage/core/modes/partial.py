@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
-from storage.core.columns import list_lengths
+from storage.core.arrays import Arrays, list_lengths, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
-from storage.core.modes.base import Arrays, GroupEvents, MergeMode, Registers, take_rows
+from storage.core.modes.base import GroupEvents, MergeMode, Registers
 from storage.core.modes.history import History, Versions, number_versions, pick
 
 _NOBODY: Final = 255

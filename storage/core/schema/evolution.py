@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.core import names
+from storage.core.arrays import Arrays
 from storage.core.model import Group
 from storage.core.modes import mode_of
-from storage.core.modes.base import Arrays
 from storage.core.schema.table_schema import TableSchema
 
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from storage import mergers
 from storage.config import build_schema, load_config
 from storage.core import names
+from storage.core.arrays import Arrays
 from storage.core.merge.collapse import LogRange, collapse_group
 from storage.core.merge.events import prepare
 from storage.core.model import Group
-from storage.core.modes import Arrays, Mergers, latest, merging_mode
+from storage.core.modes import Mergers, latest, merging_mode
 from storage.core.schema.table_schema import TableSchema
 from tests.storage.world import canonical, to_arrow
 from tests.strategies import Append, Config, Story, stories

@@ -1,22 +1,35 @@
-"""Changing a few rows of a long column: the inner loop of every stitch."""
+"""Operations on Arrow arrays: taking rows, changing a few rows of a long column, the elements of lists."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.keys import Indices
+from storage.core.keys import Indices, Mask
+
+Arrays = Mapping[str, pa.Array]
+"""Columns of equal length by name."""
 
 _BYTE = 8
+
+
+def take_rows(columns: Arrays, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
+    """The same rows of every column, chosen by position or by mask."""
+    chosen = rows if isinstance(rows, pa.Array) else pa.array(rows)
+    if pa.types.is_boolean(chosen.type):
+        return {name: column.filter(chosen) for name, column in columns.items()}
+    return {name: column.take(chosen) for name, column in columns.items()}
 
 
 def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
     """A copy of ``column`` in which ``rows`` (distinct positions) hold ``values``, in that order.
 
-    Fixed-width columns are copied and written in place; others go through one `take` over both.
+    This is the inner loop of every merge. Fixed-width columns are copied and written in place; others go through one
+    `take` over both.
     """
     if len(rows) == 0 or (column.null_count == len(column) and values.null_count == len(values)):
         return column
@@ -44,17 +57,17 @@ def nulls_or_default(field: pa.Field, count: int, default: Any) -> pa.Array:
 
 
 def list_lengths(lists: pa.Array) -> Indices:
-    """How many elements `flatten` gives of each list; 0 for NULL."""
+    """Number of elements of each list; 0 for NULL."""
     return np.asarray(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
 
 
 def list_rows(lists: pa.Array) -> Indices:
-    """Row of every element that `flatten` gives."""
+    """Row number of every element that `flatten` returns."""
     return np.repeat(np.arange(len(lists)), list_lengths(lists))
 
 
 def _byte_width(arrow_type: pa.DataType) -> int | None:
-    """Bytes per value where a column is one plain data buffer."""
+    """Bytes per value of a type that is stored in one plain data buffer, else None."""
     if pa.types.is_primitive(arrow_type) or pa.types.is_decimal128(arrow_type):
         bits = int(arrow_type.bit_width)
         return bits // _BYTE if bits % _BYTE == 0 else None
