@@ -39,6 +39,8 @@ settings.load_profile("quick")
 _MARKER_OF_FIXTURE = {"spark": "spark", "java": "models", "real_broker": "integration"}
 _MAY_START_JAVA = ("spark", "models", "integration")
 _NO_JAVA = """#!/bin/sh
+# The command line asks for the version before it starts Spark, also where it starts none in the end.
+if [ "$*" = -version ]; then echo 'a version "17" that runs nothing' >&2; exit; fi
 echo "this test starts a JVM: mark it with one of {markers} (pyproject.toml says which)" >&2
 exit 1
 """
@@ -66,7 +68,7 @@ def _place(item: pytest.Item) -> int:
 
 @pytest.fixture(scope="session")
 def _no_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Java home whose `java` only says what is wrong."""
+    """A Java home whose `java` runs nothing, and says what is wrong."""
     home = tmp_path_factory.mktemp("no-java")
     program = home / "bin" / "java"
     program.parent.mkdir()

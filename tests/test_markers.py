@@ -14,7 +14,7 @@ REFUSED = "this test starts a JVM: mark it with one of spark, models, integratio
 @pytest.mark.parametrize(
     "command",
     [
-        ["java", "-version"],
+        ["java", "-cp", ".", "Main"],
         [sys.executable, "-c", "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"],
     ],
     ids=["java", "spark"],
@@ -30,6 +30,7 @@ def test_with_a_marker_java_is_the_real_one() -> None:
     command = '"${JAVA_HOME:+$JAVA_HOME/bin/}java" -version'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
+    assert "runs nothing" not in done.stderr
 
 
 def test_what_uses_the_shared_session_is_marked(request: pytest.FixtureRequest) -> None:
