@@ -103,14 +103,7 @@ class Table(EvolvingTable):
             )
         check_capability(table_log.store)
         create = Create(
-            lane=TABLE_LANE,
-            seq=1,
-            epoch=0,
-            commit_id=new_id(),
-            prev_id="",
-            table_rev=0,
-            stamp=table_log.stamps.next(clock),
-            committed_at_ms=clock.now_ms(),
+            **table_log.header(None),
             table_id=new_id(),
             reader_features=schema.reader_features,
             writer_features=sorted(WRITER_FEATURES),

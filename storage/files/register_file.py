@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from storage.core import names
 from storage.core.keys import Indices
-from storage.core.log.file_refs import LogFile
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup, LogFile
 from storage.core.merge.registers import RegisterRows, register_rows
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group

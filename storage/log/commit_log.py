@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 from storage.clock import Clock
 from storage.core.log import entries, sidecar_codec
-from storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Intent, LaneEntry, Restoration, TableEntry
-from storage.core.log.file_refs import LogFile, LogIndex, Sidecar, SliceFile
+from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry, Unresolved
+from storage.core.log.file_refs import LogFile, LogIndex, Sidecar
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
 from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.log import lane_reader
@@ -33,7 +33,6 @@ PART: Final = 256  # entries in memory of whoever reads a lane to its end and ne
 INLINE_LIST_BYTES: Final = 64 * 1024  # a longer list would slow every reader of the table lane
 
 E = TypeVar("E", bound=Entry)
-L = TypeVar("L", SliceFile, FoldedGroup)
 
 
 class CommitLog:
@@ -65,7 +64,7 @@ class CommitLog:
             (data,) = self.archives.read([(lane, seq)])
             if data is None:
                 return None
-            (known,) = self._in_place([entries.decode_entry(data, lane, seq)])
+            (known,) = self._resolved([entries.decode_entry(data, lane, seq)])
             self._cached(lane)[seq] = known
         return known
 
@@ -128,14 +127,14 @@ class CommitLog:
                 tail.settle(self.archives.knows)
         return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
 
-    def _kept(self, lane: LaneName, found: list[Entry]) -> list[Entry]:
-        """Entries with their lists, of which those are remembered now that were not yet."""
+    def _kept(self, lane: LaneName, found: list[Entry | Unresolved]) -> list[Entry]:
+        """Whole entries, of which those are remembered now that were not yet."""
         cached = self._cached(lane)
-        # A window may have read an entry that was remembered before, which then has its lists already.
-        known = {own.seq: there for own in found if (there := cached.get(own.seq)) is not None}
-        fresh = {entry.seq: entry for entry in self._in_place([own for own in found if own.seq not in known])}
+        # A window may have read an entry that was remembered before, whose sidecar need not be read again.
+        known = {read.seq: entry for read in found if (entry := cached.get(read.seq)) is not None}
+        fresh = {entry.seq: entry for entry in self._resolved([read for read in found if read.seq not in known])}
         cached.update(fresh)
-        return [known.get(own.seq) or fresh[own.seq] for own in found]
+        return [known.get(read.seq) or fresh[read.seq] for read in found]
 
     def _read_slots(self, tails: Sequence[Tail]) -> None:
         """Let tails go on to where slots and known archives end; what that is worth `Tail.doubtful` says."""
@@ -163,13 +162,13 @@ class CommitLog:
         return self.last_where({lane: (known, None)})[lane]
 
     def last_where(
-        self, bounds: Mapping[LaneName, tuple[int, int | None]], holds: Callable[[Entry], bool] | None = None
+        self, bounds: Mapping[LaneName, tuple[int, int | None]], holds: Callable[[Header], bool] | None = None
     ) -> dict[LaneName, int]:
         """Per lane the last entry for which something holds that holds for all before it and for none after it.
 
         Args:
             bounds: Per lane an entry for which it holds (0: perhaps none), and the lane's head, if that is known.
-            holds: What; of entries whose lists may stand in sidecars. That there is an entry, if not given.
+            holds: What, by the header of an entry. That there is an entry, if not given.
         """
         while True:
             searches = {lane: Search(low, None if head is None else head + 1) for lane, (low, head) in bounds.items()}
@@ -184,7 +183,7 @@ class CommitLog:
                     return {lane: search.low for lane, search in searches.items()}
 
     def _probe(
-        self, slots: Sequence[Slot], holds: Callable[[Entry], bool] | None, doubted: set[Slot]
+        self, slots: Sequence[Slot], holds: Callable[[Header], bool] | None, doubted: set[Slot]
     ) -> list[tuple[bool, bool]]:
         """Per slot whether it holds, and whether that is sure; of those in ``doubted``, if free, archives are asked.
 
@@ -219,9 +218,10 @@ class CommitLog:
         Raises:
             CommitUnknown: It could not be learnt within the deadline. Nothing was removed.
             StoreRefused: The store refuses access.
+            StoreUnavailable: The sidecar of the entry could not be written; the entry was not tried.
         """
         path = slot_path(entry.lane, entry.seq)
-        data = entries.encode_entry(entry)
+        data = entries.encode_entry(entry, self._write_sidecar(entry))
         started = self._clock.now_ms()
         delay = RETRY_FIRST_MS
         failure = ""
@@ -304,27 +304,27 @@ class CommitLog:
         return there is not None and there.commit_id == entry.commit_id
 
     def _remember(self, entry: E) -> E:
-        # It is there: nothing that could fail may follow, and fetching a list back could.
-        if list_sidecar(entry) is None:
-            self._cached(entry.lane)[entry.seq] = entry
+        self._cached(entry.lane)[entry.seq] = entry
         return entry
 
-    def _in_place(self, found: Sequence[Entry]) -> list[Entry]:
-        """Entries with their lists, wherever those stand."""
-        sidecars = [there for entry in found if (there := list_sidecar(entry)) is not None]
-        if not sidecars:
-            return list(found)
-        lists = {there.path: data for there, data in self._sidecars(sidecars)}
+    def _resolved(self, found: Sequence[Entry | Unresolved]) -> list[Entry]:
+        """Whole entries; sidecars that are needed for it are read at once."""
+        sidecars = [entry.sidecar for entry in found if isinstance(entry, Unresolved)]
+        lists = {sidecar.path: data for sidecar, data in self._sidecars(sidecars)}
         return [
-            entry if (there := list_sidecar(entry)) is None else _with_list(entry, lists[there.path]) for entry in found
+            sidecar_codec.resolve(entry, lists[entry.sidecar.path]) if isinstance(entry, Unresolved) else entry
+            for entry in found
         ]
 
-    def in_place_or_sidecar(self, seq: int, items: Sequence[L]) -> list[L] | Sidecar:
-        """A list for the entry of the table lane that is meant for slot ``seq``: itself, or where it now stands."""
+    def _write_sidecar(self, entry: Entry) -> Sidecar | None:
+        """Write the list of an entry to a sidecar if it is too large for the entry; None if it is not."""
+        items = entries.list_of(entry)
+        if not items:
+            return None
         encoded = sidecar_codec.encode_list(items)
         if len(encoded) <= INLINE_LIST_BYTES:
-            return list(items)
-        path = table_index_path(seq, new_id())
+            return None
+        path = table_index_path(entry.seq, new_id())
         self._store.put(path, encoded)
         return Sidecar.of(path, encoded)
 
@@ -345,30 +345,6 @@ class CommitLog:
                         hint="restore it from a copy of the store",
                     )
                 yield sidecar, data
-
-
-def list_sidecar(entry: Entry) -> Sidecar | None:
-    """Where the list of an entry of the table lane stands, if it is too large for the entry."""
-    match entry:
-        case (
-            Base(slices=Sidecar() as there)
-            | Fold(file_groups=Sidecar() as there)
-            | Intent(restore=Restoration(slices=Sidecar() as there))
-        ):
-            return there
-    return None
-
-
-def _with_list(entry: Entry, data: bytes) -> Entry:
-    match entry:
-        case Base():
-            return entry.model_copy(update={"slices": sidecar_codec.decode_slices(data)})
-        case Fold():
-            return entry.model_copy(update={"file_groups": sidecar_codec.decode_folded(data)})
-        case Intent(restore=Restoration() as restore):
-            slices = sidecar_codec.decode_slices(data)
-            return entry.model_copy(update={"restore": restore.model_copy(update={"slices": slices})})
-    return entry
 
 
 def table_entries(found: Sequence[Entry]) -> list[TableEntry]:

@@ -14,7 +14,8 @@ from storage.core.log.entries import Claim, Done
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName
 from storage.errors import Conflict
-from storage.log.commit_log import lane_entries, new_id
+from storage.log.commit_log import lane_entries
+from storage.log.entry_header import NO_ENTRY, Head, next_header
 from storage.log.table_log import TableLog
 
 MAX_FENCE_TRIES: Final = 100  # each lost try is a commit of a live writer, which takes it much longer than ours
@@ -57,7 +58,7 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
     Raises:
         Conflict: Others were always faster.
     """
-    log, clock = table_log.commit_log, table_log.clock
+    log = table_log.commit_log
     for _ in range(MAX_FENCE_TRIES):
         if intent:
             fresh = lane_entries(log.read_after(lane, after))
@@ -71,18 +72,15 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
         last = log.entry(lane, after) if after else None
         # Stamps ascend within a lane: whoever reads its last entry has seen the largest (W2).
         table_log.stamps.observe(last.stamp if last else 0)
-        claim = Claim(
-            lane=lane,
-            seq=after + 1,
+        header = next_header(
+            lane,
+            Head(after, last.commit_id, last.committed_at_ms) if last else NO_ENTRY,
             epoch=(last.epoch if last else 0) + 1,
-            commit_id=new_id(),
-            prev_id=last.commit_id if last else "",
             table_rev=last.table_rev if last else 0,
-            stamp=table_log.stamps.next(clock),
-            committed_at_ms=max(clock.now_ms(), last.committed_at_ms if last else 0),
-            owner=owner,
-            intent=intent,
+            stamps=table_log.stamps,
+            clock=table_log.clock,
         )
+        claim = Claim(**header, owner=owner, intent=intent)
         if log.publish(claim).commit_id == claim.commit_id:
             return claim.seq
     raise Conflict(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from storage.core.log import entries
-from storage.core.log.entries import Entry
+from storage.core.log.entries import Entry, Unresolved
 from storage.core.names import LaneName
 from storage.errors import CorruptData, TableError
 from storage.log.archived_entries import Slot
@@ -30,7 +30,7 @@ class Tail:
 
     def __init__(self, lane: LaneName, after: int, until: int | None, most: int | None, window: int) -> None:
         self.lane, self._after, self._until, self._most = lane, after, until, most
-        self.found: list[Entry] = []
+        self.found: list[Entry | Unresolved] = []
         self._window = window
         self._ended = until is not None and after >= until
         self._sure = 0
@@ -50,7 +50,7 @@ class Tail:
         except CorruptData as error:
             self._stop(error)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry | Unresolved) -> None:
         """Go on by one entry.
 
         Raises:

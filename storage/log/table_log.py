@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from storage.clock import Clock, Stamps, arrival
 from storage.core.log import cut
 from storage.core.log.cut import Cut
-from storage.core.log.entries import Data, Entry, LaneEntry, TableEntry
+from storage.core.log.entries import Data, Header, HeaderFields, LaneEntry, TableEntry
 from storage.core.log.file_refs import LogFile
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.plan.slices import LiveFile
 from storage.errors import Conflict, CorruptData, NotFound, SnapshotExpired, TableError, UnsupportedFormat
 from storage.log.checkpoint_store import Checkpoints
-from storage.log.commit_log import CommitLog, lane_entries, new_id, read_table_lane, table_entries
+from storage.log.commit_log import CommitLog, lane_entries, read_table_lane, table_entries
+from storage.log.entry_header import NO_ENTRY, next_header
 from storage.log.pins import unexpired
 from storage.store.object_store import ObjectStore, normalise_errors
 
@@ -135,18 +136,9 @@ class TableLog:
             with contextlib.suppress(TableError):
                 self.checkpoints.save_table(self.refresh())
 
-    def header(self, state: TableState) -> dict[str, Any]:
-        """Header fields of the entry of the table lane that follows a state."""
-        return {
-            "lane": TABLE_LANE,
-            "seq": state.head + 1,
-            "epoch": 0,
-            "commit_id": new_id(),
-            "prev_id": state.head_id,
-            "table_rev": 0,
-            "stamp": self.stamps.next(self.clock),
-            "committed_at_ms": max(self.clock.now_ms(), state.committed_at_ms),
-        }
+    def header(self, state: TableState | None) -> HeaderFields:
+        """Header of the entry of the table lane that follows a state; None: of the first entry."""
+        return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, clock=self.clock)
 
     def newest_cut(self) -> tuple[TableState, Cut]:
         """The head snapshot: T first, strictly after it every lane (rules R1 to R3)."""
@@ -299,7 +291,7 @@ class TableLog:
             for (fold, file), index in zip(live, indexes, strict=True)
         ]
 
-    def last_while(self, heads: cut.Seqs, holds: Callable[[Entry], bool]) -> dict[LaneName, int]:
+    def last_while(self, heads: cut.Seqs, holds: Callable[[Header], bool]) -> dict[LaneName, int]:
         """Per lane the last of the entries up to a head for which something holds that holds for none after it."""
         # What is asked for lies mostly after old entries, of which 256 are read at once: so that is looked at first.
         archived = self._state.archived if self._state is not None else {}

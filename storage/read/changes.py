@@ -27,7 +27,8 @@ from storage.core.keys import one_array
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
-from storage.core.log.table_state import FileGroup, TableState
+from storage.core.log.file_refs import FileGroup
+from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
 from storage.core.modes import NO_MERGERS
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from storage.core import keys, names
 from storage.core.keys import KeyVector
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup
 from storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
 from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
 from storage.core.predicate import ColumnRange, Known, Node, may_hold, possible_values

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 from storage.core.log import cut as cuts
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup
 from storage.core.names import LaneName
 from storage.core.plan.slices import FileSlice
 from storage.read.base_dataset import base_dataset

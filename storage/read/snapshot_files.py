@@ -7,7 +7,8 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from storage.core.log.cut import Cut
-from storage.core.log.table_state import FileGroup, TableState
+from storage.core.log.file_refs import FileGroup
+from storage.core.log.table_state import TableState
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 from storage.core.schema.table_schema import TableSchema
 from storage.log.table_log import TableLog

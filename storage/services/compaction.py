@@ -20,8 +20,8 @@ from storage.core import names
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Abort, Base
-from storage.core.log.file_refs import FilePart, FileRef, SliceFile
-from storage.core.log.table_state import FileGroup, TableState
+from storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceFile
+from storage.core.log.table_state import TableState
 from storage.core.merge.stitch import Stitch
 from storage.core.modes import Mergers, mode_of
 from storage.core.names import Path
@@ -346,7 +346,7 @@ class _Run:
             self._remove(_files(self._waiting))
 
     def _publish(self, *, last: bool) -> None:
-        offered = {FileGroup(made.partition, made.bits, made.bucket): made for made in self._waiting}
+        offered = {made.group: made for made in self._waiting}
         self._waiting, self._waiting_bytes = [], 0
         kept: dict[FileGroup, SliceFile] = {}
         reason = "another compaction published a newer slice first"
@@ -361,7 +361,7 @@ class _Run:
             kept.update((group, made) for group, made in offered.items() if self._is_current(state, group, made))
             header = self._table_log.header(state)
             if kept:
-                slices = self._table_log.commit_log.in_place_or_sidecar(header["seq"], list(kept.values()))
+                slices = list(kept.values())
                 # Where another compaction was first, its slice may hold less.
                 whole = last and self._complete and not self.skipped and len(kept) == len(offered)
                 stated = dict(self._target) if whole else {}

@@ -22,8 +22,8 @@ from typing import Final
 from storage import mergers
 from storage.core import names
 from storage.core.log.entries import Abort, Fold
-from storage.core.log.file_refs import LogFile
-from storage.core.log.table_state import FileGroup, TableState
+from storage.core.log.file_refs import FileGroup, LogFile
+from storage.core.log.table_state import TableState
 from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
 from storage.errors import CommitUnknown, TableError
 from storage.files.log_file import remove_log_file
@@ -149,7 +149,7 @@ def _publish(
             to=to,
             covered=to if whole else {},
             files=[part.file for part in used if part.file is not None],
-            file_groups=table_log.commit_log.in_place_or_sidecar(header["seq"], [fold.folded for fold in kept]),
+            file_groups=[fold.folded for fold in kept],
         )
 
     table_log.publish(build)

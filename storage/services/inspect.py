@@ -32,7 +32,6 @@ from storage.core.log.entries import (
     Savepoint,
     Schema,
 )
-from storage.core.log.file_refs import Sidecar
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.plan.watermarks import Watermark, Watermarks, to_ticks
 from storage.core.schema.table_schema import TableSchema
@@ -399,7 +398,6 @@ def _described(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         case Abort():
             detail = f"compaction {entry.plan_id[:8]} ended: {entry.reason}"
         case Base():
-            assert not isinstance(entry.slices, Sidecar), "lists are in place once an entry is read"
             made = {file.path: file for own in entry.slices for file in (own.base, own.shadow) if file}
             sizes = [file.size for file in made.values()]
             rows = sum(own.base_rows for own in entry.slices)
@@ -407,7 +405,6 @@ def _described(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
                 f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}: {len(entry.slices)} file groups"
             )
         case Fold():
-            assert not isinstance(entry.file_groups, Sidecar), "lists are in place once an entry is read"
             sizes = [file.file.size for file in entry.files]
             rows = sum(file.file.rows for file in entry.files)
             detail = f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"

@@ -171,7 +171,6 @@ def _intent(
     rolled_back: cut.SpansByLane,
     label: str,
 ) -> Intent:
-    header = table_log.header(state)
     spans: dict[LaneName, list[Span]] = {}
     for lane in lanes:
         kept = last_kept[lane.name]
@@ -182,7 +181,7 @@ def _intent(
             spans[lane.name].append((kept, lane.closed))  # nobody can write there: no claim is needed
     open_lanes = [lane.name for lane in lanes if lane.closed is None]
     return Intent(
-        **header,
+        **table_log.header(state),
         lanes={name: table_log.commit_log.head(name, last_kept[name]) for name in open_lanes},
         restore=Restoration(
             label=label,
@@ -190,7 +189,7 @@ def _intent(
             last_kept={name: last_kept[name] for name in open_lanes},
             rolled_back=spans,
             covered=dict(target.covered),
-            slices=table_log.commit_log.in_place_or_sidecar(header["seq"], list(target.slices.values())),
+            slices=list(target.slices.values()),
         ),
     )
 

@@ -20,13 +20,14 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from storage.core.log.cut import Span, in_spans
-from storage.core.log.entries import WRITER_FEATURES, Claim, Data, LaneAdd
+from storage.core.log.entries import WRITER_FEATURES, Claim, Data, HeaderFields, LaneAdd
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
 from storage.log.commit_log import CommitLog, lane_entries, new_id
+from storage.log.entry_header import next_header
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.heartbeat import Pulse
 from storage.log.table_log import TableLog, check_writable
@@ -391,17 +392,9 @@ class Writer:
             hint="two writers keep claiming one lane: stop one, or give it a lane of its own",
         )
 
-    def _header(self, table_rev: int) -> dict[str, Any]:
-        return {
-            "lane": self._lane,
-            "seq": self._state.head + 1,
-            "epoch": self._epoch,
-            "commit_id": new_id(),
-            "prev_id": self._state.head_id,
-            "table_rev": table_rev,
-            "stamp": self._table_log.stamps.next(self._table_log.clock),
-            "committed_at_ms": max(self._table_log.clock.now_ms(), self._state.committed_at_ms),
-        }
+    def _header(self, table_rev: int) -> HeaderFields:
+        stamps, clock = self._table_log.stamps, self._table_log.clock
+        return next_header(self._lane, self._state, epoch=self._epoch, table_rev=table_rev, stamps=stamps, clock=clock)
 
     def _loaded(self) -> TableState:
         assert self._table is not None, "an open writer has loaded the table"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from storage import Table
 from storage.core.keys import buckets
 from storage.core.log.entries import TableEntry
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup
 from storage.core.names import Path
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.store.open_store import open_store

@@ -125,7 +125,9 @@ def _batch(table: Table, number: int) -> None:
 
 
 def resealed(data: bytes, **changes: object) -> bytes:
-    values = json.loads(data.partition(b"\n")[2]) | changes
+    values = json.loads(data.partition(b"\n")[2])
+    for name, value in changes.items():
+        (values["state"] if name in values["state"] else values)[name] = value
     body = json.dumps(values).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
@@ -135,7 +137,9 @@ DAMAGES = {
     "cut short": lambda data: data[: len(data) // 2],
     "empty": lambda _: b"",
     "of another shape": lambda data: resealed(data, surprise=1),
-    "of a later version": lambda data: resealed(data, version=2),
+    "of an earlier version": lambda data: resealed(data, version=1),
+    "of a later version": lambda data: resealed(data, version=3),
+    "of another state": lambda data: resealed(data, fields=["head", "head_id"]),
     "of another log": lambda data: resealed(data, head_id="0" * 32),
     "of another head": lambda data: resealed(data, head=1),
 }

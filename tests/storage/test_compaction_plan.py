@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage.core.log.file_refs import Blocks, FileRef, LogFile, LogIndex, LogRanges, SliceFile
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import Blocks, FileGroup, FileRef, LogFile, LogIndex, LogRanges, SliceFile
 from storage.core.names import TABLE_LANE, LaneName, Path
 from storage.core.plan.compaction_plan import COLD_FACTOR, Due, plan_due
 from storage.core.plan.slices import FileSlice, LiveFile

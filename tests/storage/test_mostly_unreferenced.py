@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table
-from storage.core.log.file_refs import FilePart
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup, FilePart
 from storage.core.merge.locate_keys import locate_keys
 from storage.core.names import Path
 from storage.core.plan.compaction_plan import plan_due

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from storage import Table, mergers
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup
 from storage.core.plan.slices import combine_slices, plan_slices
 from storage.errors import InvalidInput
 from storage.files import base_file

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Table
-from storage.core.log.file_refs import SliceFile
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup, SliceFile
 from storage.core.merge.locate_keys import locate_keys
 from storage.core.names import TABLE_LANE, Path
 from storage.core.plan.slices import whole_files

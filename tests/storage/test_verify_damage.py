@@ -377,8 +377,9 @@ def test_checkpoints_are_compared_with_the_replay(table: Table, monkeypatch: pyt
 
 
 def _another(data: bytes, **changes: object) -> bytes:
-    """The checkpoint with other members, and a digest that fits."""
-    body = json.dumps(json.loads(data.partition(b"\n")[2]) | changes).encode()
+    """The checkpoint of another state, and a digest that fits."""
+    values = json.loads(data.partition(b"\n")[2])
+    body = json.dumps(values | {"state": values["state"] | changes}).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 

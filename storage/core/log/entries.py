@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Final, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, TypedDict, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from storage.core.log.file_refs import LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
+from storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
 from storage.core.names import LaneName
 from storage.errors import CorruptData, UnsupportedFormat
 
@@ -56,6 +57,19 @@ class Header(Strict):
         stamp: Milliseconds that order versions (never a duration, never compared with a clock).
         committed_at_ms: Wall clock, made monotone within the lane; used only to find a snapshot by time.
     """
+
+    lane: LaneName
+    seq: int
+    epoch: int
+    commit_id: str
+    prev_id: str
+    table_rev: int
+    stamp: int
+    committed_at_ms: int
+
+
+class HeaderFields(TypedDict):
+    """The members of a `Header`, to build an entry with: ``Mark(**header, began_at_ms=..., lanes=...)``."""
 
     lane: LaneName
     seq: int
@@ -127,7 +141,7 @@ class Base(Header):
     plan_id: str
     last: bool
     covered: Seqs
-    slices: list[SliceFile] | Sidecar
+    slices: list[SliceFile]
     parts: bool = False
 
 
@@ -145,6 +159,11 @@ class FoldedGroup(Strict):
     parent: SharedSeqs
     start: SharedSeqs
 
+    @property
+    def group(self) -> FileGroup:
+        """The file group whose logs it folds."""
+        return FileGroup(self.partition, self.bits, self.bucket)
+
 
 class Fold(Header):
     """Register-form log files: what commits up to ``to`` say, merged but not yet in any slice. Closes its plan.
@@ -157,7 +176,7 @@ class Fold(Header):
     to: Seqs
     covered: Seqs
     files: list[LogFile]
-    file_groups: list[FoldedGroup] | Sidecar
+    file_groups: list[FoldedGroup]
 
 
 class Savepoint(Header):
@@ -195,7 +214,7 @@ class Restoration(Strict):
     last_kept: Seqs
     rolled_back: SpansByLane
     covered: Seqs
-    slices: list[SliceFile] | Sidecar
+    slices: list[SliceFile]
 
 
 class Intent(Header):
@@ -304,15 +323,45 @@ _LEFT_OUT: Final = ("watermarks", "parts", "archived")
 """Not written where they say nothing: so the entry stays readable by whoever does not know them."""
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """Bytes of an entry, checksum last."""
-    left_out = {name for name in _LEFT_OUT if not getattr(entry, name, True)}
-    body = json.dumps(entry.model_dump(exclude=left_out), separators=(",", ":"), ensure_ascii=False).encode()[:-1]
+class Unresolved(Header):
+    """An entry of the table lane whose list is in a sidecar that has not been read.
+
+    Attributes:
+        sidecar: Where the list is.
+        outline: The entry with an empty list; `storage.core.log.sidecar_codec.resolve` makes the whole entry of it.
+    """
+
+    sidecar: Sidecar
+    outline: Base | Fold | Intent
+
+
+def list_of(entry: Entry) -> Sequence[SliceFile] | Sequence[FoldedGroup]:
+    """The list of an entry that may be stored in a sidecar; empty for kinds that have none."""
+    match entry:
+        case Base():
+            return entry.slices
+        case Fold():
+            return entry.file_groups
+        case Intent() if entry.restore is not None:
+            return entry.restore.slices
+    return ()
+
+
+def encode_entry(entry: Entry, sidecar: Sidecar | None = None) -> bytes:
+    """Bytes of an entry, checksum last; with ``sidecar``, which refers to its list, in place of the list."""
+    left_out: dict[str, Any] = {name: True for name in _LEFT_OUT if not getattr(entry, name, True)}
+    if sidecar is not None:
+        left_out |= {"slices": True, "file_groups": True, "restore": {"slices": True}}
+    values = entry.model_dump(exclude=left_out)
+    if sidecar is not None:
+        holder, member = _list_member(values)
+        holder[member] = sidecar.model_dump()
+    body = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()[:-1]
     return body + _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
-def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry:
-    """The entry in slot ``seq`` of ``lane``.
+def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
+    """The entry in slot ``seq`` of ``lane``; `Unresolved` if its list is in a sidecar.
 
     Raises:
         CorruptData: The bytes are damaged, or belong to another slot.
@@ -338,6 +387,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry:
             hint="open the table with the version of weft that wrote it, or write its rows to a new table",
         )
     try:
+        sidecar = _take_sidecar(values)
         entry = _ADAPTER.validate_python(values)
     except ValidationError as error:
         raise UnsupportedFormat(
@@ -349,4 +399,24 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry:
         raise CorruptData(
             f"{where} says it is {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
         )
+    if sidecar is not None and isinstance(entry, Base | Fold | Intent):
+        header = {name: getattr(entry, name) for name in Header.model_fields}
+        return Unresolved(**header, sidecar=sidecar, outline=entry)
     return entry
+
+
+def _take_sidecar(values: dict[str, Any]) -> Sidecar | None:
+    """The sidecar that stands in the place of an entry's list, which is left empty; None where the list is there."""
+    holder, member = _list_member(values)
+    if not isinstance(holder.get(member), dict):
+        return None
+    sidecar = Sidecar.model_validate(holder[member])
+    holder[member] = []
+    return sidecar
+
+
+def _list_member(values: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The member of an entry's JSON that holds its list, and the object that has the member."""
+    restore = values.get("restore")
+    holder = restore if isinstance(restore, dict) else values
+    return holder, "file_groups" if values["kind"] == "FOLD" else "slices"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +16,22 @@ from storage.core.names import LaneName, Path
 
 Seqs = dict[LaneName, int]
 """Per lane the last entry of its prefix; a lane that is not named has none."""
+
+
+class FileGroup(NamedTuple):
+    """Where a key is stored: partition folder ("" for none), bucket bits and bucket number (S15 KeySingleHome).
+
+    A tuple, because planning a read looks every file group up several times.
+    """
+
+    partition: str
+    bits: int
+    bucket: int
+
+    def __str__(self) -> str:
+        folder = f"b{self.bits:02d}-{self.bucket:05d}"
+        return f"{self.partition}/{folder}" if self.partition else folder
+
 
 KEPT_CUTS: Final = 64  # those of a table whose file groups were compacted at about as many different times
 
@@ -162,6 +178,11 @@ class SliceFile(Strict):
     overflows: dict[int, int]
     base_part: FilePart | None = None
     shadow_part: FilePart | None = None
+
+    @property
+    def group(self) -> FileGroup:
+        """The file group that it is a slice of."""
+        return FileGroup(self.partition, self.bits, self.bucket)
 
     @property
     def base_rows(self) -> int:

@@ -6,10 +6,11 @@ A function of a contiguous prefix and of the spans that restores have rolled bac
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from storage.core.log.cut import Span, in_spans
 from storage.core.log.entries import Claim, Data, LaneEntry, Promise
+from storage.core.log.stored_as import stored_as
 from storage.errors import CorruptData
 
 RECENT_COMMITS: Final = 1_000  # a source replays its last batch; whoever asks for an older one waits for a look-up
@@ -24,9 +25,19 @@ class Committed:
     rows_ignored: int
 
 
+Recent = Annotated[
+    dict[tuple[str, int], Committed],
+    stored_as(
+        list[tuple[str, int, Committed]],
+        lambda items: {(query, batch): committed for query, batch, committed in items},
+        lambda recent: [(*key, committed) for key, committed in recent.items()],
+    ),
+]
+
+
 @dataclass(slots=True)
 class LaneState:
-    """What a prefix of a writer's lane says.
+    """What a prefix of a writer's lane says. Checkpoints store every field, as it is declared here.
 
     Attributes:
         rolled_back: Spans of the lane that mean nothing: what was committed there counts as never sent.
@@ -60,7 +71,7 @@ class LaneState:
     batches: dict[str, int] = field(default_factory=dict)
     rolled_back_from: dict[str, int] = field(default_factory=dict)
     source: dict[str, object] = field(default_factory=dict)
-    recent: dict[tuple[str, int], Committed] = field(default_factory=dict)
+    recent: Recent = field(default_factory=dict)
     watermarks: dict[int, Promise] = field(default_factory=dict)
 
     def add(self, entry: LaneEntry) -> None:

@@ -94,7 +94,6 @@ class Needed:
         """What the state after a further entry needs; ``state`` is that state, and the one before has been added."""
         match entry:
             case Base():
-                assert not isinstance(entry.slices, Sidecar), "lists are in place once an entry is read"
                 self._add_slices(entry.slices)
             case Fold():
                 self._add_fold_files(entry.files)
@@ -107,7 +106,6 @@ class Needed:
         restore = state.intent.restore if state.intent is not None else None
         if restore is None:
             return
-        assert not isinstance(restore.slices, Sidecar), "lists are in place once an entry is read"
         self._add_slices(restore.slices)
         lanes = {lane: restore.last_kept.get(lane, ENDLESS) for lane in state.lanes}
         self._add_entries(restore.covered, lanes, {**state.rolled_back, **restore.rolled_back})

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter
 
-from storage.core.log.entries import FoldedGroup
+from storage.core.log.entries import Base, Fold, FoldedGroup, TableEntry, Unresolved
 from storage.core.log.file_refs import LogIndex, SliceFile
 
 _SLICES: Final = TypeAdapter(list[SliceFile])
@@ -39,6 +39,18 @@ def encode_list(items: Sequence[SliceFile] | Sequence[FoldedGroup] | LogIndex) -
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def resolve(entry: Unresolved, data: bytes) -> TableEntry:
+    """The whole entry, given the bytes of its sidecar."""
+    outline = entry.outline
+    if isinstance(outline, Fold):
+        return outline.model_copy(update={"file_groups": _FOLDED.validate_json(data)})
+    slices = decode_slices(data)
+    if isinstance(outline, Base):
+        return outline.model_copy(update={"slices": slices})
+    assert outline.restore is not None, "only a restore has a list"
+    return outline.model_copy(update={"restore": outline.restore.model_copy(update={"slices": slices})})
+
+
 def decode_index(data: bytes) -> LogIndex:
     return LogIndex.model_validate_json(data)
 
@@ -57,7 +69,3 @@ def decode_slices(data: bytes) -> list[SliceFile]:
         dropped = _kept.pop(oldest, None)
         total -= dropped.size if dropped is not None else 0
     return list(found.slices)
-
-
-def decode_folded(data: bytes) -> list[FoldedGroup]:
-    return _FOLDED.validate_json(data)

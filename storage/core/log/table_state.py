@@ -8,9 +8,9 @@ state is the fold of a shorter prefix. So memory is proportional to what is live
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Annotated, Any
 
 from storage.core.log import cut
 from storage.core.log.cut import Cut, Span
@@ -31,26 +31,12 @@ from storage.core.log.entries import (
     Schema,
     TableEntry,
 )
-from storage.core.log.file_refs import LogFile, Sidecar, SliceFile
+from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from storage.core.log.stored_as import stored_as
 from storage.core.modes import known_features
 from storage.core.names import LaneName
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import CorruptData, UnsupportedFormat
-
-
-class FileGroup(NamedTuple):
-    """Where a key lives: partition folder ("" for none), bucket bits and bucket number (S15 KeySingleHome).
-
-    A tuple, because planning a read looks every file group up several times.
-    """
-
-    partition: str
-    bits: int
-    bucket: int
-
-    def __str__(self) -> str:
-        own = f"b{self.bits:02d}-{self.bucket:05d}"
-        return f"{self.partition}/{own}" if self.partition else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +68,7 @@ class LiveFold:
     slot: int
     to: cut.Seqs
     files: tuple[LogFile, ...]
-    groups: frozenset[FileGroup]
+    groups: Annotated[frozenset[FileGroup], stored_as(list[FileGroup], frozenset, sorted)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +80,19 @@ class LiveSavepoint:
     committed_at_ms: int
 
 
+def by_group(slices: Iterable[SliceFile]) -> Mapping[FileGroup, SliceFile]:
+    """Slices by their file group."""
+    return {file.group: file for file in slices}
+
+
+Slices = Annotated[
+    Mapping[FileGroup, SliceFile], stored_as(list[SliceFile], by_group, lambda slices: list(slices.values()))
+]
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a prefix of the table lane says.
+    """What a prefix of the table lane says. Checkpoints store every field, as it is declared here.
 
     Attributes:
         head: Length of the prefix (T).
@@ -129,25 +125,25 @@ class TableState:
     stamp: int
     rev: int
     schema_rev: int
-    restored: int
     table_id: str
-    schema: TableSchema
-    writer_features: frozenset[str]
-    lanes: Mapping[LaneName, Lane]
-    slices: Mapping[FileGroup, SliceFile]
-    covered: cut.Seqs
-    folds: tuple[LiveFold, ...]
-    folded: cut.Seqs
-    plans: Mapping[str, OpenPlan]
-    savepoints: Mapping[str, LiveSavepoint]
-    oldest_retained: int
-    intent: Intent | None
-    rolled_back: Mapping[LaneName, tuple[Span, ...]]
-    archived: cut.Seqs
-    seen: cut.Seqs
-    first_mark: int
-    mark: int
+    schema: Annotated[TableSchema, stored_as(dict[str, Any], TableSchema.from_json, TableSchema.to_json)]
+    writer_features: Annotated[frozenset[str], stored_as(list[str], frozenset, sorted)]
     marked_at_ms: int
+    restored: int = 0
+    lanes: Mapping[LaneName, Lane] = field(default_factory=dict)
+    slices: Slices = field(default_factory=dict)
+    covered: cut.Seqs = field(default_factory=dict)
+    folds: tuple[LiveFold, ...] = ()
+    folded: cut.Seqs = field(default_factory=dict)
+    plans: Mapping[str, OpenPlan] = field(default_factory=dict)
+    savepoints: Mapping[str, LiveSavepoint] = field(default_factory=dict)
+    oldest_retained: int = 1
+    intent: Intent | None = None
+    rolled_back: Mapping[LaneName, tuple[Span, ...]] = field(default_factory=dict)
+    archived: cut.Seqs = field(default_factory=dict)
+    seen: cut.Seqs = field(default_factory=dict)
+    first_mark: int = 0
+    mark: int = 0
 
     def folded_to(self, group: FileGroup) -> cut.Seqs:
         """Up to where slice and folds hold everything of a file group."""
@@ -177,8 +173,6 @@ class TableState:
 
 def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
     """State after further entries of the table lane; None while there is none.
-
-    Requires lists of entries in place, not in sidecars.
 
     Raises:
         UnsupportedFormat: The table needs a feature that this version does not know.
@@ -217,24 +211,9 @@ def _created(entry: Create, before: TableState | None) -> TableState:
         stamp=entry.stamp,
         rev=entry.seq,
         schema_rev=entry.seq,
-        restored=0,
         table_id=entry.table_id,
         schema=TableSchema.from_json(entry.table_schema),
         writer_features=frozenset(entry.writer_features),
-        lanes={},
-        slices={},
-        covered={},
-        folds=(),
-        folded={},
-        plans={},
-        savepoints={},
-        oldest_retained=1,
-        intent=None,
-        rolled_back={},
-        archived={},
-        seen={},
-        first_mark=0,
-        mark=0,
         marked_at_ms=entry.committed_at_ms,
     )
 
@@ -296,11 +275,10 @@ def _closed(state: TableState, plan_id: str) -> TableState:
 
 
 def _with_slices(state: TableState, entry: Base) -> TableState:
-    assert not isinstance(entry.slices, Sidecar)
     slices = dict(state.slices)
     done = set()
     for file in entry.slices:
-        group = FileGroup(file.partition, file.bits, file.bucket)
+        group = file.group
         if file.parent != (slices[group].cut if group in slices else {}):
             raise CorruptData(
                 f"entry {entry.seq}: the new slice of {group} is not made from the newest one (CutChain)",
@@ -357,10 +335,9 @@ def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
 
 
 def _with_fold(state: TableState, entry: Fold) -> TableState:
-    assert not isinstance(entry.file_groups, Sidecar)
     folds = state.folds
     for own in entry.file_groups:
-        group = FileGroup(own.partition, own.bits, own.bucket)
+        group = own.group
         base = state.slices[group].cut if group in state.slices else {}
         reached = state.folded_to(group)
         if own.parent != base or own.start not in (base, reached) or not cut.within(reached, entry.to):
@@ -368,9 +345,9 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
                 f"entry {entry.seq}: the fold of {group} does not go on where slice and folds end (ExactlyOnceFold)",
                 hint="a compactor broke the protocol: report it",
             )
-    anew = {FileGroup(own.partition, own.bits, own.bucket) for own in entry.file_groups if own.start == own.parent}
+    anew = {own.group for own in entry.file_groups if own.start == own.parent}
     folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in folds) if f.groups)
-    groups = frozenset(FileGroup(own.partition, own.bits, own.bucket) for own in entry.file_groups)
+    groups = frozenset(own.group for own in entry.file_groups)
     live = LiveFold(entry.seq, entry.to, tuple(entry.files), groups)
     state = replace(state, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
     return _ended(state, [entry.to])
@@ -384,7 +361,6 @@ def _done(state: TableState, entry: Done) -> TableState:
         lanes = {name: replace(lane, closed=entry.heads.get(name, lane.closed)) for name, lane in state.lanes.items()}
         return _ended(replace(state, lanes=lanes, intent=None), state.reached())
     target = intent.restore
-    assert not isinstance(target.slices, Sidecar)
     rolled_back = {**state.rolled_back, **{lane: tuple(spans) for lane, spans in target.rolled_back.items()}}
     for lane, head in entry.heads.items():
         rolled_back[lane] = (*target.rolled_back.get(lane, ()), (target.last_kept.get(lane, 0), head))
@@ -392,7 +368,7 @@ def _done(state: TableState, entry: Done) -> TableState:
         state,
         rev=entry.seq,
         restored=entry.seq,
-        slices={FileGroup(file.partition, file.bits, file.bucket): file for file in target.slices},
+        slices=by_group(target.slices),
         covered=target.covered,
         folds=(),
         folded={},

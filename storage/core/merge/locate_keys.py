@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from storage.core import keys, names
 from storage.core.arrays import Arrays
 from storage.core.keys import Indices, KeyVector
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup
 from storage.core.schema.table_schema import TableSchema
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.core.log import cut
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup
 from storage.core.names import LaneName
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.slices import FileSlice, LiveFile

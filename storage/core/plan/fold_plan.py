@@ -15,7 +15,8 @@ from typing import Final
 
 from storage.core.log import cut
 from storage.core.log.entries import FoldedGroup
-from storage.core.log.table_state import FileGroup, TableState
+from storage.core.log.file_refs import FileGroup
+from storage.core.log.table_state import TableState
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 
 MAX_CHAIN: Final = 4  # each fold of a file group is a range that every read of it fetches and merges
@@ -79,7 +80,7 @@ def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
     A fold of everything since the slice takes the place of those before it, so it must reach as far as they do; if it
     reaches no further, it is not worth it.
     """
-    group = FileGroup(folded.partition, folded.bits, folded.bucket)
+    group = folded.group
     own = state.slices.get(group)
     reached = state.folded_to(group)
     return (

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from storage.core.log import cut
-from storage.core.log.file_refs import FileRef, SliceFile
-from storage.core.log.table_state import FileGroup
+from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
 from storage.core.names import Path
 from storage.core.plan.slices import FileSlice
 
@@ -39,7 +38,7 @@ def mostly_unreferenced(
         for file, rows in _stored(made):
             taken[file.path] += rows
     return frozenset(
-        FileGroup(made.partition, made.bits, made.bucket)
+        made.group
         for made in staying
         if any(made.cut.get(lane, 0) != seq for lane, seq in heads.items())
         and any(taken[file.path] * UNREFERENCED_FACTOR < file.rows for file, _ in _stored(made))

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.core.log import cut
-from storage.core.log.file_refs import LogFile, LogIndex, SliceFile
-from storage.core.log.table_state import FileGroup, TableState
+from storage.core.log.file_refs import FileGroup, LogFile, LogIndex, SliceFile
+from storage.core.log.table_state import TableState
 from storage.core.names import LaneName, Path
 
 Ints = npt.NDArray[np.int64]

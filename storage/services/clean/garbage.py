@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.clock import Clock
-from storage.core.log.entries import Data, decode_entry
+from storage.core.log.entries import Data, Unresolved, decode_entry
 from storage.core.log.retention import (
     LaneEnd,
     Needed,
@@ -44,7 +44,7 @@ from storage.core.names import (
     slot_path,
 )
 from storage.errors import CorruptData
-from storage.log.commit_log import CommitLog, list_sidecar
+from storage.log.commit_log import CommitLog
 from storage.log.pins import ListedPin
 from storage.store.object_store import ObjectStore, normalise_errors
 
@@ -270,5 +270,5 @@ def _sidecar(seq: int, data: bytes | None) -> Path | None:
     """
     if data is None:
         raise CorruptData(f"entry {seq} of the table lane is missing", hint="restore it from a copy of the store")
-    there = list_sidecar(decode_entry(data, TABLE_LANE, seq))
-    return there.path if there is not None else None
+    entry = decode_entry(data, TABLE_LANE, seq)
+    return entry.sidecar.path if isinstance(entry, Unresolved) else None

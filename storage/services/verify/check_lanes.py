@@ -18,8 +18,8 @@ from storage.clock import LANE_BITS
 from storage.core.log import sidecar_codec
 from storage.core.log.cut import Seqs, Span, in_spans, lowest
 from storage.core.log.entries import Claim, Data, Entry, LaneEntry, Promise
-from storage.core.log.file_refs import LogIndex, Sidecar
-from storage.core.log.table_state import FileGroup, Lane, TableState
+from storage.core.log.file_refs import FileGroup, LogIndex, Sidecar
+from storage.core.log.table_state import Lane, TableState
 from storage.core.names import Kind, LaneName, parse_path, slot_path
 from storage.services.verify.check_checkpoints import LaneCheckpoints
 from storage.services.verify.check_slots import read_sidecar, read_slots

@@ -11,7 +11,7 @@ from typing import Final
 
 from storage.core.log import entries
 from storage.core.log.archive_codec import chunk_of, first_slot, last_slot, slots_of_chunk
-from storage.core.log.entries import Entry
+from storage.core.log.entries import Entry, Unresolved
 from storage.core.log.file_refs import Sidecar
 from storage.core.names import (
     LaneName,
@@ -108,7 +108,7 @@ def check_archives(store: ObjectStore, lane: LaneName, findings: Findings) -> No
 
 def read_slots(
     store: ObjectStore, lane: LaneName, slots: Sequence[int], findings: Findings
-) -> Iterator[tuple[int, Entry | None]]:
+) -> Iterator[tuple[int, Entry | Unresolved | None]]:
     """(slot, entry) of every slot up to the last one that is taken; None for one that is missing or damaged.
 
     A gap yields its first slot only. Lists that an entry keeps in a sidecar are not loaded.
@@ -161,7 +161,7 @@ class _SlotReader:
             what = f"{error.message}: its entries cannot be checked"
             self._findings.add(warning(where, what, "verify with a newer version"))
 
-    def decode(self, seq: int, data: bytes | None) -> Entry | None:
+    def decode(self, seq: int, data: bytes | None) -> Entry | Unresolved | None:
         """The entry in a slot; a problem is reported, unless it follows from a damaged archive."""
         where = str(slot_path(self._lane, seq))
         if data is None:

@@ -21,6 +21,7 @@ from storage.core.log.entries import (
     Done,
     Entry,
     Fold,
+    Header,
     Intent,
     LaneAdd,
     Mark,
@@ -28,13 +29,13 @@ from storage.core.log.entries import (
     Savepoint,
     Schema,
     TableEntry,
+    Unresolved,
 )
-from storage.core.log.file_refs import Sidecar, SliceFile
-from storage.core.log.table_state import FileGroup, OpenPlan, TableState, fold_table
+from storage.core.log.file_refs import SliceFile
+from storage.core.log.table_state import OpenPlan, TableState, fold_table
 from storage.core.names import TABLE_LANE, LaneName, Path, parse_path, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import TableError, UnsupportedFormat
-from storage.log.commit_log import list_sidecar
 from storage.services.verify.check_checkpoints import list_checkpoints
 from storage.services.verify.check_slots import read_object, read_sidecar, read_slots
 from storage.services.verify.findings import Finding, Findings, damage, violation, warning
@@ -43,7 +44,7 @@ from storage.store.object_store import ObjectStore
 _RULE_OF_REPLAY: Final = {Base: "S10", Fold: "S11", LaneAdd: "S15"}
 
 
-def check_order(before: Entry | None, entry: Entry) -> Iterator[Finding]:
+def check_order(before: Header | None, entry: Header) -> Iterator[Finding]:
     """Checks an entry of any lane against the one before it; ``before``: None if there is none, or it is unreadable."""
     where = str(slot_path(entry.lane, entry.seq))
     if entry.seq == 1 and entry.prev_id:
@@ -97,12 +98,12 @@ class TableLaneReader:
         self.lane = TableLane(head=slots[-1] if slots else 0)
 
     def states(self) -> Iterator[tuple[TableEntry | None, TableState | None]]:
-        """Every entry, with its lists in place, and the state after it; None for what cannot be known."""
+        """Every entry and the state after it; None for what cannot be known."""
         lane, findings = self.lane, self._findings
         state: TableState | None = None
-        before: Entry | None = None
+        before: Header | None = None
         for seq, entry in read_slots(self._store, TABLE_LANE, self._slots, findings):
-            whole = self._in_place(entry) if entry is not None else None
+            whole = self._resolve(entry) if entry is not None else None
             if entry is not None:
                 findings.extend(check_order(before, entry))
                 if entry.epoch or entry.table_rev:
@@ -133,26 +134,17 @@ class TableLaneReader:
                 return state
         return None
 
-    def _in_place(self, entry: Entry) -> TableEntry | None:
-        """The entry with its lists; None if they cannot be read, which is reported."""
-        assert isinstance(entry, TableEntry), "decoding has checked that it belongs here"
-        sidecar = list_sidecar(entry)
-        if sidecar is None:
+    def _resolve(self, entry: Entry | Unresolved) -> TableEntry | None:
+        """The whole entry; None if its sidecar cannot be read, which is reported."""
+        if not isinstance(entry, Unresolved):
+            assert isinstance(entry, TableEntry), "decoding has checked that it belongs here"
             return entry
-        data, problem = read_sidecar(self._store, sidecar)
+        data, problem = read_sidecar(self._store, entry.sidecar)
         if data is None:
             what = f"it is {problem}: entry {entry.seq} of the table lane cannot be read"
-            self._findings.add(damage("S7", str(sidecar.path), what))
+            self._findings.add(damage("S7", str(entry.sidecar.path), what))
             return None
-        match entry:
-            case Base():
-                return entry.model_copy(update={"slices": sidecar_codec.decode_slices(data)})
-            case Fold():
-                return entry.model_copy(update={"file_groups": sidecar_codec.decode_folded(data)})
-            case Intent(restore=restore) if restore is not None:
-                slices = sidecar_codec.decode_slices(data)
-                return entry.model_copy(update={"restore": restore.model_copy(update={"slices": slices})})
-        return entry
+        return sidecar_codec.resolve(entry, data)
 
     def _note(self, entry: TableEntry) -> None:
         lane = self.lane
@@ -215,9 +207,8 @@ class TableLaneReader:
     def _check_base(self, plan: OpenPlan | None, entry: Base, where: str) -> Iterator[Finding]:
         if plan is None:
             yield violation("K3", where, f"it publishes slices of plan {entry.plan_id}, which is not open")
-        assert not isinstance(entry.slices, Sidecar), "lists are in place"
         for file in entry.slices:
-            group = f"{where}, file group {FileGroup(file.partition, file.bits, file.bucket)}"
+            group = f"{where}, file group {file.group}"
             if plan is not None and file.cut != dict(plan.at.lanes):
                 yield violation("S8", group, "the cut of the slice is not that of its plan")
             if any(seq > file.cut.get(lane, 0) for lane, seq in file.parent.items()):

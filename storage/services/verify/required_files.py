@@ -160,7 +160,7 @@ def find_retained(
             if isinstance(entry, Base | Done | LaneAdd):
                 retained.add(state)
             user = f"snapshots from entry {state.head} of the table lane on"
-            if isinstance(entry, Base) and not isinstance(entry.slices, Sidecar):
+            if isinstance(entry, Base):
                 files.check_slices(entry.slices, user)
             elif isinstance(entry, Fold):
                 files.check_log_files(entry.files, user)
@@ -169,6 +169,5 @@ def find_retained(
     for snapshot in retained.snapshots:
         files.check_state(snapshot.state, snapshot.name)
     if newest.intent is not None and newest.intent.restore is not None:
-        slices = newest.intent.restore.slices
-        files.check_slices([] if isinstance(slices, Sidecar) else slices, "the restore in progress")
+        files.check_slices(newest.intent.restore.slices, "the restore in progress")
     return retained

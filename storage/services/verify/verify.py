@@ -19,8 +19,8 @@ from typing import Final
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanIntent, Data, LaneAdd, TableEntry
-from storage.core.log.file_refs import LogFile, SliceFile
-from storage.core.log.table_state import FileGroup, TableState
+from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import NotFound, TableError

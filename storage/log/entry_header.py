@@ -1,0 +1,66 @@
+"""The header of the next entry of a lane: made here for every entry that is published (FORMAT.md, "Entries")."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from storage.clock import Clock, Stamps
+from storage.core.log.entries import HeaderFields
+from storage.core.names import LaneName
+from storage.log.commit_log import new_id
+
+
+class Prefix(Protocol):
+    """A prefix of a lane, as a `TableState` or a `LaneState` describes it."""
+
+    @property
+    def head(self) -> int:
+        """Its length; 0 if it is empty."""
+
+    @property
+    def head_id(self) -> str:
+        """``commit_id`` of its last entry; "" if it is empty."""
+
+    @property
+    def committed_at_ms(self) -> int:
+        """That of its last entry; 0 if it is empty."""
+
+
+class Head(NamedTuple):
+    """The last entry of a lane that has not been folded to a state."""
+
+    head: int
+    head_id: str
+    committed_at_ms: int
+
+
+NO_ENTRY: Final = Head(0, "", 0)
+"""Before the first entry of a lane."""
+
+
+def next_header(
+    lane: LaneName, after: Prefix, *, epoch: int, table_rev: int, stamps: Stamps, clock: Clock
+) -> HeaderFields:
+    """Header of the entry that follows a prefix of a lane.
+
+    Args:
+        lane: The lane; `TABLE_LANE` for the table lane.
+        after: The prefix.
+        epoch: Number of the claim under which it is written; 0 in the table lane.
+        table_rev: Slot of the newest CREATE, SCHEMA or DONE that its writer knows; 0 in the table lane.
+        stamps: Gives the stamp, which is larger than all that this process has seen for the table.
+        clock: Gives the time, which never falls within a lane.
+
+    Raises:
+        InvalidInput: The clock is out of the range of stamps.
+    """
+    return HeaderFields(
+        lane=lane,
+        seq=after.head + 1,
+        epoch=epoch,
+        commit_id=new_id(),
+        prev_id=after.head_id,
+        table_rev=table_rev,
+        stamp=stamps.next(clock),
+        committed_at_ms=max(clock.now_ms(), after.committed_at_ms),
+    )
