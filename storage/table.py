@@ -254,7 +254,7 @@ class Table(EvolvingTable):
     def compact(
         self, only: Callable[[FileSlice], bool] = lambda _: True, *, execute: Execute = one_by_one
     ) -> CompactionResult:
-        """Fold all logs into new slices. Nobody waits for it, and no answer changes (law L3).
+        """Fold all logs into new slices. Nobody waits for it, and no answer changes (M3).
 
         Args:
             only: Which file groups to do.
@@ -269,7 +269,7 @@ class Table(EvolvingTable):
         return result
 
     def fold(self) -> FoldResult:
-        """Merge the logs that wait into a few files of registers. Nobody waits for it, and no answer changes (law L3).
+        """Merge the logs that wait into a few files of registers. Nobody waits for it, and no answer changes (M3).
 
         Reading costs less for it where commits are many and small; compacting stays due as before.
 

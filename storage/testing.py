@@ -159,4 +159,4 @@ def _collapse(mode: MergeMode, group: Group, schema: Mapping[str, Column], part:
 def _report(parts: Sequence[list[dict[str, Any]]], whole: dict[str, Any], folded: dict[str, Any]) -> str:
     lines = [f"  part {i}: {event}" for i, part in enumerate(parts, 1) for event in part]
     answers = [f"all at once: {whole}", f"in parts:    {folded}"]
-    return "\n".join(["the merger depends on how events are folded:", *lines, *answers])
+    return "\n".join(["the result of the merger depends on how events are folded:", *lines, *answers])

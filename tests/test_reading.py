@@ -1,4 +1,4 @@
-"""The reading guide's code runs, one block after the other, and prints what the guide shows."""
+"""The code of the guides runs, one block after the other, and prints what the guide shows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-GUIDE = Path(__file__).parents[1] / "storage" / "READING.md"
-_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+STORAGE = Path(__file__).parents[1] / "storage"
+_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 
 
-def test_every_block_prints_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["READING.md", "MERGE.md"])
+def test_every_block_prints_what_is_shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = GUIDE.read_text(encoding="utf-8")
+    guide = STORAGE / name
+    text = guide.read_text(encoding="utf-8")
     found = list(_BLOCK.finditer(text))
     assert len(found) == text.count("```python"), "every block of code is one that this test runs"
     names: dict[str, Any] = {"__name__": "guide"}
@@ -26,5 +28,5 @@ def test_every_block_prints_what_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
         # Blank lines before, so that a traceback names the guide's own line.
         line = text.count("\n", 0, block.start(1))
         with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * line + code, str(GUIDE), "exec"), names)  # the guide is ours
-        assert printed.getvalue().rstrip() == (shown or "").rstrip(), f"{GUIDE.name}, line {line + 1}"
+            exec(compile("\n" * line + code, str(guide), "exec"), names)  # the guide is ours
+        assert printed.getvalue().rstrip() == (shown or "").rstrip(), f"{name}, line {line + 1}"

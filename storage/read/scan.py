@@ -1,7 +1,7 @@
 """Scan: the plan of one read of one snapshot, and its execution task by task.
 
 A `Scan` is made on the driver from a snapshot, a projection and a predicate; its tasks can be pickled and read
-anywhere. A read of columns C with predicate P equals reading everything, then filtering, then projecting (law L4): the
+anywhere. A read of columns C with predicate P equals reading everything, then filtering, then projecting (M4): the
 predicate sees merged rows only, never a version that lost.
 """
 

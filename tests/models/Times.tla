@@ -23,7 +23,7 @@ Top == Len(tab)
 LastAt == IF Top = 0 THEN 1 ELSE tab[Top].at
 None == [head |-> 0, began |-> 0, lanes |-> Zero, pc |-> "none"]
 
-\* M3: the prefix, what it has seen, the first mark after it.
+\* T3: the prefix, what it has seen, the first mark after it.
 Prefix(X) == Max({0} \cup {n \in 1..Top : tab[n].at <= X})
 Seen(p) == [l \in Lanes |-> Max({0} \cup {tab[n].lanes[l] : n \in 1..p})]
 After(X) == {n \in (Prefix(X) + 1)..Top : tab[n].mark /\ tab[n].began > X}
@@ -44,7 +44,7 @@ Commit(l) == /\ Len(lane[l]) < C
 Other == /\ Top < MaxT
          /\ \E t \in Labels : t >= LastAt /\ tab' = Append(tab, [mark |-> FALSE, at |-> t, began |-> 0, lanes |-> Zero])
          /\ UNCHANGED <<lane, busy, asked>>
-\* M1: the state, then the time, then the lanes, then the entry; anew after a lost race.
+\* T1: the state, then the time, then the lanes, then the entry; anew after a lost race.
 Begin == /\ busy.pc = "none" /\ Top < MaxT
          /\ \E t \in Labels : t >= LastAt /\ busy' = [head |-> Top, began |-> t, lanes |-> Zero, pc |-> "began"]
          /\ UNCHANGED <<lane, tab, asked>>

@@ -38,7 +38,7 @@ def test_every_read_equals_the_oracle_whatever_changes(modes: list[str], data: s
 
 @given(evolutions(), st.data())
 def test_every_projection_is_the_projection_of_the_whole(evolution: Evolution, data: st.DataObject) -> None:
-    """L4, over files of all revisions; and what is said to be read as it is, is read by pyarrow alone."""
+    """M4, over files of all revisions; and what is said to be read as it is, is read by pyarrow alone."""
     with EvolvingWorld(evolution.config) as world:
         for step in evolution.steps:
             world.do(step)
@@ -68,7 +68,7 @@ def _check_native(world: EvolvingWorld, chosen: list[str]) -> None:
 
 @given(evolutions(), st.data())
 def test_compactions_and_folds_change_no_read_whatever_changes(evolution: Evolution, data: st.DataObject) -> None:
-    """L3: the same commits and changes under two histories of compactions."""
+    """M3: the same commits and changes under two histories of compactions."""
     with EvolvingWorld(evolution.config) as first, EvolvingWorld(evolution.config) as second:
         for step in (step for step in evolution.steps if isinstance(step, Sent | Change)):
             for world in (first, second):

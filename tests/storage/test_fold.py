@@ -1,4 +1,4 @@
-"""Folds: what they hold, what a read of them costs, the past, and how many there are (S9, S11, S12, L3)."""
+"""Folds: what they hold, what a read of them costs, the past, and how many there are (S9, S11, S12, M3)."""
 
 from __future__ import annotations
 

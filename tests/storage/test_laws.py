@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("small_files")
 
 @given(stories())
 def test_every_read_equals_the_oracle(story: Story) -> None:
-    """L3 and S9 with everything in it: after every step, and at every cut that was ever remembered."""
+    """M3 and S9 with everything in it: after every step, and at every cut that was ever remembered."""
     with World(story.config) as world:
         for step in story.steps:
             world.run([step])
@@ -45,7 +45,7 @@ def test_every_read_equals_the_oracle(story: Story) -> None:
 
 @given(stories(max_steps=8), st.data())
 def test_projection_filter_and_require_commute_with_reading_everything(story: Story, data: st.DataObject) -> None:
-    """L4."""
+    """M4."""
     with World(story.config) as world:
         world.run(story.steps)
         columns = list(story.config["columns"])
@@ -86,7 +86,7 @@ def _texts(answer: object) -> pa.Array:
 
 @given(stories(max_steps=8), st.data())
 def test_every_projection_of_every_state_is_the_projection_of_the_whole(story: Story, data: st.DataObject) -> None:
-    """L4 where pruning is riskiest: after every step, with logs over slices that are clean, dirty or have a shadow."""
+    """M4 where pruning is riskiest: after every step, with logs over slices that are clean, dirty or have a shadow."""
     columns = list(story.config["columns"])
     with World(story.config) as world:
         for step in story.steps:
@@ -98,7 +98,7 @@ def test_every_projection_of_every_state_is_the_projection_of_the_whole(story: S
 
 @given(stories(), st.data())
 def test_compactions_and_folds_of_any_file_groups_at_any_time_change_no_read(story: Story, data: st.DataObject) -> None:
-    """L3: the same commits under two histories of compactions and folds."""
+    """M3: the same commits under two histories of compactions and folds."""
     with World(story.config) as first, World(story.config) as second:
         for append in story.appends:
             for world in (first, second):
@@ -117,7 +117,7 @@ def test_compactions_and_folds_of_any_file_groups_at_any_time_change_no_read(sto
 
 @given(stories(ordering="distinct"), st.randoms(use_true_random=False), st.booleans())
 def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, compacting: bool) -> None:  # noqa: FBT001
-    """L1, where no two ordering values are equal: another interleaving of the lanes, compacted and folded otherwise."""
+    """M1, where no two ordering values are equal: another interleaving of the lanes, compacted and folded otherwise."""
     queues: dict[str, list[Append]] = {}
     for append in story.appends:
         queues.setdefault(append.lane, []).append(append)
@@ -138,7 +138,7 @@ def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, com
 
 @given(stories(), st.data())
 def test_batching_changes_nothing(story: Story, data: st.DataObject) -> None:
-    """L2: the same sequence of events, cut into other commits, and into other files of one commit."""
+    """M2: the same sequence of events, cut into other commits, and into other files of one commit."""
     appends: list[Append] = []
     for (stream, lane, _), run in groupby(story.appends, key=lambda a: (a.stream, a.lane, _columns(a))):
         rows = [row for append in run for row in append.rows]
@@ -171,7 +171,7 @@ _TIE = [{"k": 1, "a": "first", "ts": 5}, {"k": 1, "a": "second", "ts": 5}, {"k":
 @given(stories())
 @example(Story(_LATEST, [Append("s", "s", _TIE)]))
 def test_pre_combining_a_batch_changes_nothing(story: Story) -> None:
-    """L5: a batch may be sent without the rows that lose to another row of the same batch in every group they touch."""
+    """M5: a batch may be sent without the rows that lose to another row of the same batch in every group they touch."""
     combined = [_pre_combined(story, step) if isinstance(step, Append) else step for step in story.steps]
     with World(story.config) as first, World(story.config) as second:
         first.run(story.steps)
@@ -204,7 +204,7 @@ def _pre_combined(story: Story, append: Append) -> Append:
 
 @given(stories(), st.data())
 def test_replays_change_nothing(story: Story, data: st.DataObject) -> None:
-    """L6: any batch may be replayed any number of times, by the same writer or by a new incarnation."""
+    """M6: any batch may be replayed any number of times, by the same writer or by a new incarnation."""
     with World(story.config) as world:
         done: list[tuple[Append, tuple[str, int], int]] = []
         numbers: dict[str, int] = {}

@@ -64,7 +64,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 @pytest.mark.usefixtures("small_files")
 @given(st.data())
 def test_a_filtered_read_is_the_filtered_whole(data: st.DataObject) -> None:
-    """L4 under every kind of filter: over keys, partitions, values, in slices with and without logs."""
+    """M4 under every kind of filter: over keys, partitions, values, in slices with and without logs."""
     story: Story = data.draw(stories(max_steps=8))
     with World(story.config) as world:
         world.run(story.steps)

@@ -1,4 +1,4 @@
-"""Merge modes without a table: registers of parts of a history merge to the register of the whole (S13, L3, L5).
+"""Merge modes without a table: registers of parts of a history merge to the register of the whole (S13, M3, M5).
 
 Parts are whatever compactions may make of a history: any partition of its commits, not only runs of them, merged in any
 order and nesting. What a mode shows must not depend on it.

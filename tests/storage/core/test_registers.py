@@ -1,4 +1,4 @@
-"""Registers as rows of folds: read back and merged in any order they are the registers of the whole (S13, L3)."""
+"""Registers as rows of folds: read back and merged in any order they are the registers of the whole (S13, M3)."""
 
 from __future__ import annotations
 
