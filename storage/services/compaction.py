@@ -365,8 +365,7 @@ class _Run:
                 # Where another compaction was first, its slice may hold less.
                 whole = last and self._complete and not self.skipped and len(kept) == len(offered)
                 stated = dict(self._target) if whole else {}
-                parts = any(own.base_part or own.shadow_part for own in kept.values())
-                return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices, parts=parts)
+                return Base(**header, plan_id=self._plan_id, covered=stated, last=last, slices=slices)
             if last:
                 return Abort(**header, plan_id=self._plan_id, reason="other compactions did all of it first")
             return None

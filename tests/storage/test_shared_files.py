@@ -19,7 +19,6 @@ from storage.core.merge.locate_keys import locate_keys
 from storage.core.names import TABLE_LANE, Path
 from storage.core.plan.slices import whole_files
 from storage.files import base_file
-from storage.log import commit_log
 from storage.read.pruning import key_table
 from storage.services import compaction
 from storage.store.open_store import open_store
@@ -84,17 +83,14 @@ def test_what_is_shared_is_bounded(table: Table, monkeypatch: pytest.MonkeyPatch
     assert list(map(len, compaction.cut_tasks(table.snapshot().slices))) == [1] * 4
 
 
-def test_a_slice_with_files_of_its_own_says_nothing_of_parts(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written before there were parts, and what is written without them, is the same."""
+def test_a_slice_without_shared_files_has_no_parts(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     damage = Damage(table)
     shared = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
-    assert shared["parts"] is True
     assert all("base_part" in own and "shadow_part" in own for own in shared["slices"])
     monkeypatch.setattr(compaction, "SMALL_BYTES", 0)
     append(table, orders(*KEYS, status="own", ts=3))
     table.compact()
     single = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
-    assert set(shared) - set(single) == {"parts"}
     assert all(set(shared["slices"][0]) - set(own) == {"base_part", "shadow_part"} for own in single["slices"])
     monkeypatch.undo()
     append(table, orders(*KEYS[:20], status="shared", ts=4))
@@ -102,19 +98,6 @@ def test_a_slice_with_files_of_its_own_says_nothing_of_parts(table: Table, monke
     table.compact()
     assert all(own.base_part is not None for own in slices(table))
     assert contents(table) == contents(Table.open(table.uri)) == rows
-
-
-def test_an_entry_says_that_there_are_parts_wherever_its_slices_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who does not know of parts must not get as far as reading whole files."""
-    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 1)
-    table = Table.create(new_uri(), SHOP)
-    append(table, orders(*KEYS))
-    table.compact()
-    damage = Damage(table)
-    entry = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
-    assert "path" in entry["slices"]
-    assert entry["parts"] is True
-    assert len(contents(Table.open(table.uri))) == len(KEYS)
 
 
 def test_a_file_stays_until_its_last_file_group_has_left_it(table: Table) -> None:

@@ -134,7 +134,6 @@ class Base(Header):
 
     ``covered`` (a cut, or empty): every row of an entry up to it is in a slice by now. Without this fact, file groups
     that have no rows, or have had none for long, would keep the logs of all time alive.
-    ``parts`` (not written if false): some slices are parts of files, wherever they stand.
     """
 
     kind: Literal["BASE"] = "BASE"
@@ -142,7 +141,6 @@ class Base(Header):
     last: bool
     covered: Seqs
     slices: list[SliceFile]
-    parts: bool = False
 
 
 class FoldedGroup(Strict):
@@ -319,8 +317,8 @@ _ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discrim
 _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
-_LEFT_OUT: Final = ("watermarks", "parts", "archived")
-"""Not written where they say nothing: so the entry stays readable by whoever does not know them."""
+_LEFT_OUT: Final = ("watermarks", "archived")
+"""Not written where they are empty."""
 
 
 class Unresolved(Header):

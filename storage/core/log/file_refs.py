@@ -202,8 +202,7 @@ class SliceFile(Strict):
         return _own_bytes(self.shadow, self.shadow_part)
 
     @pydantic.model_serializer(mode="wrap")
-    def _without_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A slice with files of its own stays readable by whoever does not know of parts.
+    def _without_null_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = dump(self)
         return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
 
