@@ -41,7 +41,8 @@ from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
 from storage.schema_methods import EvolvingTable
 from storage.services.clean.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
-from storage.services.compaction import CompactionResult, Execute, one_by_one, run_compaction
+from storage.services.compaction import CompactionResult, run_compaction
+from storage.services.compaction_task import Execute, one_by_one
 from storage.services.fold import FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.savepoints import (

@@ -1,15 +1,15 @@
-"""Fold: many small log files to a few that hold registers, so that reading does not cost more for more commits.
+"""Fold: merges many small log files into a few that hold registers, so that many commits do not make reads expensive.
 
-Cheaper than a compaction, for no base is read or written, and of the logs only what is new; writers may commit as often
-as they like between two compactions. The log files that were folded stay until slices have passed them: a fold is
-something to read instead of them, nothing more.
+Cheaper than a compaction: it neither reads nor writes base files, and reads only new log files; writers may commit as
+often as they like between two compactions. The log files that were folded remain until slices hold their rows: a fold
+is read in their place, and nothing more.
 
 - **F1** Take a head snapshot (T, V); publish PLAN (K1).
-- **F2** Merge, per file group, the events that no slice and no fold holds, or everything after its slice, into
-  registers (`storage.core.plan.fold_plan`); write them to files of new names, a file group wholly into one file.
-- **F3** Publish FOLD(to = V) with the file groups whose slice is still the one that was folded upon, and whose folds
-  end where their part begins; checked anew after each lost race, and only while the plan is open. If none is left,
-  ABORT. A failure ends as that of a compaction does (K4).
+- **F2** Per file group, merge the events that no slice and no fold holds, or everything after its slice, into registers
+  (`storage.core.plan.fold_plan`). Write them to new files; all registers of a file group are in one file.
+- **F3** Publish FOLD(to = V) with the file groups whose slice is still the one below the fold, and whose other folds
+  end where this one begins. This is checked again after every lost race, and the plan has to be open. If no file group
+  is left, publish ABORT. A failure ends like that of a compaction (K4).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from storage import mergers
 from storage.core import names
 from storage.core.log.entries import Abort, Fold
 from storage.core.log.file_refs import FileGroup, LogFile
+from storage.core.log.retention import paths_of
 from storage.core.log.table_state import TableState
+from storage.core.modes import Mergers
 from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
-from storage.errors import CommitUnknown, TableError
-from storage.files.log_file import remove_log_file
 from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.log.commit_log import new_id
@@ -34,22 +34,22 @@ from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.scan import read_task
 from storage.read.snapshot import Snapshot
-from storage.services.service_plan import GIVEN_UP, abort_plan, publish_plan
+from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
 
 _OVERTAKEN: Final = "a compaction or another fold of it was published first"
 
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What one fold did.
+    """What a fold did.
 
     Attributes:
-        done: File groups whose waiting events are read from the fold now.
-        skipped: File groups left as they are, and why.
+        done: File groups that are read from the fold now.
+        skipped: Per file group that was left as it is the reason.
         rows: Keys with registers in the new files.
         files_read: Log files that were read, earlier folds among them.
         bytes_read: Stored bytes of their ranges that were merged.
-        bytes_written: Of the new files.
+        bytes_written: Stored bytes of the new files.
         seconds: Wall-clock time.
     """
 
@@ -63,100 +63,93 @@ class FoldResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """File groups that are in one file, and the file; None where nothing of them is worth a row."""
+class _FoldFile:
+    """The file groups that are in one file; ``file`` is None if no event of theirs leaves a register."""
 
     folds: tuple[GroupFold, ...]
     file: LogFile | None
 
+    def has_any(self, groups: frozenset[FileGroup]) -> bool:
+        return any(fold.group in groups for fold in self.folds)
+
 
 def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
-    """Fold what waits in the logs of a head snapshot; nothing happens where nothing waits.
+    """Fold the events of a head snapshot that are in no slice and no fold.
 
     Raises:
-        CorruptData: A file is missing or damaged; the table answers as before.
-        SnapshotExpired: Cleaning was faster.
+        CorruptData: A file is missing or damaged; the table is unchanged.
+        SnapshotExpired: The snapshot has expired, or cleaning has aborted the fold as abandoned.
     """
     started = time.monotonic()
     folds = plan_folds(snapshot.state, snapshot.files)
-    if not folds:
-        return FoldResult((), {}, 0, 0, 0, 0, time.monotonic() - started)
-    plan_id, plan = publish_plan(table_log, snapshot.cut, len(folds))
-    parts: list[_Part] = []
-    try:
-        for run in cut_runs(folds):
-            with explain_missing_file(table_log.store, snapshot.cut):
-                file = _write(table_log, snapshot, run, plan)
-            parts.append(_Part(tuple(run), file))
-        published, reason = _publish(table_log, snapshot, plan_id, parts)
-    except CommitUnknown:
-        raise  # the entry may be there: nothing that it may refer to is removed
-    except TableError as error:
-        if abort_plan(table_log, plan_id, f"{error.code}: {error.message}"):
-            _remove(table_log, parts)  # only now: no FOLD of this plan can come any more
-        raise
-    done = [part for part in parts if any(fold.group in published for fold in part.folds)]
-    _remove(table_log, [part for part in parts if part not in done])
-    files = [part.file.file for part in done if part.file is not None]
+    published: frozenset[FileGroup] = frozenset()
+    reason = ""
+    files: list[_FoldFile] = []
+    if folds:
+        loaded = mergers.load(snapshot.table_schema, mergers.allowed())
+        with open_plan(table_log, snapshot.cut, len(folds)) as plan:
+            for run in cut_runs(folds):
+                with explain_missing_file(table_log.store, snapshot.cut):
+                    file = _write(table_log, snapshot, loaded, run, plan.slot)
+                files.append(_FoldFile(tuple(run), file))
+                plan.unpublished.update(paths_of(file) if file is not None else ())
+            published, reason = _publish(table_log, snapshot, plan, files)
+        unused = [own.file for own in files if own.file is not None and not own.has_any(published)]
+        delete_files(table_log.store, (path for file in unused for path in paths_of(file)))
+    used = [own.file.file for own in files if own.file is not None and own.has_any(published)]
     return FoldResult(
         done=tuple(fold.group for fold in folds if fold.group in published),
         skipped={fold.group: reason for fold in folds if fold.group not in published},
-        rows=sum(file.rows for file in files),
+        rows=sum(file.rows for file in used),
         files_read=len({number for fold in folds for number in fold.ranges.file.tolist()}),
         bytes_read=sum(fold.ranges.log_bytes for fold in folds),
-        bytes_written=sum(file.size for file in files),
+        bytes_written=sum(file.size for file in used),
         seconds=time.monotonic() - started,
     )
 
 
-def _write(table_log: TableLog, snapshot: Snapshot, run: list[GroupFold], plan: int) -> LogFile | None:
+def _write(
+    table_log: TableLog, snapshot: Snapshot, loaded: Mergers, run: list[GroupFold], plan_slot: int
+) -> LogFile | None:
     schema = snapshot.table_schema
-    loaded = mergers.load(schema, mergers.allowed())
     columns = tuple(schema.slice.names)
     task = read_task([fold.ranges for fold in run], snapshot.files)
     wanted = frozenset((*columns, names.OP, names.SUPPLIED))
     logs = LogReader(table_log.store, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
     collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in task.slices)
     states = [(group, state) for group, state in collapsed if state is not None]
-    return write_register_file(table_log.store, schema, names.fold_path(plan, new_id()), states)
+    return write_register_file(table_log.store, schema, names.fold_path(plan_slot, new_id()), states)
 
 
 def _publish(
-    table_log: TableLog, snapshot: Snapshot, plan_id: str, parts: list[_Part]
+    table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, files: list[_FoldFile]
 ) -> tuple[frozenset[FileGroup], str]:
-    """Publish what may be: the file groups that were, and why others were not (rule F3)."""
+    """Publish the FOLD (rule F3): the file groups that it has, and why it does not have the others."""
     to = dict(snapshot.cut.lanes)
-    folds = [fold for part in parts for fold in part.folds]
+    folds = [fold for file in files for fold in file.folds]
     kept: list[GroupFold] = []
     reason = _OVERTAKEN
 
     def build(state: TableState) -> Fold | Abort | None:
         nonlocal reason
         kept.clear()
-        if plan_id not in state.plans:
-            reason = GIVEN_UP
+        if plan.plan_id not in state.plans:
+            reason = PLAN_CLOSED
             return None
         kept.extend(fold for fold in folds if may_publish(state, fold.folded, to))
         header = table_log.header(state)
         if not kept:
-            return Abort(**header, plan_id=plan_id, reason="compactions or other folds did all of it first")
-        groups = {fold.group for fold in kept}
-        used = [part for part in parts if any(fold.group in groups for fold in part.folds)]
+            return Abort(**header, plan_id=plan.plan_id, reason="compactions or other folds published all of it first")
+        groups = frozenset(fold.group for fold in kept)
         whole = len(kept) == len(folds) and still_covered(snapshot.state, state, to)
         return Fold(
             **header,
-            plan_id=plan_id,
+            plan_id=plan.plan_id,
             to=to,
             covered=to if whole else {},
-            files=[part.file for part in used if part.file is not None],
+            files=[own.file for own in files if own.file is not None and own.has_any(groups)],
             file_groups=[fold.folded for fold in kept],
         )
 
     table_log.publish(build)
     return frozenset(fold.group for fold in kept), reason
-
-
-def _remove(table_log: TableLog, parts: list[_Part]) -> None:
-    for part in parts:
-        if part.file is not None:
-            remove_log_file(table_log.store, part.file)

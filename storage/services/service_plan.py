@@ -1,44 +1,86 @@
-"""Plans: what a compaction or fold says before it starts, and how it ends.
+"""The PLAN of a compaction or fold: announces it, keeps its snapshot, and ends with BASE, FOLD or ABORT.
 
-An open PLAN is a pin of its snapshot: the table lane orders it against every CLEAN_INTENT, so no clock and no pin file
-is needed (rule K1, S16). Whoever finds that its plan is not open any more publishes nothing: it was given up, or a
-restore has rolled back what it read (K3).
+Cleaning keeps the files of a snapshot that an open PLAN names: PLAN and CLEAN_INTENT are ordered by the table lane, so
+neither a clock nor a pin file is needed (K1, S16). A service whose plan is no longer open publishes nothing: the plan
+was aborted by cleaning, or a restore has rolled back what the service has read (K3).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Abort, Plan
 from storage.core.log.table_state import TableState
-from storage.errors import Conflict, SnapshotExpired
+from storage.core.names import Path
+from storage.errors import CommitUnknown, Conflict, SnapshotExpired, TableError
 from storage.log.commit_log import new_id
 from storage.log.table_log import TableLog
+from storage.store.object_store import ObjectStore
 
-GIVEN_UP = "it was given up meanwhile: by a restore, or by cleaning as abandoned"
+PLAN_CLOSED: Final = "its plan was closed meanwhile: by a restore, or by cleaning as abandoned"
 
 
-def publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> tuple[str, int]:
-    """Begin: (plan id, slot of its PLAN, by which its files are named).
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """The open plan of a compaction or fold in this process.
+
+    Attributes:
+        plan_id: Its id.
+        slot: Slot of its PLAN in the table lane, which is part of the names of its files.
+        unpublished: Files that were written for it, and that no entry can name yet.
+    """
+
+    plan_id: str
+    slot: int
+    unpublished: set[Path] = field(default_factory=set)
+
+
+@contextlib.contextmanager
+def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[ServicePlan]:
+    """Publish a PLAN; if the work inside fails, publish an ABORT and delete its unpublished files (rule K4).
+
+    Args:
+        table_log: The table's log.
+        at: Cut of the snapshot that is read.
+        file_groups: How many of them are rewritten.
 
     Raises:
-        SnapshotExpired: Cleaning has given up the snapshot since it was taken.
-        Conflict: The table was restored since then: the snapshot shows what is rolled back now.
+        SnapshotExpired: The snapshot has expired since it was taken.
+        Conflict: The table was restored since then: the snapshot shows rows that are rolled back now.
     """
+    plan = _publish_plan(table_log, at, file_groups)
+    try:
+        yield plan
+    except CommitUnknown:
+        raise  # the entry may exist: nothing that it may name is deleted
+    except TableError as error:
+        if abort_plan(table_log, plan.plan_id, f"{error.code}: {error.message}"):
+            delete_files(table_log.store, plan.unpublished)  # only now: no other entry of this plan can follow
+        raise
+
+
+def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan:
     plan_id = new_id()
 
     def build(state: TableState) -> Plan:
         if at.table < state.oldest_retained:
-            raise SnapshotExpired(f"cleaning has given up snapshot {at}", hint="start the compaction again")
+            raise SnapshotExpired(f"snapshot {at} of the compaction or fold has expired", hint="start it again")
         if at.table < state.restored:
-            # The old slices are the newest ones again, so that parents alone would not show it.
-            raise Conflict(f"the table was restored since snapshot {at}", hint="start the compaction again")
+            # The old slices are the newest ones again: their parents alone would not show it.
+            raise Conflict(
+                f"the table was restored since snapshot {at} of the compaction or fold", hint="start it again"
+            )
         return Plan(
             **table_log.header(state), plan_id=plan_id, table=at.table, cut=dict(at.lanes), file_groups=file_groups
         )
 
     published = table_log.publish(build)
     assert published is not None, "a PLAN is always published"
-    return plan_id, published.seq
+    return ServicePlan(plan_id, published.seq)
 
 
 def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:
@@ -50,3 +92,10 @@ def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:
         return Abort(**table_log.header(state), plan_id=plan_id, reason=reason)
 
     return table_log.publish(build) is not None
+
+
+def delete_files(store: ObjectStore, paths: Iterable[Path]) -> None:
+    """Delete files that no entry names; cleaning deletes those that the store does not delete now."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            store.delete(path)

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from storage import Table
 from storage.core.log.file_refs import SliceFile
-from storage.services.compaction import CompactionResult, CompactionTask
+from storage.services.compaction import CompactionResult
+from storage.services.compaction_task import CompactionTask
 from streams.spark.for_workers import for_workers, pickled
 
 

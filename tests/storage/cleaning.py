@@ -11,7 +11,7 @@ from storage.core.log.entries import Entry
 from storage.core.names import TABLE_LANE, LaneName, Path
 from storage.log.commit_log import CommitLog
 from storage.read.snapshot import Snapshot
-from storage.services.compaction import CompactionTask
+from storage.services.compaction_task import CompactionTask
 from storage.store import memory_store
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store

@@ -240,7 +240,7 @@ def test_a_restore_kills_a_fold_that_is_being_made(counts: Table, uri: str) -> N
     during(store, lambda: counts.restore("one"))
     result = other_process(uri, FakeClock(), store).fold()
     assert result.done == ()
-    assert set(result.skipped.values()) == {"it was given up meanwhile: by a restore, or by cleaning as abandoned"}
+    assert set(result.skipped.values()) == {"its plan was closed meanwhile: by a restore, or by cleaning as abandoned"}
     assert fold_files(uri) == []
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 1)
 

@@ -337,7 +337,7 @@ def test_a_compaction_that_a_restore_overtook_publishes_nothing(table: Table, ur
     store.faults.append(Fault("open_output", "base/", action=lambda: table.restore("one") and None))
     result = slow.compact()
     assert not result.done
-    assert "given up meanwhile" in next(iter(result.skipped.values()))
+    assert "plan was closed meanwhile" in next(iter(result.skipped.values()))
     assert [row[0] for row in contents(table)] == [1]
     assert not open_store(uri).list("base")
 

@@ -1,0 +1,179 @@
+"""The work of a compaction on one file group, or on several that share files: writes their new slices.
+
+Merges base, shadow, folds and log files of each file group up to the cut of a snapshot. Nothing of it is visible until
+a BASE entry names the new slices (`storage.services.compaction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage import mergers
+from storage.core import names
+from storage.core.log.cut import Cut
+from storage.core.log.file_refs import FilePart, FileRef, SliceFile
+from storage.core.merge.stitch import Stitch
+from storage.core.modes import Mergers, mode_of
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import encode_scalar
+from storage.files.base_file import SliceFileWriter, read_base, read_shadow
+from storage.files.log_reader import LogReader
+from storage.files.row_groups import LastRowGroups
+from storage.log.commit_log import new_id
+from storage.read.missing_file import explain_missing_file
+from storage.store.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionTask:
+    """Work on one file group, or on several small ones that share files. Can be pickled and run in any process.
+
+    Attributes:
+        store: The table's store.
+        schema: Schema of the snapshot.
+        slices: The file groups to compact, as planned at the snapshot; in order of file group.
+        files: The log files that ``slices`` refer to by number.
+        at: Cut of the snapshot: the new slices hold all its commits.
+        plan: Slot of the compaction's PLAN, which is part of the names of its files.
+        rev: Revision of ``schema``.
+        mergers: Modules whose custom mergers may run.
+    """
+
+    store: ObjectStore
+    schema: TableSchema
+    slices: tuple[FileSlice, ...]
+    files: tuple[LiveFile, ...]
+    at: Cut
+    plan: int
+    rev: int
+    mergers: frozenset[str]
+
+    def run(self) -> list[SliceFile]:
+        """Write the next slice of every file group; returns them in the order of ``slices``.
+
+        Raises:
+            CorruptData: A file is missing or damaged; no file of the new slices remains.
+            SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
+        """
+        loaded = mergers.load(self.schema, self.mergers)
+        with explain_missing_file(self.store, self.at):
+            return _write_slices(self, loaded)
+
+
+Execute = Callable[[Sequence[CompactionTask]], Iterable[list[SliceFile]]]
+"""Runs tasks, and yields their slices in the same order."""
+
+
+def one_by_one(tasks: Sequence[CompactionTask]) -> Iterator[list[SliceFile]]:
+    """Run tasks in this process, one after the other: memory is that of one file group."""
+    for task in tasks:
+        yield task.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenSlice:
+    """A new slice whose files are not closed yet."""
+
+    before: FileSlice
+    base: FilePart | None
+    shadow: FilePart | None
+    statistics: _Statistics
+
+
+def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
+    store, schema = task.store, task.schema
+    shared = len(task.slices) > 1
+    folder, unique = names.SHARED if shared else str(task.slices[0].group), new_id()
+    base = SliceFileWriter(store, names.base_path(folder, task.plan, unique), schema, shared=shared)
+    shadow = SliceFileWriter(store, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
+    columns = tuple(schema.slice.names)
+    wanted = frozenset((*columns, names.OP, names.SUPPLIED))
+    logs = LogReader(store, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
+    stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns), mergers=loaded)
+    last_base, last_shadow = LastRowGroups(), LastRowGroups()
+    written = []
+    try:
+        for before in task.slices:
+            statistics = _Statistics(schema)
+            old_base = read_base(store, schema, [before.slice], columns, last=last_base)
+            old_shadow = read_shadow(store, schema, [before.slice], columns, last_shadow)
+            for stitched in stitch.run(old_base, old_shadow, logs.collapse(before, schema.groups, columns)):
+                for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
+                    statistics.add(rows)
+                    writer.write(rows)
+            written.append(_WrittenSlice(before, base.end_part(), shadow.end_part(), statistics))
+        base_file, shadow_file = base.close(), shadow.close()
+    except BaseException as error:
+        base.discard(error)
+        shadow.discard(error)
+        raise
+    return [_slice_file(task, made, base_file, shadow_file) for made in written]
+
+
+def _slice_file(
+    task: CompactionTask, made: _WrittenSlice, base_file: FileRef | None, shadow_file: FileRef | None
+) -> SliceFile:
+    group, before = made.before.group, made.before.slice
+    base, base_part = _file_and_part(base_file, made.base)
+    shadow, shadow_part = _file_and_part(shadow_file, made.shadow)
+    return SliceFile(
+        partition=group.partition,
+        bits=group.bits,
+        bucket=group.bucket,
+        rev=task.rev,
+        parent=dict(before.cut) if before is not None else {},
+        cut=dict(task.at.lanes),
+        groups=[column_group.id for column_group in task.schema.groups],
+        base=base,
+        shadow=shadow,
+        ordering_max=made.statistics.ordering_max,
+        overflows=made.statistics.overflows,
+        base_part=base_part,
+        shadow_part=shadow_part,
+    )
+
+
+def _file_and_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef | None, FilePart | None]:
+    """The file with the rows of a file group, None if it has none; and its part, None if that is the whole file."""
+    if file is None or part is None:
+        return None, None
+    return file, None if part.rows == file.rows else part
+
+
+class _Statistics:
+    """Statistics of the rows of a new slice: see `SliceFile`."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._schema = schema
+        self._columns = {
+            group.id: (group.ordering[0], names.floor_ordering(group.id, 0))
+            for group in schema.groups
+            if group.ordering
+        }
+        self._largest: dict[int, Any] = {}
+        self.overflows: dict[int, int] = {}
+
+    def add(self, rows: Mapping[str, pa.Array]) -> None:
+        if not rows:
+            return
+        for group_id, (ordering, floor) in self._columns.items():
+            # Where the group is absent the ordering column may hold its default, which is not the version of an event.
+            present = pc.if_else(rows[names.arrival(group_id)].is_valid(), rows[ordering], None)
+            for versions in (present, rows.get(floor)):
+                largest = pc.max(versions).as_py() if versions is not None else None
+                if largest is not None:
+                    self._largest[group_id] = max(self._largest.get(group_id, largest), largest)
+        for group in self._schema.groups:
+            for column, count in mode_of(group).overflows(group, self._schema.column_by_name, rows).items():
+                self.overflows[column] = self.overflows.get(column, 0) + count
+
+    @property
+    def ordering_max(self) -> dict[int, Any]:
+        """Per group id the largest first ordering value of all registers, also of deletes; in JSON form."""
+        return {group: encode_scalar(self._largest.get(group)) for group in self._columns}
