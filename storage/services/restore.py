@@ -1,14 +1,14 @@
-"""Restore a table to a snapshot, undo one stream since a time, close a lane: the actions that need a barrier.
+"""Restore a table to a snapshot, undo one stream, fence or close a lane: services that stop the writers of some lanes.
 
-Nothing is deleted: a restore says which entries are rolled back and which slices are the newest again, and everything
-else follows (S18 RolledBackNeverVisible). Schema, lanes and savepoints stay. Sources may send again what was rolled
-back: a lane's batches are counted over what is live.
+Restore and undo delete nothing: they record which entries are rolled back and which slices are the newest ones again,
+and everything else follows from that (S18 RolledBackNeverVisible). Schema, lanes and savepoints are unchanged. Sources
+may send again what was rolled back, because a lane counts only the batches that are live.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,23 +24,25 @@ from storage.log.table_log import TableLog, check_promised
 from storage.log.time_marks import publish_mark
 from storage.read.time_travel import find_moment, milliseconds, named_cut
 
-MAX_TRIES: Final = 20  # each lost try completed somebody else's barrier
+MAX_TRIES: Final = 20  # each lost try has completed another restore, undo or close
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What a restore did.
+    """What a restore or undo did. Only lanes from which entries were rolled back are named, except in ``in_doubt``.
 
     Attributes:
-        entry: Slot of the DONE from which on it holds.
-        kept: Per lane that was cut the last entry that still counts.
-        rolled_back: Per lane that was cut how many entries mean nothing now (claims among them).
-        kept_ms: When the last entry that counts was committed, by its writer's clock; not of lanes without one.
-        rolled_back_ms: When the first and the last of the others were, without the claim that fenced the writer; not of
-            lanes that had nothing else.
-        in_doubt: Per lane the first and last of the entries that count although a clock may be wrong. Either they
-            became visible between two marks, and only their writer's clock says that this was before the time asked
-            for; or the table lane says so, and their writer's clock says that it was not. Empty of cuts and savepoints.
+        entry: Slot of its DONE in the table lane; readers see its result from there on.
+        kept: Per lane the last entry that was kept, 0 for none.
+        rolled_back: Per lane the number of entries that were rolled back, claims included.
+        kept_ms: Per lane the commit time of the last entry that was kept, by its writer's clock; lanes without such an
+            entry are left out.
+        rolled_back_ms: Per lane the commit times of the first and the last entry that was rolled back, without the
+            claim that fenced the writer; lanes with nothing but that claim are left out.
+        in_doubt: Per lane the first and the last of the entries that were kept although a wrong clock may have led to
+            that: either they became visible between two marks, and only their writer's clock says that this was before
+            the requested time; or the table lane says so, and their writer's clock contradicts. Empty if the target
+            was a cut or a savepoint.
     """
 
     entry: int
@@ -52,134 +54,157 @@ class RestoreResult:
 
 
 def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> RestoreResult:
-    """Make the table what it was at a snapshot; whoever writes is fenced.
+    """Make the table what it was at a snapshot; all writers are fenced.
 
     Args:
-        table_log: The table's.
+        table_log: The table's log.
         target: The table state of the snapshot.
         at: Its cut.
-        label: What was asked for, in words.
+        label: The request in words, for the log.
 
     Raises:
-        SnapshotExpired: Cleaning has given the snapshot up.
+        SnapshotExpired: The snapshot has expired.
+        Conflict: Other restores were always faster.
     """
 
     def build(state: TableState) -> Intent:
         check_promised(state, at)
-        lanes = list(state.lanes.values())
-        last_kept = {lane.name: at.lanes.get(lane.name, 0) for lane in lanes}
-        return _intent(table_log, state, lanes, target, last_kept, target.rolled_back, label)
+        last_kept = {lane: at.lanes.get(lane, 0) for lane in state.lanes}
+        return _intent(table_log, state, state.lanes.values(), target, last_kept, target.rolled_back, label)
 
-    return _run(table_log, build)
+    return _restore(table_log, build)
+
+
+@dataclass(frozen=True, slots=True)
+class _UndoPoint:
+    """Per lane of a stream the last entry that an undo keeps, and the last one that it keeps whatever clocks say."""
+
+    last_kept: cut.Seqs
+    certain: cut.Seqs
 
 
 def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreResult:
-    """Roll back what one stream has committed since a time, a cut or a savepoint; nobody else notices.
+    """Roll back what one stream has committed since a time, a cut or a savepoint; other streams are not affected.
 
     Raises:
-        InvalidInput: ``since`` is a time without a zone, or none of these.
-        SnapshotExpired: Slices hold what is to be undone, and older ones were given up by cleaning.
-        NotFound: The table has no such stream, it has no lanes, or there is no such cut or savepoint.
+        InvalidInput: ``since`` is a time without a zone, or neither a time nor a cut nor a savepoint.
+        SnapshotExpired: Slices hold commits that are to be undone, and the slices before those have expired.
+        NotFound: The table has no such stream, no lane of it, or no such cut or savepoint.
+        Conflict: Other restores were always faster.
     """
     table_log.refresh().schema.stream(stream)
-    limit = None if isinstance(since, str) else milliseconds(since) - 1
-    exact = table_log.exact_cut(named_cut(table_log, since))[1].lanes if isinstance(since, str) else {}
-    last_kept: dict[LaneName, int] = {}
-    seen: cut.Seqs = exact
-    when = since if isinstance(since, str) else since.isoformat()
+    if isinstance(since, str):
+        when, find_point = since, _at_cut(table_log, since)
+    else:
+        when, find_point = since.isoformat(), _at_time(table_log, milliseconds(since) - 1)
+    point = _UndoPoint({}, {})
 
     def build(state: TableState) -> Intent:
-        nonlocal last_kept, seen
+        nonlocal point
         lanes = [lane for lane in state.lanes.values() if lane.stream == stream]
         if not lanes:
             raise NotFound(f"no lane of stream {stream!r} has been written", hint="see: weft show URI streams")
-        found = None if limit is None else find_moment(table_log, limit)
-        there = exact if found is None else found.at.lanes  # nothing, of a time before the table
-        last_kept = {lane.name: there.get(lane.name, 0) for lane in lanes}
-        seen = last_kept if found is None else cut.lowest(found.seen, _said_before(table_log, last_kept, limit))
-        target = table_log.newest_within(state, last_kept)
+        point = find_point([lane.name for lane in lanes])
+        target = table_log.newest_within(state, point.last_kept)
         if target is None:
             raise SnapshotExpired(
-                f"commits of {stream!r} since {since} are in the slices; cleaning has given up the ones before",
+                f"commits of {stream!r} since {since} are in the slices, and the slices before those have expired",
                 hint="send corrections as new events, or restore a savepoint",
             )
-        return _intent(table_log, state, lanes, target, last_kept, state.rolled_back, f"undo of {stream} since {when}")
+        label = f"undo of {stream} since {when}"
+        return _intent(table_log, state, lanes, target, point.last_kept, state.rolled_back, label)
 
-    if limit is not None:
-        _settle(table_log, limit)
-    result = _run(table_log, build)
-    # Of closed lanes that are left whole, too, which the result does not name.
-    doubt = {lane: (seen.get(lane, 0) + 1, kept) for lane, kept in last_kept.items() if seen.get(lane, 0) < kept}
+    result = _restore(table_log, build)
+    # Also of closed lanes from which nothing was rolled back, which the result does not name.
+    certain = {lane: point.certain.get(lane, 0) for lane in point.last_kept}
+    doubt = {lane: (certain[lane] + 1, kept) for lane, kept in point.last_kept.items() if certain[lane] < kept}
     return replace(result, in_doubt=doubt)
 
 
-def _said_before(table_log: TableLog, last_kept: dict[LaneName, int], limit: int | None) -> cut.Seqs:
-    """Per lane the last of the entries that are kept that their writer's clock puts at a time or before it."""
-    return last_kept if limit is None else table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit)
+def _at_cut(table_log: TableLog, since: str) -> Callable[[Sequence[LaneName]], _UndoPoint]:
+    exact = table_log.exact_cut(named_cut(table_log, since))[1].lanes
+
+    def find(lanes: Sequence[LaneName]) -> _UndoPoint:
+        last_kept = {lane: exact.get(lane, 0) for lane in lanes}
+        return _UndoPoint(last_kept, last_kept)
+
+    return find
 
 
-def _settle(table_log: TableLog, limit: int) -> None:
-    """Record a mark if what is asked for rests on a time that is not settled: who asks again gets the same."""
-    found = find_moment(table_log, limit)
-    if found is not None and not found.settled:
-        publish_mark(table_log)
+def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]], _UndoPoint]:
+    """``limit_ms``: the last millisecond that is kept."""
+    moment = find_moment(table_log, limit_ms)
+    if moment is not None and not moment.settled:
+        publish_mark(table_log)  # the same request gives the same result later
+
+    def find(lanes: Sequence[LaneName]) -> _UndoPoint:
+        moment = find_moment(table_log, limit_ms)
+        if moment is None:  # a time before the table existed
+            return _UndoPoint(dict.fromkeys(lanes, 0), {})
+        last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
+        # Up to where the writers' clocks agree, too.
+        agreed = table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
+        return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed))
+
+    return find
 
 
 def fence(table_log: TableLog, name: LaneName) -> int:
-    """Claim a lane for nobody, so that whoever was writing there can commit nothing more. Slot of the claim.
+    """Publish a claim in a lane, so that its writer cannot commit any more; returns the slot of the claim.
 
     Raises:
         NotFound: The table has no such lane.
-        Conflict: It is closed.
+        Conflict: The lane is closed, or its writer was always faster.
     """
-    _open_lane(table_log.refresh(), name)
-    return fence_lane(table_log, name, "an operator, who took the writer for dead")
+    _check_open(table_log.refresh(), name)
+    return fence_lane(table_log, name, "an operator, who considered the writer dead")
 
 
-def _open_lane(state: TableState, name: LaneName) -> None:
+def close_lane(table_log: TableLog, name: LaneName) -> int:
+    """End a lane for ever: its writer is fenced, and nobody can write to it again; returns its last entry.
+
+    Raises:
+        NotFound: The table has no such lane.
+        Conflict: The lane is closed already.
+    """
+
+    def build(state: TableState) -> Intent:
+        _check_open(state, name)
+        return Intent(**table_log.header(state), lanes={name: table_log.commit_log.head(name)}, restore=None)
+
+    _publish_intent(table_log, build)
+    closed = complete_fencing_barrier(table_log).lanes[name].closed
+    assert closed is not None, "a completed close closes the lane"
+    return closed
+
+
+def _check_open(state: TableState, name: LaneName) -> None:
     lane = state.lanes.get(name)
     if lane is None:
         raise NotFound(f"the table has no lane {name!r}", hint=f"lanes: {', '.join(state.lanes) or 'none'}")
     if lane.closed is not None:
-        raise Conflict(f"lane {name!r} is closed already", hint="nothing is to be done")
-
-
-def close_lane(table_log: TableLog, name: LaneName) -> int:
-    """End a lane for ever: its writer is fenced, nobody can write to it or needs to look at its end. Its last entry.
-
-    Raises:
-        NotFound: The table has no such lane.
-        Conflict: It is closed already.
-    """
-
-    def build(state: TableState) -> Intent:
-        _open_lane(state, name)
-        return Intent(**table_log.header(state), lanes={name: table_log.commit_log.head(name)}, restore=None)
-
-    _begin(table_log, build)
-    closed = complete_fencing_barrier(table_log).lanes[name].closed
-    assert closed is not None, "a completed closing closes the lane"
-    return closed
+        raise Conflict(f"lane {name!r} is closed already", hint="nothing has to be done")
 
 
 def _intent(
     table_log: TableLog,
     state: TableState,
-    lanes: list[Lane],
+    lanes: Iterable[Lane],
     target: TableState,
-    last_kept: dict[LaneName, int],
+    last_kept: cut.Seqs,
     rolled_back: cut.SpansByLane,
     label: str,
 ) -> Intent:
+    """The INTENT that takes back the slices of ``target``, and keeps the lanes up to ``last_kept``."""
     spans: dict[LaneName, list[Span]] = {}
+    open_lanes = []
     for lane in lanes:
-        kept = last_kept[lane.name]
-        spans[lane.name] = [
-            (after, min(until, kept)) for after, until in rolled_back.get(lane.name, ()) if after < kept
-        ]
-        if lane.closed is not None and lane.closed > kept:
-            spans[lane.name].append((kept, lane.closed))  # nobody can write there: no claim is needed
-    open_lanes = [lane.name for lane in lanes if lane.closed is None]
+        name, kept = lane.name, last_kept[lane.name]
+        spans[name] = [(after, min(until, kept)) for after, until in rolled_back.get(name, ()) if after < kept]
+        if lane.closed is None:
+            open_lanes.append(name)
+        elif lane.closed > kept:
+            spans[name].append((kept, lane.closed))  # nobody can write there: no claim is needed
     return Intent(
         **table_log.header(state),
         lanes={name: table_log.commit_log.head(name, last_kept[name]) for name in open_lanes},
@@ -194,16 +219,16 @@ def _intent(
     )
 
 
-def _run(table_log: TableLog, build: Callable[[TableState], Intent]) -> RestoreResult:
-    intent = _begin(table_log, build)
+def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> RestoreResult:
+    intent = _publish_intent(table_log, build)
     assert intent.restore is not None, "a restore was begun"
     complete_fencing_barrier(table_log)
-    # Who completed it may have been somebody else, and the table may have moved on since.
+    # Another process may have completed it, and the table may have moved on since.
     later = read_table_lane(table_log.commit_log, intent.seq)
     done = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
     kept = dict(intent.restore.last_kept)
     ends = dict(done.heads)
-    # A closed lane gets no claim: its span, the last one, says how far it is cut, unless it was cut there before.
+    # A closed lane gets no claim: its last span says what is rolled back, unless it was rolled back before.
     before = table_log.at(intent.seq - 1)
     for lane, spans in intent.restore.rolled_back.items():
         if lane in kept or not spans or tuple(spans) == before.rolled_back.get(lane, ()):
@@ -230,8 +255,8 @@ def _committed_ms(table_log: TableLog, lane: LaneName, seq: int) -> int:
     return entry.committed_at_ms
 
 
-def _begin(table_log: TableLog, build: Callable[[TableState], Intent]) -> Intent:
-    """Publish an INTENT, after completing every one that is open: there is one at a time."""
+def _publish_intent(table_log: TableLog, build: Callable[[TableState], Intent]) -> Intent:
+    """Publish an INTENT, after completing every one that is open: one is open at a time."""
 
     def build_alone(state: TableState) -> Intent | None:
         return None if state.intent is not None else build(state)
@@ -241,4 +266,7 @@ def _begin(table_log: TableLog, build: Callable[[TableState], Intent]) -> Intent
         published = table_log.publish(build_alone)
         if published is not None:
             return published
-    raise Conflict(f"lost {MAX_TRIES} races against other restores", hint="see who else restores this table")
+    raise Conflict(
+        f"{MAX_TRIES} other restores, undos or closes of this table were faster",
+        hint="find out who else restores this table",
+    )

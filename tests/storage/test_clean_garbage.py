@@ -220,7 +220,7 @@ class TestWhatIsVoid:
         since = moment(clock)
         compacted(table, "bad", 2)
         table.clean(NOW)
-        with pytest.raises(SnapshotExpired, match="cleaning has given up the ones before"):
+        with pytest.raises(SnapshotExpired, match="slices before those have expired"):
             table.undo("orders", since)
         assert len(contents(table)) == len(ALL)
 
