@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from storage import mergers
-from storage.clock import Clock, Stamps, SystemClock
+from storage.clock import Clock, Stamps
 from storage.config import TableConfig, build_schema, load_config
 from storage.core.log.entries import WRITER_FEATURES, Create
 from storage.core.log.table_state import TableState
@@ -30,8 +30,8 @@ from storage.core.names import TABLE_LANE, lane_name
 from storage.core.plan.slices import FileSlice
 from storage.core.plan.watermarks import Lateness, Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment, open_environment
 from storage.errors import Conflict, InvalidInput, TableError
-from storage.log.commit_log import new_id
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker, publish_mark
@@ -54,10 +54,8 @@ from storage.services.savepoints import (
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.services.verify.verify import run_verify
 from storage.store.object_store import check_capability
-from storage.store.open_store import open_store
 from storage.write.writer import Writer
 
-_SYSTEM_CLOCK: Final = SystemClock()
 _stamps: dict[str, Stamps] = {}
 _stamps_lock: Final = threading.Lock()
 
@@ -71,9 +69,15 @@ def _stamps_of(uri: str) -> Stamps:
 class Table(EvolvingTable):
     """One wide table. Cheap to open; safe to use from several threads (a `Writer` is not)."""
 
-    def __init__(self, table_log: TableLog, options: Mapping[str, Any], clock: Clock) -> None:
-        self._table_log, self._options, self._clock = table_log, dict(options), clock
-        self._marker = Marker(table_log)
+    def __init__(self, env: Environment, stamps: Stamps | None = None) -> None:
+        """For tests, which bring an environment of their own; others call `open` or `create`.
+
+        Args:
+            env: The table's.
+            stamps: Those of a process of its own; by default all instances in this process share theirs.
+        """
+        self._table_log = TableLog(env, stamps if stamps is not None else _stamps_of(env.store.uri))
+        self._marker = Marker(self._table_log)
 
     @classmethod
     def create(
@@ -82,7 +86,7 @@ class Table(EvolvingTable):
         config: TableConfig | Mapping[str, Any] | str | Path,
         *,
         storage_options: Mapping[str, Any] | None = None,
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> Table:
         """Create a table from a configuration (mapping, or path of a YAML file).
 
@@ -91,9 +95,15 @@ class Table(EvolvingTable):
             Conflict: There is a table already, or what is left of one.
             StoreUnavailable: The store cannot be written, or cannot create exclusively.
         """
+        return cls.create_in(open_environment(uri, storage_options, clock), config)
+
+    @classmethod
+    def create_in(cls, env: Environment, config: TableConfig | Mapping[str, Any] | str | Path) -> Table:
+        """`create`, in an environment of the caller."""
         schema = build_schema(load_config(config))
-        mergers.load(schema, mergers.allowed())
-        table_log = _table_log(uri, storage_options, clock)
+        mergers.load(schema, env.mergers)
+        table = cls(env)
+        table_log = table._table_log
         exists = Conflict(f"there is a table at {table_log.store.uri} already", hint="Table.open opens it")
         if table_log.commit_log.entry(TABLE_LANE, 1) is not None:
             raise exists
@@ -102,21 +112,21 @@ class Table(EvolvingTable):
                 f"at {table_log.store.uri} are entries of a table whose first entry is missing",
                 hint="restore it from a copy of the store (weft verify tells what is wrong), or choose another folder",
             )
-        check_capability(table_log.store)
+        check_capability(env.store, env.ids.new)
         create = Create(
             **table_log.header(None),
-            table_id=new_id(),
+            table_id=env.ids.new(),
             reader_features=schema.reader_features,
             writer_features=sorted(WRITER_FEATURES),
             table_schema=schema.to_json(),
         )
         if table_log.commit_log.publish(create).commit_id != create.commit_id:
             raise exists
-        return cls(table_log, storage_options or {}, clock)
+        return table
 
     @classmethod
     def open(
-        cls, uri: str | Path, *, storage_options: Mapping[str, Any] | None = None, clock: Clock = _SYSTEM_CLOCK
+        cls, uri: str | Path, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
     ) -> Table:
         """Open a table.
 
@@ -125,7 +135,7 @@ class Table(EvolvingTable):
             UnsupportedFormat: It needs a newer version.
             CorruptData: An entry of the table lane is missing or damaged; `verify_table` tells what else is.
         """
-        table = cls(_table_log(uri, storage_options, clock), storage_options or {}, clock)
+        table = cls(open_environment(uri, storage_options, clock))
         table.state()
         return table
 
@@ -169,7 +179,7 @@ class Table(EvolvingTable):
             InvalidInput: No group of the stream is ordered by what ``lateness`` is of (on entering).
             Conflict: The lane belongs to another stream, or to another query (on entering).
         """
-        table_log = TableLog(self._table_log.store, self._clock, self._table_log.stamps)
+        table_log = TableLog(self._table_log.env, self._table_log.stamps)
         return Writer(table_log, stream, lane, takeover=takeover, owner=owner, query_id=query_id, lateness=lateness)
 
     def snapshot(
@@ -442,9 +452,5 @@ def verify_table(
         NotFound: There is no table, nor anything left of one.
         StoreUnavailable: The store does not answer.
     """
-    return run_verify(_table_log(uri, storage_options, _SYSTEM_CLOCK), deep=deep, progress=progress)
-
-
-def _table_log(uri: str | Path, storage_options: Mapping[str, Any] | None, clock: Clock) -> TableLog:
-    store = open_store(str(uri), storage_options)
-    return TableLog(store, clock, _stamps_of(store.uri))
+    env = open_environment(uri, storage_options)
+    return run_verify(TableLog(env, _stamps_of(env.store.uri)), deep=deep, progress=progress)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage import Table
 from storage.clock import Clock, Stamps
 from storage.core.names import Path
-from storage.log.table_log import TableLog
+from storage.environment import Environment
 from storage.store.object_store import ObjectStore, Ranges, Wanted, normalise_errors, read_each
 from storage.store.open_store import open_store
 
@@ -122,4 +122,4 @@ class FakeClock:
 
 def other_process(uri: str, clock: Clock, store: ObjectStore | None = None) -> Table:
     """The table as another process has it: its own stamps, its own caches, its own clock."""
-    return Table(TableLog(store or open_store(uri), clock, Stamps()), {}, clock)
+    return Table(Environment(store or open_store(uri), clock), Stamps())

@@ -11,7 +11,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +24,12 @@ from storage.core.names import Path
 from storage.core.predicate import ColumnRange, Known
 from storage.core.schema.evolution import Adaptation
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.files.column_encoding import choose_encodings
 from storage.files.footers import FOOTERS, Footer
 from storage.files.row_groups import LastRowGroups
-from storage.store.object_store import ObjectStore, tail_range, verify_tail
-
-ROW_GROUP_ROWS: Final = 64 * 1024  # the unit of memory of a stitch, of pruning by statistics, and of a look-up by key
-# Of files that file groups share: whoever wants one of them decodes so many rows, and many costs as little as one large
-# file. (Row groups of single small file groups would cost nearly what files of their own do.)
-SHARED_ROW_GROUP_ROWS: Final = 8 * 1024
+from storage.store.object_store import tail_range, verify_tail
 
 
 class SliceFileWriter:
@@ -42,14 +38,14 @@ class SliceFileWriter:
     An instance that was given no rows leaves nothing behind.
 
     Args:
-        store: The table's store.
+        env: The table's.
         path: Of the file.
         schema: The rows'.
         shared: Several file groups are written, each ended by `end_part`.
     """
 
-    def __init__(self, store: ObjectStore, path: Path, schema: TableSchema, *, shared: bool = False) -> None:
-        self._store, self._path, self._schema, self._shared = store, path, schema.slice, shared
+    def __init__(self, env: Environment, path: Path, schema: TableSchema, *, shared: bool = False) -> None:
+        self._env, self._path, self._schema, self._shared = env, path, schema.slice, shared
         self._sort_column = schema.slice.get_field_index(schema.sort_column)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
@@ -65,14 +61,14 @@ class SliceFileWriter:
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         self._pending.append(batch)
         self._pending_rows += len(batch)
-        while self._pending_rows >= ROW_GROUP_ROWS:
-            self._write_row_group(ROW_GROUP_ROWS)
+        while self._pending_rows >= self._env.tuning.row_group_rows:
+            self._write_row_group(self._env.tuning.row_group_rows)
 
     def end_part(self) -> FilePart | None:
         """End the rows of a file group: where they are; None if there are none."""
         first, end = self._part_from, self._rows + self._pending_rows
         self._part_from = end
-        if self._pending_rows >= SHARED_ROW_GROUP_ROWS:
+        if self._pending_rows >= self._env.tuning.shared_row_group_rows:
             self._write_row_group(self._pending_rows)
         return FilePart(first=first, rows=end - first) if end > first else None
 
@@ -106,7 +102,7 @@ class SliceFileWriter:
         table = pa.Table.from_batches(self._pending, self._schema)
         if self._writer is None:
             encodings = choose_encodings(table.slice(0, rows))
-            self._sink = _ChecksumFile(self._stack.enter_context(self._store.open_output(self._path)))
+            self._sink = _ChecksumFile(self._stack.enter_context(self._env.store.open_output(self._path)))
             self._writer = pq.ParquetWriter(
                 pa.PythonFile(self._sink, mode="w"),
                 self._schema,
@@ -165,7 +161,7 @@ class _ChecksumFile:
 
 
 def read_row_groups(
-    store: ObjectStore,
+    env: Environment,
     schema: TableSchema,
     rev: int,
     file: FileRef,
@@ -180,7 +176,7 @@ def read_row_groups(
     Everything that is read is verified: the footer against the entry, pages against their own checksums.
 
     Args:
-        store: The table's store.
+        env: The table's.
         schema: What the rows are wanted for; the file may be of an older revision.
         rev: The revision that the file was written with.
         file: The file as its entry describes it.
@@ -199,8 +195,8 @@ def read_row_groups(
         yield known
         return
     try:
-        with store.open_input(file.path, file.size, [tail_range(file)]) as source:
-            footer = FOOTERS.get(store, file, lambda: _read_footer(source, file))
+        with env.store.open_input(file.path, file.size, [tail_range(file)]) as source:
+            footer = FOOTERS.get(env.store, file, lambda: _read_footer(source, file))
             older = Adaptation.of(schema, rev, columns, footer.schema.names)
             # Of an older file only keys are what they were: other columns may show another default now.
             told = footer.leaves.keys() if older is None else {schema.sort_column}
@@ -216,7 +212,7 @@ def read_row_groups(
             with pq.ParquetFile(
                 source, metadata=footer.metadata, pre_buffer=pre_buffer, page_checksum_verification=True
             ) as parquet:
-                for together in _together(footer, numbers):
+                for together in _together(footer, numbers, env.tuning.row_group_rows):
                     if older is None:
                         rows = _decode(parquet, footer, together, columns)
                     else:
@@ -279,14 +275,14 @@ def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
     return pq.read_metadata(source)
 
 
-def _together(footer: Footer, numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Row groups that are decoded at once: small neighbours, up to the rows of a large one.
+def _together(footer: Footer, numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """Row groups that are decoded at once: small neighbours, up to ``limit`` rows.
 
     What a row group costs besides its rows is felt where they are small.
     """
     found: list[int] = []
     for number in numbers:
-        if found and (number != found[-1] + 1 or footer.starts[number + 1] - footer.starts[found[0]] > ROW_GROUP_ROWS):
+        if found and (number != found[-1] + 1 or footer.starts[number + 1] - footer.starts[found[0]] > limit):
             yield found
             found = []
         found.append(number)
@@ -380,7 +376,7 @@ class _Statistics:
 
 
 def read_base(
-    store: ObjectStore,
+    env: Environment,
     schema: TableSchema,
     files: Sequence[SliceFile | None],
     columns: Sequence[str],
@@ -393,11 +389,11 @@ def read_base(
     ``names.SLICE_ORDINAL`` says which of several slices they are of.
     """
     own = [(made.rev, made.base, made.base_part) if made is not None else None for made in files]
-    yield from _read_parts(store, schema, own, columns, chosen, last)
+    yield from _read_parts(env, schema, own, columns, chosen, last)
 
 
 def read_shadow(
-    store: ObjectStore,
+    env: Environment,
     schema: TableSchema,
     files: Sequence[SliceFile | None],
     columns: Sequence[str],
@@ -405,7 +401,7 @@ def read_shadow(
 ) -> dict[str, pa.Array] | None:
     """All other rows of slices, as in `read_base`, at once; None where they have none."""
     own = [(made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files]
-    found = list(_read_parts(store, schema, own, columns, lambda _: True, last))
+    found = list(_read_parts(env, schema, own, columns, lambda _: True, last))
     return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
 
 
@@ -414,7 +410,7 @@ _Stored = tuple[int, FileRef | None, FilePart | None]
 
 
 def _read_parts(
-    store: ObjectStore,
+    env: Environment,
     schema: TableSchema,
     wanted: Sequence[_Stored | None],
     columns: Sequence[str],
@@ -424,7 +420,7 @@ def _read_parts(
     """Rows of one slice, or of several, which know then which of them they are of."""
     for (rev, file), parts, slice_ordinals in _by_file(wanted):
         known = slice_ordinals if len(wanted) > 1 else None
-        yield from read_row_groups(store, schema, rev, file, columns, chosen, parts, last, known)
+        yield from read_row_groups(env, schema, rev, file, columns, chosen, parts, last, known)
 
 
 def _by_file(

@@ -8,16 +8,13 @@ file has for later file groups too, so that a small file is opened once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
 
 import pyarrow as pa
 
 from storage.core.plan.slices import LiveFile
+from storage.environment import Environment
 from storage.files.log_file import BlockDecoder, block_lead
-from storage.store.object_store import ObjectStore, Wanted, tail_range
-
-FETCH_BYTES: Final = 8 * 1024 * 1024
-"""Stored bytes at hand that nobody has asked for yet: enough for many requests at once, little beside what is read."""
+from storage.store.object_store import Wanted, tail_range
 
 BlockId = tuple[int, int]
 """Position of a file in the list, and block number."""
@@ -28,7 +25,7 @@ class LogBlocks:
 
     def __init__(
         self,
-        store: ObjectStore,
+        env: Environment,
         files: Sequence[LiveFile],
         blocks: Mapping[int, Collection[int]],
         columns: Mapping[int, Collection[str]],
@@ -36,12 +33,12 @@ class LogBlocks:
         """Plan; nothing is read yet.
 
         Args:
-            store: The table's store.
+            env: The table's.
             files: Log files, with their indexes.
             blocks: Per position of a file which of its blocks will be taken.
             columns: Per position the columns to decode, where the file has them.
         """
-        self._store, self._files, self._columns = store, files, columns
+        self._env, self._files, self._columns = env, files, columns
         self._left = {number: set(own) for number, own in blocks.items()}
         self._decoders: dict[int, BlockDecoder] = {}
         self._expected: tuple[BlockId, ...] = ()
@@ -66,7 +63,7 @@ class LogBlocks:
 
     def _fetch(self, expected: Iterable[BlockId]) -> None:
         chosen = self._choose(expected)
-        answers = self._store.read_ranges([self._wanted(number, own) for number, own in chosen.items()])
+        answers = self._env.store.read_ranges([self._wanted(number, own) for number, own in chosen.items()])
         for (number, own), parts in zip(chosen.items(), answers, strict=True):
             if number not in self._decoders:
                 live, tail = self._files[number], parts.pop()
@@ -77,7 +74,7 @@ class LogBlocks:
 
     def _choose(self, expected: Iterable[BlockId]) -> dict[int, list[int]]:
         """Blocks by position of their file: the first of what is expected, and as much more as there is room for."""
-        room = FETCH_BYTES - self._fetched_bytes
+        room = self._env.tuning.fetch_bytes - self._fetched_bytes
         chosen: dict[int, list[int]] = {}
         for number, block in expected:
             if block in self._left[number]:

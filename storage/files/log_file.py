@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import uuid
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,24 +27,21 @@ from storage.core.model import Group, Op
 from storage.core.names import LaneName, Path
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
+from storage.environment import Environment, Tuning
 from storage.errors import CorruptData
 from storage.store.object_store import ObjectStore, check_tail, damaged
-
-BLOCK_MIN_BYTES: Final = 256 * 1024  # below this, the fixed cost of a record batch is felt
-BLOCK_MAX_BYTES: Final = 16 * 1024 * 1024  # above this, a reader of one small file group wastes too much
-INLINE_INDEX_BYTES: Final = 16 * 1024  # a commit of a thousand tasks is still one small object
 
 _MAGIC: Final = pa.py_buffer(b"ARROW1\0\0")
 _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 def write_log_file(
-    store: ObjectStore, schema: TableSchema, batch: EventBatch, *, lane: LaneName, epoch: int, seq: int, task: int
+    env: Environment, schema: TableSchema, batch: EventBatch, *, lane: LaneName, epoch: int, seq: int, task: int
 ) -> LogFile | None:
     """Write the events of one task as one log file, durably; None if there are none.
 
     Args:
-        store: The table's store.
+        env: The table's.
         schema: The table's schema.
         batch: Events in input order (their order is their position).
         lane: The writer's lane.
@@ -66,7 +62,7 @@ def write_log_file(
         deletes=np.asarray(rows.column(names.OP)) != Op.UPSERT,
         versions={group.id: group.ordering[:1] for group in batch.groups if group.ordering},
     )
-    return put_log_file(store, schema, names.log_path(lane, epoch, seq, task, uuid.uuid4().hex), sorted_rows)
+    return put_log_file(env, schema, names.log_path(lane, epoch, seq, task, env.ids.new()), sorted_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +89,11 @@ class SortedRows:
     versions: Mapping[int, Sequence[str]]
 
 
-def put_log_file(store: ObjectStore, schema: TableSchema, path: Path, content: SortedRows) -> LogFile:
+def put_log_file(env: Environment, schema: TableSchema, path: Path, content: SortedRows) -> LogFile:
     """Write one log file, durably, and its index where that is large; what an entry says of it."""
-    data, index = _encode(schema, content)
+    data, index = _encode(schema, content, env.tuning)
     footer = index.blocks.offset[-1] + index.blocks.length[-1]
-    store.put(path, data)
+    env.store.put(path, data)
     return LogFile(
         file=FileRef(
             path=path,
@@ -112,7 +108,7 @@ def put_log_file(store: ObjectStore, schema: TableSchema, path: Path, content: S
         columns=content.rows.schema.names,
         deletes=sum(index.ranges.deletes),
         bits=schema.bucket_bits,
-        index=_inline_or_sidecar(store, path, index),
+        index=_inline_or_sidecar(env, path, index),
     )
 
 
@@ -124,12 +120,12 @@ def remove_log_file(store: ObjectStore, file: LogFile) -> None:
             store.delete(path)
 
 
-def _inline_or_sidecar(store: ObjectStore, log_file: Path, index: LogIndex) -> LogIndex | Sidecar:
+def _inline_or_sidecar(env: Environment, log_file: Path, index: LogIndex) -> LogIndex | Sidecar:
     encoded = sidecar_codec.encode_list(index)
-    if len(encoded) <= INLINE_INDEX_BYTES:
+    if len(encoded) <= env.tuning.inline_index_bytes:
         return index
     path = names.log_index_path(log_file)
-    store.put(path, encoded)
+    env.store.put(path, encoded)
     return Sidecar.of(path, encoded)
 
 
@@ -146,11 +142,11 @@ def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], I
     return rows.take(pa.array(order)), partitions, partition[order], bucket[order]
 
 
-def _encode(schema: TableSchema, content: SortedRows) -> tuple[pa.Buffer, LogIndex]:
+def _encode(schema: TableSchema, content: SortedRows, tuning: Tuning) -> tuple[pa.Buffer, LogIndex]:
     (batch,) = content.rows.combine_chunks().to_batches()
     file_group = (content.partition << schema.bucket_bits) | content.bucket
     group_starts = np.append(keys.run_starts(file_group), len(batch))
-    bounds = _block_bounds(group_starts, max(batch.nbytes // len(batch), 1))
+    bounds = _block_bounds(group_starts, max(batch.nbytes // len(batch), 1), tuning)
     sink = pa.BufferOutputStream()
     offsets = []
     with pa.ipc.new_file(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
@@ -167,14 +163,14 @@ def _encode(schema: TableSchema, content: SortedRows) -> tuple[pa.Buffer, LogInd
     return data, index
 
 
-def _block_bounds(group_starts: Indices, row_bytes: int) -> list[int]:
+def _block_bounds(group_starts: Indices, row_bytes: int, tuning: Tuning) -> list[int]:
     """First row of every block, and the end: cut between file groups once a block is big enough, else within one."""
     bounds = [0]
     for start, stop in zip(group_starts[:-1].tolist(), group_starts[1:].tolist(), strict=True):
-        if (start - bounds[-1]) * row_bytes >= BLOCK_MIN_BYTES:
+        if (start - bounds[-1]) * row_bytes >= tuning.block_min_bytes:
             bounds.append(start)
-        while (stop - bounds[-1]) * row_bytes > BLOCK_MAX_BYTES:
-            bounds.append(bounds[-1] + max(BLOCK_MAX_BYTES // row_bytes, 1))
+        while (stop - bounds[-1]) * row_bytes > tuning.block_max_bytes:
+            bounds.append(bounds[-1] + max(tuning.block_max_bytes // row_bytes, 1))
     end = int(group_starts[-1])
     return bounds if bounds[-1] == end else [*bounds, end]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,8 @@ from storage.core.modes import Mergers
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.evolution import adapt_events, adapt_registers
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.files.log_blocks import BlockId, LogBlocks
-from storage.store.object_store import ObjectStore
-
-TOGETHER_ROWS: Final = 64 * 1024
-"""Rows of small ranges that are put together: far above what a range costs besides its rows, and no more memory than
-a row group of a base."""
 
 AnyRange = TypeVar("AnyRange", LogRange, RegisterRange)
 
@@ -42,7 +38,7 @@ class LogReader:
 
     def __init__(
         self,
-        store: ObjectStore,
+        env: Environment,
         schema: TableSchema,
         files: Sequence[LiveFile],
         slices: Sequence[FileSlice],
@@ -52,7 +48,7 @@ class LogReader:
         """Plan the reading.
 
         Args:
-            store: The table's store.
+            env: The table's.
             schema: The snapshot's schema.
             files: What ``slices`` point into.
             slices: File groups in order; or several as one (`storage.core.plan.slices.combine_slices`).
@@ -60,7 +56,7 @@ class LogReader:
                 and sort column among them.
             mergers: Custom mergers of the groups that are collapsed.
         """
-        self._schema, self._files, self._mergers = schema, files, mergers
+        self._env, self._schema, self._files, self._mergers = env, schema, files, mergers
         self._columns = {file_slice.group: names for file_slice, names in zip(slices, columns, strict=True)}
         self._blocks: dict[BlockId, pa.RecordBatch] = {}
         self._uses: dict[BlockId, int] = {}
@@ -76,7 +72,7 @@ class LogReader:
         blocks: dict[int, list[int]] = {}
         for number, number_in_file in self._uses:
             blocks.setdefault(number, []).append(number_in_file)
-        self._stored = LogBlocks(store, files, blocks, wanted)
+        self._stored = LogBlocks(env, files, blocks, wanted)
 
     def collapse(
         self,
@@ -138,7 +134,7 @@ class LogReader:
                 yield from self._piece(other, together.pop(other), wanted)
             own = together.setdefault(kind, _Together())
             own.add(batch, self._files[number].arrival, slice_ordinal)
-            if own.rows >= TOGETHER_ROWS:
+            if own.rows >= self._env.tuning.coalesce_rows:
                 yield from self._piece(kind, together.pop(kind), wanted)
         for kind, own in together.items():
             yield from self._piece(kind, own, wanted)

@@ -19,17 +19,17 @@ from storage.core.merge.stitch import LogState
 from storage.core.model import Group
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.files.log_file import SortedRows, put_log_file
-from storage.store.object_store import ObjectStore
 
 
 def write_register_file(
-    store: ObjectStore, schema: TableSchema, path: Path, states: Iterable[tuple[FileGroup, LogState]]
+    env: Environment, schema: TableSchema, path: Path, states: Iterable[tuple[FileGroup, LogState]]
 ) -> LogFile | None:
     """Write the registers of some file groups as one file, durably; None where none of them has any.
 
     Args:
-        store: The table's store.
+        env: The table's.
         schema: The snapshot's.
         path: Of the file, which nobody else uses.
         states: In order of file group; all columns.
@@ -53,7 +53,7 @@ def write_register_file(
         deletes=np.concatenate([rows.deletes for _, rows in parts]),
         versions={group.id: _version_columns(schema, group) for group in groups if group.ordering},
     )
-    return put_log_file(store, schema, path, content)
+    return put_log_file(env, schema, path, content)
 
 
 def _each(values: Sequence[int], sizes: Sequence[int]) -> Indices:

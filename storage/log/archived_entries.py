@@ -11,15 +11,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from storage.core.log import archive_codec
-from storage.core.log.archive_codec import Archive, chunk_of, decode_archive, path_of_archive
+from storage.core.log.archive_codec import Archive, Chunks, decode_archive
 from storage.core.log.cut import Seqs
 from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_path
+from storage.environment import Tuning
 from storage.store.object_store import ObjectStore, missing
 
-KEPT_BYTES: Final = 64 * 1024 * 1024  # of unpacked archives in memory; the newest stays whatever its size
 ASK_AT_ONCE: Final = 64  # archives: those that are there come as a whole
-FEW: Final = 8  # chunks that are asked for one by one; of more the table lane tells which may be archived at all
 
 Slot = tuple[LaneName, int]
 
@@ -30,8 +28,9 @@ class Archives:
     What the store raises is passed on: `CommitLog.publish` must tell silence from refusal.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, store: ObjectStore, tuning: Tuning) -> None:
+        self._store, self._tuning = store, tuning
+        self.chunks = Chunks(tuning.archive_chunk)
         self._known: set[tuple[LaneName, int]] = set()
         self._open: dict[tuple[LaneName, int], Archive] = {}
         self._lock = threading.Lock()
@@ -40,7 +39,7 @@ class Archives:
 
     def knows(self, slot: Slot) -> bool:
         """Whether the slot is known to be archived. Nothing is asked: what was archived once is so for ever."""
-        return (slot[0], chunk_of(slot[1])) in self._known
+        return (slot[0], self.chunks.of(slot[1])) in self._known
 
     def ask(self, slots: Iterable[Slot]) -> bool:
         """Ask for the archives of slots that were read before; whether one of these slots is archived.
@@ -49,19 +48,20 @@ class Archives:
             CorruptData: An archive is damaged.
         """
         wanted = list(slots)
-        chunks = sorted({(lane, chunk_of(seq)) for lane, seq in wanted} - self._known)
-        if sum(lane != TABLE_LANE for lane, _ in chunks) > FEW and self.announced is not None:
+        chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in wanted} - self._known)
+        asked = sum(lane != TABLE_LANE for lane, _ in chunks)
+        if asked > self._tuning.archive_single_requests and self.announced is not None:
             announced = self.announced()  # the table lane is read for it, which asks for archives of that lane alone
             chunks = [
                 (lane, chunk)
                 for lane, chunk in chunks
-                if lane == TABLE_LANE or archive_codec.last_slot(chunk) <= announced.get(lane, 0)
+                if lane == TABLE_LANE or self.chunks.last_slot(chunk) <= announced.get(lane, 0)
             ]
         for start in range(0, len(chunks), ASK_AT_ONCE):
             part = chunks[start : start + ASK_AT_ONCE]
             for (lane, chunk), data in zip(part, self._get([archive_path(*own) for own in part]), strict=True):
                 if data is not None:
-                    self._keep(decode_archive(data, lane, chunk))
+                    self._keep(decode_archive(data, lane, chunk, self.chunks))
         return any(self.knows(slot) for slot in wanted)
 
     def content(self, slot: Slot) -> bytes:
@@ -71,13 +71,14 @@ class Archives:
             CorruptData: The archive is damaged, or gone.
         """
         lane, seq = slot
-        held = self._open.get((lane, chunk_of(seq)))
+        chunk = self.chunks.of(seq)
+        held = self._open.get((lane, chunk))
         if held is None:
-            path = path_of_archive(lane, seq)
+            path = archive_path(lane, chunk)
             data = self._store.get(path)
             if data is None:
                 raise missing(path)
-            held = decode_archive(data, lane, chunk_of(seq))
+            held = decode_archive(data, lane, chunk, self.chunks)
             self._keep(held)
         return held.content(seq)
 
@@ -108,5 +109,6 @@ class Archives:
             self._known.add(key)
             self._open.pop(key, None)
             self._open[key] = found
-            while len(self._open) > 1 and sum(len(own.body) for own in self._open.values()) > KEPT_BYTES:
+            limit = self._tuning.archive_kept_bytes
+            while len(self._open) > 1 and sum(len(own.body) for own in self._open.values()) > limit:
                 del self._open[next(iter(self._open))]

@@ -17,12 +17,11 @@ from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, parse_checkpoint
+from storage.environment import Environment
 from storage.errors import StoreUnavailable
-from storage.log.commit_log import CommitLog, new_id
-from storage.store.object_store import ObjectStore, normalise_errors
+from storage.log.commit_log import CommitLog
+from storage.store.object_store import normalise_errors
 
-TABLE_EVERY: Final = 64  # entries of the table lane: they are large, and one holds as much as many of them
-LANE_EVERY: Final = 1_000  # entries of a writer's lane: a claim reads at most so many, and one is as large as 20
 MAX_TRIES: Final = 3  # damaged ones passed over before replaying from the beginning
 
 S = TypeVar("S", TableState, LaneState)
@@ -31,8 +30,8 @@ S = TypeVar("S", TableState, LaneState)
 class Checkpoints:
     """The checkpoints of one table, as one process has met them."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, env: Environment) -> None:
+        self._env, self._store = env, env.store
         self._saved: dict[LaneName, int] = {}
 
     def newest_table(self, log: CommitLog, until: int | None = None) -> TableState | None:
@@ -50,7 +49,10 @@ class Checkpoints:
 
     def is_due(self, lane: LaneName, head: int) -> bool:
         """Whether a state of this head is worth a checkpoint, as far as this process has seen any."""
-        return head - self._saved.get(lane, 0) >= (LANE_EVERY if lane else TABLE_EVERY)
+        tuning = self._env.tuning
+        return head - self._saved.get(lane, 0) >= (
+            tuning.lane_checkpoint_every if lane else tuning.table_checkpoint_every
+        )
 
     def save_table(self, state: TableState) -> None:
         """Write one if it is due."""
@@ -106,7 +108,7 @@ class Checkpoints:
             self._saved[lane] = next(saved, 0)
             if self.is_due(lane, head):
                 self._saved[lane] = head
-                self._store.put(checkpoint_path(lane, head, new_id()), encode())
+                self._store.put(checkpoint_path(lane, head, self._env.ids.new()), encode())
 
 
 def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:

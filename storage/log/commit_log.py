@@ -10,27 +10,22 @@ with what was found, and searched together, with several probes at a time.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from storage.clock import Clock
 from storage.core.log import entries, sidecar_codec
 from storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry, Unresolved
 from storage.core.log.file_refs import LogFile, LogIndex, Sidecar
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_index_path
+from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData, StoreRefused
-from storage.log import lane_reader
 from storage.log.archived_entries import Archives, Slot
 from storage.log.lane_reader import Search, Tail
-from storage.store.object_store import ObjectStore, missing, normalise_errors
+from storage.store.object_store import missing, normalise_errors
 
 PUBLISH_DEADLINE_MS: Final = 60_000  # long enough for a store's bad minute; then the truth is left to a replay
 RETRY_FIRST_MS: Final = 50
 RETRY_LAST_MS: Final = 2_000
-PART: Final = 256  # entries in memory of whoever reads a lane to its end and needs none of them afterwards
-
-INLINE_LIST_BYTES: Final = 64 * 1024  # a longer list would slow every reader of the table lane
 
 E = TypeVar("E", bound=Entry)
 
@@ -38,10 +33,9 @@ E = TypeVar("E", bound=Entry)
 class CommitLog:
     """The lanes of one table."""
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self.archives = Archives(store)
+    def __init__(self, env: Environment) -> None:
+        self._env, self._store, self._clock = env, env.store, env.clock
+        self.archives = Archives(env.store, env.tuning)
         self._entries: dict[LaneName, dict[int, Entry]] = {}
         self._indexes: dict[Path, LogIndex] = {}
         self._forgotten: dict[LaneName, int] = {}
@@ -86,13 +80,13 @@ class CommitLog:
         return entry is not None and entry.commit_id == commit_id
 
     def read_on(self, lane: LaneName, seq: int) -> Iterator[list[Entry]]:
-        """`read_after` to the end, a part at a time: memory is that of `PART` entries if the caller forgets them."""
-        window = 1
-        while found := self._read_tails({lane: Tail(lane, seq, None, PART, window)})[lane]:
+        """`read_after` to the end, a part at a time: memory is that of one part if the caller forgets the entries."""
+        tuning, window = self._env.tuning, 1
+        while found := self._read_tails({lane: Tail(lane, seq, None, tuning.read_part_entries, window, tuning)})[lane]:
             yield found
-            if len(found) < PART:
+            if len(found) < tuning.read_part_entries:
                 return
-            seq, window = found[-1].seq, lane_reader.MAX_WINDOW
+            seq, window = found[-1].seq, tuning.lane_window
 
     def read_after(self, lane: LaneName, seq: int, until: int | None = None) -> list[Entry]:
         """Contiguous entries seq + 1, seq + 2, ... up to ``until`` or the first free slot.
@@ -108,9 +102,10 @@ class CommitLog:
         Args:
             wanted: Per lane the last entry that is not wanted, and the last that is (None: all there are).
         """
+        tuning = self._env.tuning
         return self._read_tails(
             {
-                lane: Tail(lane, after, until, None, 1 if until is None else lane_reader.MAX_WINDOW)
+                lane: Tail(lane, after, until, None, 1 if until is None else tuning.lane_window, tuning)
                 for lane, (after, until) in wanted.items()
             }
         )
@@ -171,7 +166,10 @@ class CommitLog:
             holds: What, by the header of an entry. That there is an entry, if not given.
         """
         while True:
-            searches = {lane: Search(low, None if head is None else head + 1) for lane, (low, head) in bounds.items()}
+            probes = self._env.tuning.search_probes
+            searches = {
+                lane: Search(low, None if head is None else head + 1, probes) for lane, (low, head) in bounds.items()
+            }
             while asked := [(lane, seq) for lane, search in searches.items() for seq in search.probes()]:
                 doubted = {slot for slot in asked if holds is not None or searches[slot[0]].is_open}
                 for (lane, seq), (answer, sure) in zip(asked, self._probe(asked, holds, doubted), strict=True):
@@ -322,9 +320,9 @@ class CommitLog:
         if not items:
             return None
         encoded = sidecar_codec.encode_list(items)
-        if len(encoded) <= INLINE_LIST_BYTES:
+        if len(encoded) <= self._env.tuning.inline_list_bytes:
             return None
-        path = table_index_path(entry.seq, new_id())
+        path = table_index_path(entry.seq, self._env.ids.new())
         self._store.put(path, encoded)
         return Sidecar.of(path, encoded)
 
@@ -334,8 +332,9 @@ class CommitLog:
         Raises:
             CorruptData: One is missing or damaged.
         """
-        for start in range(0, len(wanted), lane_reader.MAX_WINDOW):
-            part = wanted[start : start + lane_reader.MAX_WINDOW]
+        window = self._env.tuning.lane_window
+        for start in range(0, len(wanted), window):
+            part = wanted[start : start + window]
             for sidecar, data in zip(part, self._get_many([sidecar.path for sidecar in part]), strict=True):
                 if data is None:
                     raise missing(sidecar.path)
@@ -355,11 +354,6 @@ def table_entries(found: Sequence[Entry]) -> list[TableEntry]:
 def lane_entries(found: Sequence[Entry]) -> list[LaneEntry]:
     """Entries read from a writer's lane."""
     return [entry for entry in found if isinstance(entry, LaneEntry)]
-
-
-def new_id() -> str:
-    """A random id, unique for ever."""
-    return uuid.uuid4().hex
 
 
 def read_table_lane(log: CommitLog, after: int, until: int | None = None) -> list[TableEntry]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from storage.clock import Clock, Stamps
+from storage.clock import Stamps
 from storage.core.log.entries import HeaderFields
 from storage.core.names import LaneName
-from storage.log.commit_log import new_id
+from storage.environment import Environment
 
 
 class Prefix(Protocol):
@@ -39,7 +39,7 @@ NO_ENTRY: Final = Head(0, "", 0)
 
 
 def next_header(
-    lane: LaneName, after: Prefix, *, epoch: int, table_rev: int, stamps: Stamps, clock: Clock
+    lane: LaneName, after: Prefix, *, epoch: int, table_rev: int, stamps: Stamps, env: Environment
 ) -> HeaderFields:
     """Header of the entry that follows a prefix of a lane.
 
@@ -49,7 +49,7 @@ def next_header(
         epoch: Number of the claim under which it is written; 0 in the table lane.
         table_rev: Slot of the newest CREATE, SCHEMA or DONE that its writer knows; 0 in the table lane.
         stamps: Gives the stamp, which is larger than all that this process has seen for the table.
-        clock: Gives the time, which never falls within a lane.
+        env: Gives the id and the time, which never falls within a lane.
 
     Raises:
         InvalidInput: The clock is out of the range of stamps.
@@ -58,9 +58,9 @@ def next_header(
         lane=lane,
         seq=after.head + 1,
         epoch=epoch,
-        commit_id=new_id(),
+        commit_id=env.ids.new(),
         prev_id=after.head_id,
         table_rev=table_rev,
-        stamp=stamps.next(clock),
-        committed_at_ms=max(clock.now_ms(), after.committed_at_ms),
+        stamp=stamps.next(env.clock),
+        committed_at_ms=max(env.clock.now_ms(), after.committed_at_ms),
     )

@@ -78,7 +78,7 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
             epoch=(last.epoch if last else 0) + 1,
             table_rev=last.table_rev if last else 0,
             stamps=table_log.stamps,
-            clock=table_log.clock,
+            env=table_log.env,
         )
         claim = Claim(**header, owner=owner, intent=intent)
         if log.publish(claim).commit_id == claim.commit_id:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage.clock import Clock
 from storage.core.names import HEARTBEATS, Kind, LaneName, Path, heartbeat_path, parse_path
+from storage.environment import Environment
 from storage.errors import StoreUnavailable
-from storage.log.commit_log import new_id
 from storage.store.object_store import ObjectStore
 
 EVERY_MS: Final = 30_000  # a put and a delete each: not noticed beside the commits
@@ -38,10 +35,10 @@ class Heartbeat:
 class Pulse:
     """The heartbeats of one incarnation of a writer."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, lane: LaneName, epoch: int, owner: str) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, env: Environment, lane: LaneName, epoch: int, owner: str) -> None:
+        self._env, self._store, self._clock = env, env.store, env.clock
         self._lane, self._epoch = lane, epoch
-        said = {"version": 1, "owner": owner, "host": socket.gethostname(), "pid": os.getpid()}
+        said = {"version": 1, "owner": owner, "host": env.ids.host, "pid": env.ids.pid}
         self._data = json.dumps(said).encode()
         self._last: Path | None = None
         self._tried_ms: int | None = None
@@ -56,7 +53,7 @@ class Pulse:
         if self._tried_ms is not None and 0 <= now - self._tried_ms < EVERY_MS:
             return
         self._tried_ms = now  # also if it fails: a store that does not answer is not asked again at once
-        path = heartbeat_path(self._lane, self._epoch, now, new_id())
+        path = heartbeat_path(self._lane, self._epoch, now, self._env.ids.new())
         with contextlib.suppress(*_NO_PROMISE):
             self._store.put(path, self._data)
             self._take_back()

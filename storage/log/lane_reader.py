@@ -12,13 +12,11 @@ from typing import Final
 from storage.core.log import entries
 from storage.core.log.entries import Entry, Unresolved
 from storage.core.names import LaneName
+from storage.environment import Tuning
 from storage.errors import CorruptData, TableError
 from storage.log.archived_entries import Slot
 
 WINDOW_GROWTH: Final = 4  # 100 entries take 5 round trips, and a read that finds nothing new asks for one slot
-MAX_WINDOW: Final = 64  # slots of a lane in one round: beyond, round trips no longer count
-MAX_ROUND_BYTES: Final = 16 * 1024 * 1024  # of a lane: entries of many tasks have megabytes
-PROBES: Final = 7  # per lane and round of a search: a third of the round trips of bisection
 
 
 class Tail:
@@ -28,10 +26,12 @@ class Tail:
     the next one knew it; the last one may have come too late to its slot, and a slot that is free may be archived.
     """
 
-    def __init__(self, lane: LaneName, after: int, until: int | None, most: int | None, window: int) -> None:
+    def __init__(
+        self, lane: LaneName, after: int, until: int | None, most: int | None, window: int, tuning: Tuning
+    ) -> None:
         self.lane, self._after, self._until, self._most = lane, after, until, most
         self.found: list[Entry | Unresolved] = []
-        self._window = window
+        self._window, self._tuning = window, tuning
         self._ended = until is not None and after >= until
         self._sure = 0
         self._stopped = 0
@@ -91,7 +91,8 @@ class Tail:
             if archived:
                 self._sure = len(self.found)
         mean = sum(sizes) // max(len(sizes), 1)
-        self._window = min(self._window * WINDOW_GROWTH, MAX_WINDOW, MAX_ROUND_BYTES // max(mean, 1) + 1)
+        fitting = self._tuning.round_bytes // max(mean, 1) + 1
+        self._window = min(self._window * WINDOW_GROWTH, self._tuning.lane_window, fitting)
 
     def _missing(self, seq: int) -> CorruptData:
         return CorruptData(
@@ -128,8 +129,8 @@ class Tail:
 class Search:
     """Where something ends that holds up to ``low`` and no longer at ``high`` (None: not known yet)."""
 
-    def __init__(self, low: int, high: int | None) -> None:
-        self.low, self._high = low, high
+    def __init__(self, low: int, high: int | None, probes: int) -> None:
+        self.low, self._high, self._probes = low, high, probes
         self._sure = {low, high}
         self._step = 1
 
@@ -141,11 +142,12 @@ class Search:
     def probes(self) -> list[int]:
         """What to look at next, ascending: powers of two until the end is passed, then parts of what is in doubt."""
         if self._high is None:
-            found = [self.low + self._step * ((2 << power) - 1) for power in range(PROBES // 2)]
-            self._step <<= PROBES // 2
+            found = [self.low + self._step * ((2 << power) - 1) for power in range(self._probes // 2)]
+            self._step <<= self._probes // 2
             return found
         width = self._high - self.low
-        return sorted({self.low + width * part // (PROBES + 1) for part in range(1, PROBES + 1)} - {self.low})
+        parts = self._probes + 1
+        return sorted({self.low + width * part // parts for part in range(1, parts)} - {self.low})
 
     def learn(self, seq: int, *, holds: bool, sure: bool) -> None:
         if sure:

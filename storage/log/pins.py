@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -21,8 +19,8 @@ from storage.clock import Clock
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import Seqs
 from storage.core.names import PINS, Path, pin_path
+from storage.environment import Environment
 from storage.errors import InvalidInput, StoreUnavailable
-from storage.log.commit_log import new_id
 from storage.store.object_store import ObjectStore, normalise_errors
 
 DEFAULT_PIN: Final = dt.timedelta(hours=6)  # a long query; whoever needs more makes a savepoint
@@ -56,7 +54,7 @@ class _Pin(BaseModel):
     owner: str
 
 
-def pin(store: ObjectStore, clock: Clock, at: Cut, keep: dt.timedelta) -> Pin:
+def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
     """Write a pin. It counts once the table lane, read again *afterwards*, still keeps the snapshot (rule R4).
 
     Raises:
@@ -65,12 +63,12 @@ def pin(store: ObjectStore, clock: Clock, at: Cut, keep: dt.timedelta) -> Pin:
     """
     if keep <= dt.timedelta(0):
         raise InvalidInput(f"a pin for {keep} keeps nothing", hint="give a duration of more than 0")
-    owner = f"{socket.gethostname()} pid {os.getpid()}"
-    expires_at_ms = clock.now_ms() + keep // dt.timedelta(milliseconds=1)
+    owner = f"{env.ids.host} pid {env.ids.pid}"
+    expires_at_ms = env.clock.now_ms() + keep // dt.timedelta(milliseconds=1)
     made = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=expires_at_ms, owner=owner)
-    path = pin_path(new_id())
+    path = pin_path(env.ids.new())
     with normalise_errors(path):
-        store.put(path, made.model_dump_json().encode())
+        env.store.put(path, made.model_dump_json().encode())
     return Pin(path, at, expires_at_ms, owner)
 
 

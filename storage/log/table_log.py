@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from storage.clock import Clock, Stamps, arrival
+from storage.clock import Stamps, arrival
 from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data, Header, HeaderFields, LaneEntry, TableEntry
@@ -19,12 +19,13 @@ from storage.core.log.file_refs import LogFile
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from storage.core.plan.slices import LiveFile
+from storage.environment import Environment
 from storage.errors import Conflict, CorruptData, NotFound, SnapshotExpired, TableError, UnsupportedFormat
 from storage.log.checkpoint_store import Checkpoints
 from storage.log.commit_log import CommitLog, lane_entries, read_table_lane, table_entries
 from storage.log.entry_header import NO_ENTRY, next_header
 from storage.log.pins import unexpired
-from storage.store.object_store import ObjectStore, normalise_errors
+from storage.store.object_store import normalise_errors
 
 MAX_PUBLISH_TRIES: Final = 100  # each lost try means that another process got something done
 MAX_READ_TRIES: Final = 10  # a re-read is due only when a compaction overtook the one before
@@ -35,12 +36,12 @@ T = TypeVar("T", bound=TableEntry)
 class TableLog:
     """All lanes of one table, folded as far as they have been read."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, stamps: Stamps) -> None:
-        self.store, self.clock, self.stamps = store, clock, stamps
-        self.commit_log = CommitLog(store, clock)
+    def __init__(self, env: Environment, stamps: Stamps) -> None:
+        self.env, self.store, self.clock, self.stamps = env, env.store, env.clock, stamps
+        self.commit_log = CommitLog(env)
         self.commit_log.archives.announced = self.archivable
         self._lock = threading.RLock()
-        self.checkpoints = Checkpoints(store)
+        self.checkpoints = Checkpoints(env)
         self._state: TableState | None = None
         self._folded: Mapping[Path, LogFile] = {}
 
@@ -138,7 +139,7 @@ class TableLog:
 
     def header(self, state: TableState | None) -> HeaderFields:
         """Header of the entry of the table lane that follows a state; None: of the first entry."""
-        return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, clock=self.clock)
+        return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, env=self.env)
 
     def newest_cut(self) -> tuple[TableState, Cut]:
         """The head snapshot: T first, strictly after it every lane (rules R1 to R3)."""

@@ -22,11 +22,12 @@ from storage.core.names import Path
 from storage.core.plan.slices import FileSlice, base_slices, whole_files
 from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.errors import InvalidInput
 from storage.files.base_file import read_row_groups
 from storage.read.missing_file import explain_missing_file
 from storage.read.snapshot_files import SnapshotFiles
-from storage.store.object_store import ObjectStore, tail_range, verify_tail
+from storage.store.object_store import tail_range, verify_tail
 
 
 def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.Dataset:
@@ -54,7 +55,7 @@ def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.D
             f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
             hint="name the other columns; to_arrow and to_reader read files of every schema",
         )
-    handler = _BaseFiles(snapshot.table_log.store, snapshot.cut, schema, names or schema.key, _sources(slices))
+    handler = _BaseFiles(snapshot.table_log.env, snapshot.cut, schema, names or schema.key, _sources(slices))
     options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
     parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
     file_system = pa_fs.PyFileSystem(handler)
@@ -105,14 +106,14 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
     """A read-only file system of these base files, through the store of the table. Footers are verified when opened.
 
     A file in which some file groups are not current is shown as a file of the current rows, made in memory when it is
-    opened; such files are small (`storage.services.compaction.SHARED_BYTES`).
+    opened; such files are small (`storage.environment.Tuning.shared_file_bytes`).
     It can be pickled, as the store can: fragments may be read in other processes.
     """
 
     def __init__(
-        self, store: ObjectStore, at: Cut, schema: TableSchema, columns: Sequence[str], sources: Iterable[_Source]
+        self, env: Environment, at: Cut, schema: TableSchema, columns: Sequence[str], sources: Iterable[_Source]
     ) -> None:
-        self._store, self._at, self._schema, self._columns = store, at, schema, tuple(columns)
+        self._env, self._at, self._schema, self._columns = env, at, schema, tuple(columns)
         self.sources = {source.path: source for source in sources}
 
     def size(self, path: str) -> int | None:
@@ -122,10 +123,10 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         source = self.sources[path]
-        with explain_missing_file(self._store, self._at):
+        with explain_missing_file(self._env, self._at):
             if source.parts is not None:
                 return self._excerpt(source)
-            opened = self._store.open_input(source.file.path, source.file.size, [tail_range(source.file)])
+            opened = self._env.store.open_input(source.file.path, source.file.size, [tail_range(source.file)])
             # A damaged footer can end the process in Arrow's C++ code, so it is verified before it is parsed.
             verify_tail(opened, source.file)
         return opened
@@ -141,7 +142,7 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
     def _excerpt(self, source: _Source) -> pa.NativeFile:
         """The current rows of a file as a Parquet file in memory."""
         fields = _fields(self._schema, self._columns)
-        found = read_row_groups(self._store, self._schema, source.rev, source.file, self._columns, parts=source.parts)
+        found = read_row_groups(self._env, self._schema, source.rev, source.file, self._columns, parts=source.parts)
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(sink, fields, compression="none", write_page_checksum=True) as writer:
             for rows in found:

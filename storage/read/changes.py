@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from storage.clock import Stamps, SystemClock
+from storage.clock import Stamps
 from storage.core.arrays import Arrays
 from storage.core.keys import one_array
 from storage.core.log import cut
@@ -32,6 +32,7 @@ from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
 from storage.core.modes import NO_MERGERS
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
+from storage.environment import Environment, Tuning
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from storage.files.log_reader import LogReader
 from storage.log.table_log import TableLog
@@ -39,10 +40,7 @@ from storage.read.pruning import Keys
 from storage.read.scan import ReadTask, Scan, read_task
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
-from storage.store.object_store import ObjectStore
 
-TASK_BYTES: Final = 32 * 1024 * 1024  # stored bytes read by a task: it holds the earlier rows of its keys in memory
-TASK_ROWS: Final = 512 * 1024  # and stored rows: values that repeat are large in memory alone
 WINDOW: Final = 64  # entries of a lane that one round trip brings anyway; claims among the commits are few
 _ANEW: Final = "read the snapshot anew (since=None; as a stream: with a new checkpoint)"
 _EXPIRED: Final = (
@@ -113,11 +111,11 @@ class ChangeScan:
         if touched is None:
             return None
         assert self.before is not None, "commits lie between two snapshots"
-        store, schema = self.after.store, self.shape.schema
+        env, schema = self.after.env, self.shape.schema
         columns = {*schema.key, schema.sort_column}
-        logs = LogReader(store, schema, touched.files, touched.slices, [columns] * len(touched.slices), NO_MERGERS)
+        logs = LogReader(env, schema, touched.files, touched.slices, [columns] * len(touched.slices), NO_MERGERS)
         result = {}
-        with _logs_after(store, self.before.at):
+        with _logs_after(env, self.before.at):
             for own in touched.slices:
                 found = logs.collapse(own, (), ())
                 assert found is not None, "a range has rows"
@@ -157,11 +155,11 @@ def scan_changes(
     with expiring():
         after = replace(until.plan_scan(ScanRequest(shape.columns, require=require, arrivals=True)), tasks=())
         if since is None:
-            runs = _runs([_Work(None, own, None) for own in until.slices])
+            runs = _runs([_Work(None, own, None) for own in until.slices], until.table_log.env.tuning)
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
         since = _under(since, until.state)
         if until.table_log.refresh().oldest_retained <= since.cut.table:
-            with _logs_after(until.table_log.store, since.cut):  # an index may stand in a file of its own
+            with _logs_after(until.table_log.env, since.cut):  # an index may stand in a file of its own
                 start = _start(since.cut, until.state)
                 touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
@@ -169,7 +167,7 @@ def scan_changes(
         else:
             touched, work = [], _whole(since, until)
         first = replace(since.plan_scan(ScanRequest(shape.earlier, require=require, arrivals=True)), tasks=())
-        tasks = [_task(run, since.files, until.files, touched) for run in _runs(work)]
+        tasks = [_task(run, since.files, until.files, touched) for run in _runs(work, until.table_log.env.tuning)]
         return ChangeScan(shape, first, after, tuple(tasks))
 
 
@@ -265,15 +263,15 @@ def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
     return {own.group: own for own in snapshot.slices}
 
 
-def _runs(work: Sequence[_Work]) -> list[list[_Work]]:
-    """Neighbours of about `TASK_BYTES` and `TASK_ROWS`; where keys are known and where not, apart."""
+def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
+    """Neighbours of about the bytes and rows of a task; where keys are known and where not, apart."""
     runs: list[list[_Work]] = []
     for known in (True, False):
-        size, rows = TASK_BYTES, TASK_ROWS
+        size, rows = tuning.change_task_bytes, tuning.change_task_rows
         for item in work:
             if (item.touched is not None) is known:
                 size, rows = size + item.bytes, rows + item.rows
-                if size > TASK_BYTES or rows > TASK_ROWS:
+                if size > tuning.change_task_bytes or rows > tuning.change_task_rows:
                     runs.append([])
                     size, rows = item.bytes, item.rows
                 runs[-1].append(item)
@@ -334,7 +332,7 @@ def expiring() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _logs_after(store: ObjectStore, at: Cut) -> Iterator[None]:
+def _logs_after(env: Environment, at: Cut) -> Iterator[None]:
     """Read in the block what was committed after a snapshot: kept as long as that is ``oldest_retained`` or newer (D3).
 
     Raises:
@@ -344,7 +342,7 @@ def _logs_after(store: ObjectStore, at: Cut) -> Iterator[None]:
     try:
         yield
     except MissingFile as error:
-        if TableLog(store, SystemClock(), Stamps()).refresh().oldest_retained <= at.table:
+        if TableLog(env, Stamps()).refresh().oldest_retained <= at.table:
             raise
         raise OffsetExpired(
             f"cleaning has given up what was committed after {at} while changes were being read: {error.message}",

@@ -1,7 +1,7 @@
 """Why a file is missing: given up by cleaning, or lost (rule R4).
 
 A reader holds no lock, so cleaning may take the files of a snapshot that is not kept while it is being read. It asks
-the table lane then, which takes the store and the snapshot's name alone: tasks run in processes that know no more.
+the table lane then, which takes the environment and the snapshot's name alone: tasks in other processes know no more.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from storage.clock import Stamps, SystemClock
+from storage.clock import Stamps
 from storage.core.log.cut import Cut
+from storage.environment import Environment
 from storage.errors import MissingFile, SnapshotExpired
 from storage.log.table_log import TableLog
-from storage.store.object_store import ObjectStore
 
 
 @contextlib.contextmanager
-def explain_missing_file(store: ObjectStore, at: Cut) -> Iterator[None]:
+def explain_missing_file(env: Environment, at: Cut) -> Iterator[None]:
     """Read files of a snapshot in the block.
 
     Raises:
@@ -27,7 +27,7 @@ def explain_missing_file(store: ObjectStore, at: Cut) -> Iterator[None]:
     try:
         yield
     except MissingFile as error:
-        state = TableLog(store, SystemClock(), Stamps()).refresh()
+        state = TableLog(env, Stamps()).refresh()
         if state.keeps(at) or any(plan.at == at for plan in state.plans.values()):
             raise
         raise SnapshotExpired(

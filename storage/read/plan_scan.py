@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from storage import mergers
 from storage.core.plan.slices import base_slices, whole_files
 from storage.read.projection import make_projection
 from storage.read.pruning import keys_in, matching
@@ -33,11 +32,10 @@ def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
         slices = snapshot.slices
     chosen = matching(schema, slices, projection.predicate, keys)
     return Scan(
-        store=snapshot.table_log.store,
+        env=snapshot.table_log.env,
         schema=schema,
         projection=projection,
         tasks=tuple(make_tasks(chosen, log_files, request.parallelism or os.cpu_count() or 1)),
-        mergers=mergers.allowed(),
         at=snapshot.cut,
         keys=keys,
         skipped=len(slices) - len(chosen),

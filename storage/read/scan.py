@@ -31,15 +31,14 @@ from storage.core.names import Path
 from storage.core.plan.slices import FileSlice, LiveFile, combine_slices, run_sums
 from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.errors import InvalidInput
 from storage.files.base_file import read_base, read_shadow
 from storage.files.log_reader import LogReader
 from storage.read.missing_file import explain_missing_file
 from storage.read.projection import Projection
 from storage.read.pruning import Keys, RowGroups, narrowed
-from storage.store.object_store import ObjectStore
 
-RUN_BYTES: Final = 16 * 1024 * 1024  # stored, of logs and shadows that are stitched at once: they are held in memory
 RUN_ROWS: Final = 64 * 1024  # and their rows, as in a row group: values that repeat are large in memory alone
 # Bases are read batch by batch. But a delete in one file group has the state of all those of its run read.
 RUN_BASE_ROWS: Final = 4 * RUN_ROWS
@@ -95,11 +94,10 @@ class Scan:
         whole: Base files of the snapshot that hold nothing else than file groups without logs.
     """
 
-    store: ObjectStore
+    env: Environment
     schema: TableSchema
     projection: Projection
     tasks: tuple[ReadTask, ...]
-    mergers: frozenset[str]
     at: Cut
     keys: Keys | None = None
     skipped: int = 0
@@ -151,17 +149,18 @@ class Scan:
             CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
             SnapshotExpired: It is missing because cleaning has given the snapshot up.
         """
-        loaded = mergers.load(self.schema, self.mergers)
+        loaded = mergers.load(self.schema, self.env.mergers)
         chosen = self.keys if wanted is None else wanted
-        with explain_missing_file(self.store, self.at):
+        with explain_missing_file(self.env, self.at):
             yield from self._read(task if chosen is None else _only(self.schema, task, chosen), chosen, loaded)
 
     def _read(self, task: ReadTask, wanted: Keys | None, loaded: Mergers) -> Iterator[pa.RecordBatch]:
         runs = [
-            _Run.of(self.schema, self.projection, slices, keyed=wanted is not None) for slices in _runs(task.slices)
+            _Run.of(self.schema, self.projection, slices, keyed=wanted is not None)
+            for slices in _runs(task.slices, self.env.tuning.scan_run_bytes)
         ]
         columns = [run.needs.log_columns for run in runs]
-        logs = LogReader(self.store, self.schema, task.files, [run.logs for run in runs], columns, loaded)
+        logs = LogReader(self.env, self.schema, task.files, [run.logs for run in runs], columns, loaded)
         for run in runs:
             own_keys = None if wanted is None else keys.union([wanted[own.group] for own in run.slices])
             try:
@@ -201,9 +200,9 @@ class Scan:
         def of_keys(rows: Arrays) -> Arrays:
             return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
 
-        found = read_base(self.store, self.schema, files, need.columns, chosen.may_match)
+        found = read_base(self.env, self.schema, files, need.columns, chosen.may_match)
         base = (own for own in map(of_keys, found) if _count(own))
-        hidden = read_shadow(self.store, self.schema, files, need.columns) if logs is not None else None
+        hidden = read_shadow(self.env, self.schema, files, need.columns) if logs is not None else None
         shadow = of_keys(hidden) if hidden is not None else None
         yield from stitch.run(base, shadow, logs)
 
@@ -260,7 +259,7 @@ def _count(rows: Arrays) -> int:
     return len(next(iter(rows.values())))
 
 
-def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
+def _runs(slices: Sequence[FileSlice], run_bytes: int) -> list[list[FileSlice]]:
     """Small file groups together: what a file group costs besides its rows is felt where there are many.
 
     Those with logs apart from those without, which need less; each kind in order. A run ends where a file ends, if it
@@ -277,7 +276,7 @@ def _runs(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
             base = own.slice.base if own.slice is not None else None
             stays = base is None or base.path == file
             file = base.path if base is not None else file
-            share = _share_of_run(own, log_rows)
+            share = _share_of_run(own, log_rows, run_bytes)
             filled += share
             if not own_run or filled > (1 if stays else FULL_ENOUGH):
                 own_run = []
@@ -306,13 +305,13 @@ def _log_rows(slices: Sequence[FileSlice]) -> list[int]:
     return run_sums(np.concatenate([np.empty(0, np.int64), *(own.rows for own in slices)]), bounds)
 
 
-def _share_of_run(own: FileSlice, log_rows: int) -> float:
+def _share_of_run(own: FileSlice, log_rows: int, run_bytes: int) -> float:
     """How much of a run a file group fills."""
     base_rows, shadow_rows, held = 0, 0, own.log_bytes
     if own.slice is not None:
         base_rows, shadow_rows = own.slice.base_rows, own.slice.shadow_rows
         held += own.slice.shadow_bytes
-    return max(held / RUN_BYTES, (shadow_rows + log_rows) / RUN_ROWS, base_rows / RUN_BASE_ROWS)
+    return max(held / run_bytes, (shadow_rows + log_rows) / RUN_ROWS, base_rows / RUN_BASE_ROWS)
 
 
 def _row_count_batch(rows: int) -> pa.RecordBatch:

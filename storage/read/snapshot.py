@@ -104,7 +104,7 @@ class Snapshot:
         Raises:
             SnapshotExpired: Cleaning was faster.
         """
-        own = pin(self._table_log.store, self._table_log.clock, self._cut, duration)
+        own = pin(self._table_log.env, self._cut, duration)
         try:
             # Strictly after the pin is there (rule R4): a cleaner that this does not show will see the pin.
             check_promised(self._table_log.refresh(), self._cut)

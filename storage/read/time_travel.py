@@ -164,7 +164,7 @@ def _first_mark_after(table_log: TableLog, newest: TableState, table: int, limit
     """The first MARK after a prefix of the table lane that began after a time; None if there is none yet."""
     if newest.mark <= table or newest.marked_at_ms <= limit_ms:
         return None
-    log = CommitLog(table_log.store, table_log.clock)  # what is read here is not needed again
+    log = CommitLog(table_log.env)  # what is read here is not needed again
     after, window = max(table, newest.first_mark - 1), FIRST_WINDOW
     while after < newest.mark:
         until = min(after + window, newest.mark)

@@ -13,14 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage.core.log import archive_codec
 from storage.core.log.archive_codec import (
-    chunk_of,
     decode_archive,
     encode_archive,
-    first_slot,
-    last_slot,
-    slots_of_chunk,
 )
 from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanIntent, decode_entry
@@ -72,7 +67,9 @@ def archive_log(
     """
     chunks = [chunk for lane in (TABLE_LANE, *state.lanes) for chunk in _chunks(table_log, state, needed, held, lane)]
     if dry_run:
-        packed = [chunk for chunk in chunks if chunk.may_pack and len(chunk.slots) == archive_codec.CHUNK]
+        packed = [
+            chunk for chunk in chunks if chunk.may_pack and len(chunk.slots) == table_log.env.tuning.archive_chunk
+        ]
         return Archived(sum(len(chunk.slots) for chunk in packed), len(packed))
     _announce(table_log, chunks)
     entries = archives = 0
@@ -89,19 +86,20 @@ def _chunks(
     table_log: TableLog, state: TableState, needed: Needed, held: Sequence[Cut], lane: LaneName
 ) -> Iterator[_Chunk]:
     """The chunks of a lane that may be archived, or may have been, and have objects in their slots."""
+    chunks = table_log.commit_log.archives.chunks
     by_chunk: dict[int, list[int]] = {}
     for name, _ in table_log.store.list(lane_folder(lane)):
         seq = parse_slot(name)
         if seq:
-            by_chunk.setdefault(chunk_of(seq), []).append(seq)
-    if all(len(slots) < archive_codec.CHUNK for slots in by_chunk.values()) and lane not in state.archived:
+            by_chunk.setdefault(chunks.of(seq), []).append(seq)
+    if all(len(slots) < chunks.size for slots in by_chunk.values()) and lane not in state.archived:
         return  # as most lanes are: nothing to be asked for
     hot = (
         _hot_table(table_log, state, held) if lane == TABLE_LANE else _hot(table_log, state.lanes[lane], state, needed)
     )
     for number in sorted(by_chunk):
-        may_pack = not touches(hot, first_slot(number) - 1, last_slot(number))
-        if may_pack or last_slot(number) <= state.archived.get(lane, 0):
+        may_pack = not touches(hot, chunks.first_slot(number) - 1, chunks.last_slot(number))
+        if may_pack or chunks.last_slot(number) <= state.archived.get(lane, 0):
             yield _Chunk(lane, number, sorted(by_chunk[number]), may_pack)
 
 
@@ -130,7 +128,8 @@ def _announce(table_log: TableLog, chunks: Iterable[_Chunk]) -> None:
     wanted: dict[LaneName, int] = {}
     for chunk in chunks:
         if chunk.may_pack:
-            wanted[chunk.lane] = max(wanted.get(chunk.lane, 0), last_slot(chunk.number))
+            last = table_log.commit_log.archives.chunks.last_slot(chunk.number)
+            wanted[chunk.lane] = max(wanted.get(chunk.lane, 0), last)
 
     def build(newest: TableState) -> CleanIntent | None:
         more = {lane: seq for lane, seq in wanted.items() if seq > newest.archived.get(lane, 0)}
@@ -145,22 +144,22 @@ def _announce(table_log: TableLog, chunks: Iterable[_Chunk]) -> None:
 
 def _pack(table_log: TableLog, chunk: _Chunk) -> tuple[bool, bool]:
     """Whether an archive was made, and whether the chunk is archived."""
-    path = archive_path(chunk.lane, chunk.number)
+    path, chunks = archive_path(chunk.lane, chunk.number), table_log.commit_log.archives.chunks
     with normalise_errors(path):
         data = table_log.store.get(path)
     if data is not None:
-        decode_archive(data, chunk.lane, chunk.number)
+        decode_archive(data, chunk.lane, chunk.number, chunks)
         return False, True
     contents = _contents(table_log, chunk) if chunk.may_pack else None
-    packed = encode_archive(chunk.lane, chunk.number, contents) if contents is not None else b""
-    if contents is None or len(packed) > MAX_CREATE_BYTES:
+    packed = encode_archive(chunk.lane, chunk.number, contents, chunks) if contents is not None else b""
+    if contents is None or len(packed) > table_log.env.tuning.archive_bytes:
         return False, False
     with normalise_errors(path):
         made = table_log.store.put_if_absent(path, packed)
         data = table_log.store.get(path)
     if data is None:
         raise missing(path)
-    if decode_archive(data, chunk.lane, chunk.number).contents() != contents:
+    if decode_archive(data, chunk.lane, chunk.number, chunks).contents() != contents:
         raise CorruptData(
             f"archive {path} does not hold what stands in its slots; they were left as they are",
             hint="restore it from a copy of the store, or remove it while all its slots are there",
@@ -170,9 +169,9 @@ def _pack(table_log: TableLog, chunk: _Chunk) -> tuple[bool, bool]:
 
 def _contents(table_log: TableLog, chunk: _Chunk) -> list[bytes] | None:
     """Bytes of a chunk's entries; None if they do not fit into an archive, or one is missing or damaged."""
-    log = CommitLog(table_log.store, table_log.clock)
+    log = CommitLog(table_log.env)
     contents: list[bytes] = []
-    slots = slots_of_chunk(chunk.number)
+    slots = log.archives.chunks.slots(chunk.number)
     before: str | None = None
     for start in range(0, len(slots), READ_AT_ONCE):
         part = slots[start : start + READ_AT_ONCE]

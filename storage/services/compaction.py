@@ -10,9 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
-from storage import mergers
 from storage.core.log import cut
 from storage.core.log.entries import Abort, Base
 from storage.core.log.file_refs import FileGroup, FileRef, SliceFile
@@ -20,17 +18,12 @@ from storage.core.log.table_state import TableState
 from storage.core.names import Path
 from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.slices import FileSlice
+from storage.environment import Tuning
 from storage.log.table_log import TableLog
 from storage.read.scan import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.compaction_task import CompactionTask, Execute, one_by_one
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
-
-PART_BYTES: Final = 512 * 1024 * 1024  # of new files per BASE: a crash loses at most about this much work
-# Stored bytes. Opening a file costs a reader about as much as reading 2 MiB of it: smaller file groups share files, up
-# to a size at which that cost is negligible. The limit bounds what remains of a file when one of them gets a new slice.
-SMALL_BYTES: Final = 2 * 1024 * 1024
-SHARED_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +75,9 @@ def run_compaction(
     if chosen or remaining:
         with open_plan(table_log, snapshot.cut, len(chosen) + len(remaining)) as plan:
             # Apart: what remains of one file must not share the next file with slices that are soon replaced.
-            tasks = [_task(table_log, snapshot, plan, run) for run in [*cut_tasks(chosen), *cut_tasks(remaining)]]
+            tuning = table_log.env.tuning
+            runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
+            tasks = [_task(table_log, snapshot, plan, run) for run in runs]
             for number, (task, made) in enumerate(zip(tasks, execute(tasks), strict=True), start=1):
                 publisher.add(plan, task.slices, made, last=number == len(tasks))
     column_names = {column.id: column.name for column in snapshot.table_schema.columns}
@@ -97,16 +92,16 @@ def run_compaction(
     )
 
 
-def cut_tasks(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
+def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlice]]:
     """Divide file groups, in order, into those that share files: neighbours, as long as they are small."""
     runs: list[list[FileSlice]] = []
-    filled = SHARED_BYTES
+    filled = tuning.shared_file_bytes
     for file_slice in slices:
         size = file_slice.base_bytes + file_slice.log_bytes
-        if size >= SMALL_BYTES:
+        if size >= tuning.small_group_bytes:
             runs.append([file_slice])
-            filled = SHARED_BYTES
-        elif filled + size > SHARED_BYTES:
+            filled = tuning.shared_file_bytes
+        elif filled + size > tuning.shared_file_bytes:
             runs.append([file_slice])
             filled = size
         else:
@@ -118,14 +113,13 @@ def cut_tasks(slices: Sequence[FileSlice]) -> list[list[FileSlice]]:
 def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: Sequence[FileSlice]) -> CompactionTask:
     work = read_task(run, snapshot.files)
     return CompactionTask(
-        store=table_log.store,
+        env=table_log.env,
         schema=snapshot.table_schema,
         slices=work.slices,
         files=work.files,
         at=snapshot.cut,
         plan=plan.slot,
         rev=snapshot.schema_rev,
-        mergers=mergers.allowed(),
     )
 
 
@@ -160,7 +154,7 @@ class _Publisher:
         self._waiting_bytes += size
         self.bytes_read += sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in before)
         self.bytes_written += size
-        if last or self._waiting_bytes >= PART_BYTES:
+        if last or self._waiting_bytes >= self.table_log.env.tuning.compaction_part_bytes:
             self._publish(plan, last=last)
 
     def _publish(self, plan: ServicePlan, *, last: bool) -> None:

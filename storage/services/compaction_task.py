@@ -22,12 +22,11 @@ from storage.core.modes import Mergers, mode_of
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
+from storage.environment import Environment
 from storage.files.base_file import SliceFileWriter, read_base, read_shadow
 from storage.files.log_reader import LogReader
 from storage.files.row_groups import LastRowGroups
-from storage.log.commit_log import new_id
 from storage.read.missing_file import explain_missing_file
-from storage.store.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +34,22 @@ class CompactionTask:
     """Work on one file group, or on several small ones that share files. Can be pickled and run in any process.
 
     Attributes:
-        store: The table's store.
+        env: The table's environment.
         schema: Schema of the snapshot.
         slices: The file groups to compact, as planned at the snapshot; in order of file group.
         files: The log files that ``slices`` refer to by number.
         at: Cut of the snapshot: the new slices hold all its commits.
         plan: Slot of the compaction's PLAN, which is part of the names of its files.
         rev: Revision of ``schema``.
-        mergers: Modules whose custom mergers may run.
     """
 
-    store: ObjectStore
+    env: Environment
     schema: TableSchema
     slices: tuple[FileSlice, ...]
     files: tuple[LiveFile, ...]
     at: Cut
     plan: int
     rev: int
-    mergers: frozenset[str]
 
     def run(self) -> list[SliceFile]:
         """Write the next slice of every file group; returns them in the order of ``slices``.
@@ -61,8 +58,8 @@ class CompactionTask:
             CorruptData: A file is missing or damaged; no file of the new slices remains.
             SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
         """
-        loaded = mergers.load(self.schema, self.mergers)
-        with explain_missing_file(self.store, self.at):
+        loaded = mergers.load(self.schema, self.env.mergers)
+        with explain_missing_file(self.env, self.at):
             return _write_slices(self, loaded)
 
 
@@ -87,22 +84,22 @@ class _WrittenSlice:
 
 
 def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
-    store, schema = task.store, task.schema
+    env, schema = task.env, task.schema
     shared = len(task.slices) > 1
-    folder, unique = names.SHARED if shared else str(task.slices[0].group), new_id()
-    base = SliceFileWriter(store, names.base_path(folder, task.plan, unique), schema, shared=shared)
-    shadow = SliceFileWriter(store, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
+    folder, unique = names.SHARED if shared else str(task.slices[0].group), env.ids.new()
+    base = SliceFileWriter(env, names.base_path(folder, task.plan, unique), schema, shared=shared)
+    shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
     columns = tuple(schema.slice.names)
     wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-    logs = LogReader(store, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
+    logs = LogReader(env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
     stitch = Stitch(schema, columns, schema.groups, exact=True, ordered=True, result=frozenset(columns), mergers=loaded)
     last_base, last_shadow = LastRowGroups(), LastRowGroups()
     written = []
     try:
         for before in task.slices:
             statistics = _Statistics(schema)
-            old_base = read_base(store, schema, [before.slice], columns, last=last_base)
-            old_shadow = read_shadow(store, schema, [before.slice], columns, last_shadow)
+            old_base = read_base(env, schema, [before.slice], columns, last=last_base)
+            old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
             for stitched in stitch.run(old_base, old_shadow, logs.collapse(before, schema.groups, columns)):
                 for writer, rows in ((base, stitched.visible), (shadow, stitched.hidden)):
                     statistics.add(rows)

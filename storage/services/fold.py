@@ -29,7 +29,6 @@ from storage.core.modes import Mergers
 from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
 from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
-from storage.log.commit_log import new_id
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
 from storage.read.scan import read_task
@@ -86,10 +85,10 @@ def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
     reason = ""
     files: list[_FoldFile] = []
     if folds:
-        loaded = mergers.load(snapshot.table_schema, mergers.allowed())
+        loaded = mergers.load(snapshot.table_schema, table_log.env.mergers)
         with open_plan(table_log, snapshot.cut, len(folds)) as plan:
-            for run in cut_runs(folds):
-                with explain_missing_file(table_log.store, snapshot.cut):
+            for run in cut_runs(folds, table_log.env.tuning.fold_file_bytes):
+                with explain_missing_file(table_log.env, snapshot.cut):
                     file = _write(table_log, snapshot, loaded, run, plan.slot)
                 files.append(_FoldFile(tuple(run), file))
                 plan.unpublished.update(paths_of(file) if file is not None else ())
@@ -115,10 +114,10 @@ def _write(
     columns = tuple(schema.slice.names)
     task = read_task([fold.ranges for fold in run], snapshot.files)
     wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-    logs = LogReader(table_log.store, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
+    logs = LogReader(table_log.env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
     collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in task.slices)
     states = [(group, state) for group, state in collapsed if state is not None]
-    return write_register_file(table_log.store, schema, names.fold_path(plan_slot, new_id()), states)
+    return write_register_file(table_log.env, schema, names.fold_path(plan_slot, table_log.env.ids.new()), states)
 
 
 def _publish(

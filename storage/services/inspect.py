@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from storage.clock import Clock, Stamps, SystemClock
+from storage.clock import Clock, Stamps
 from storage.core.log.cut import Cut, in_spans
 from storage.core.log.entries import (
     Abort,
@@ -36,14 +36,11 @@ from storage.core.names import TABLE_LANE, LaneName
 from storage.core.plan.watermarks import Watermark, Watermarks, to_ticks
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
+from storage.environment import open_environment
 from storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from storage.log.pins import unexpired
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
-from storage.store.open_store import open_store
-
-MAX_LANE_ENTRIES: Final = 1_000  # read of a lane to add up its rows; beyond that the sum is marked as a part
-_SYSTEM_CLOCK: Final = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +206,9 @@ class Inspection:
     """
 
     def __init__(
-        self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock = _SYSTEM_CLOCK
+        self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
     ) -> None:
-        self._table_log = TableLog(open_store(uri, storage_options), clock, Stamps())
+        self._table_log = TableLog(open_environment(uri, storage_options, clock), Stamps())
         self._state, cut = self._table_log.newest_cut()
         self._snapshot = Snapshot(self._table_log, self._state, cut)
         self._lanes = cut.lanes
@@ -304,7 +301,7 @@ class Inspection:
 
     def _lane(self, lane: LaneName, waiting: int, beat: Heartbeat | None) -> LaneReport:
         head = self._lanes.get(lane, 0)
-        newest = self._newest(lane, head, MAX_LANE_ENTRIES)
+        newest = self._newest(lane, head, self._table_log.env.tuning.inspected_entries)
         data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
         last = data[-1] if data else None
         claim = self._claim(lane, head)
@@ -325,7 +322,7 @@ class Inspection:
             query_id=last.query_id if last else "",
             batch=last.batch if last and last.query_id else None,
             rows=sum(entry.rows for entry in data),
-            rows_complete=head <= MAX_LANE_ENTRIES,
+            rows_complete=head <= self._table_log.env.tuning.inspected_entries,
             rows_waiting=waiting,
             source=last.source if last else {},
             closed=self._state.lanes[lane].closed is not None,

@@ -124,7 +124,7 @@ def add_group(
         if known is not None:
             _check_same(f"group {name!r}", _about_group(schema, known), _about_group(wanted, added))
             return wanted if wanted.streams != schema.streams else None
-        mergers.load(replace(wanted, groups=(added,)), mergers.allowed())
+        mergers.load(replace(wanted, groups=(added,)), table_log.env.mergers)
         return wanted
 
     return _publish(table_log, f"add group {name}", change)

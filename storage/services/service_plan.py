@@ -17,7 +17,6 @@ from storage.core.log.entries import Abort, Plan
 from storage.core.log.table_state import TableState
 from storage.core.names import Path
 from storage.errors import CommitUnknown, Conflict, SnapshotExpired, TableError
-from storage.log.commit_log import new_id
 from storage.log.table_log import TableLog
 from storage.store.object_store import ObjectStore
 
@@ -64,7 +63,7 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[Servic
 
 
 def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan:
-    plan_id = new_id()
+    plan_id = table_log.env.ids.new()
 
     def build(state: TableState) -> Plan:
         if at.table < state.oldest_retained:

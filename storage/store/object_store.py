@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -130,22 +129,26 @@ class ObjectStore(Protocol):
         ...
 
 
-def check_capability(store: ObjectStore) -> None:
+def check_capability(store: ObjectStore, new_id: Callable[[], str]) -> None:
     """Refuse a store that overwrites where it was asked to create: every guarantee rests on that.
+
+    Args:
+        store: The store.
+        new_id: Gives a name that no other process uses.
 
     Raises:
         StoreRefused: It does, or it refuses to be written.
         StoreUnavailable: It cannot be written for another reason.
     """
-    if not any(_creates_exclusively(store) for _ in range(PROBE_TRIES)):
+    if not any(_creates_exclusively(store, new_id()) for _ in range(PROBE_TRIES)):
         raise StoreRefused(
             f"{store.uri} does not create objects exclusively: a second create of one name was not refused",
             hint="use a store with conditional writes (If-None-Match), or switch them on; storage/STORES.md lists some",
         )
 
 
-def _creates_exclusively(store: ObjectStore) -> bool:
-    path = Path(f"{PROBES}/{uuid.uuid4().hex}")
+def _creates_exclusively(store: ObjectStore, name: str) -> bool:
+    path = Path(f"{PROBES}/{name}")
     try:
         first = store.put_if_absent(path, b"first")
         second = store.put_if_absent(path, b"second")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
 
@@ -18,11 +17,9 @@ from storage.core.model import Stream
 from storage.core.names import LaneName
 from storage.core.plan.watermarks import Seen, combine_seen, see
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.errors import TableError
 from storage.files.log_file import remove_log_file, write_log_file
-from storage.store.object_store import ObjectStore
-
-CHUNK_BYTES: Final = 128 * 1024 * 1024  # one log file of a long append: bounds memory, keeps files large
 
 Batch = tuple[str, int]
 """(query id, batch number)."""
@@ -36,7 +33,7 @@ class WriteTicket:
     (`storage.core.plan.watermarks`).
     """
 
-    store: ObjectStore
+    env: Environment
     schema: TableSchema
     stream: Stream
     lane: LaneName
@@ -91,19 +88,19 @@ def write_rows(
     seen: list[dict[str, Seen]] = []
     ignored = 0
     try:
-        for chunk in _chunks(rows):
+        for chunk in _chunks(rows, ticket.env.tuning.log_file_bytes):
             events = _prepared(ticket, chunk, on_problems)
             ignored += events.ignored
             seen.append(see(events.rows, events.groups, ticket.watched))
             file = write_log_file(
-                ticket.store, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
+                ticket.env, ticket.schema, events, lane=ticket.lane, epoch=ticket.epoch, seq=ticket.seq, task=task
             )
             if file is not None:
                 files.append(file)
     except TableError:
         for file in files:
             # Nobody can know of these files yet.
-            remove_log_file(ticket.store, file)
+            remove_log_file(ticket.env.store, file)
         raise
     return Written(tuple(files), ignored, combine_seen(seen))
 
@@ -117,8 +114,8 @@ def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | No
     return events
 
 
-def _chunks(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """The input in tables of about `CHUNK_BYTES`; at least one, be it empty, so that its columns are checked."""
+def _chunks(rows: pa.Table | pa.RecordBatchReader, limit: int) -> Iterator[pa.Table]:
+    """The input in tables of about ``limit`` bytes; at least one, be it empty, so that its columns are checked."""
     if isinstance(rows, pa.Table):
         yield rows
         return
@@ -128,7 +125,7 @@ def _chunks(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
     for batch in rows:
         pending.append(batch)
         size += batch.nbytes
-        if size >= CHUNK_BYTES:
+        if size >= limit:
             yield pa.Table.from_batches(pending, rows.schema)
             pending, size, seen = [], 0, True
     if pending or not seen:

@@ -10,8 +10,6 @@ The work is in three steps so that Spark can do the middle one in its tasks:
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,7 +24,7 @@ from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
-from storage.log.commit_log import CommitLog, lane_entries, new_id
+from storage.log.commit_log import CommitLog, lane_entries
 from storage.log.entry_header import next_header
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.heartbeat import Pulse
@@ -37,7 +35,6 @@ from storage.write.observed_lanes import OtherLanes
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
 MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
-LOOK_UP_ENTRIES: Final = 1_000  # of a lane in memory while an old batch is looked for
 TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
 MAX_LANE_ID: Final = (1 << 20) - 1
 
@@ -79,12 +76,13 @@ class Writer:
         lateness: Lateness | None = None,
     ) -> None:
         self._table_log = table_log
+        self._recent = table_log.env.tuning.recent_commits
         self._stream = StreamName(stream)
         self._lane = lane_name(lane or stream)
         self._takeover = takeover
         self._query_id = query_id
         self._lateness = lateness
-        self._owner = owner or f"{socket.gethostname()} pid {os.getpid()} {new_id()[:8]}"
+        self._owner = owner or f"{table_log.env.ids.host} pid {table_log.env.ids.pid} {table_log.env.ids.new()[:8]}"
         self._table: TableState | None = None
         self._state = LaneState()
         self._epoch = 0
@@ -100,11 +98,11 @@ class Writer:
         if self._lateness is not None:
             check_lateness(self._lateness, table.schema, stream)
         check_writable(table, WRITER_FEATURES)
-        check_capability(self._table_log.store)
+        check_capability(self._table_log.store, self._table_log.env.ids.new)
         self._table = self._enter_lane()
         self._others.read(self._table)
         self._open = True
-        self._pulse = Pulse(self._table_log.store, self._table_log.clock, self._lane, self._epoch, self._owner)
+        self._pulse = Pulse(self._table_log.env, self._lane, self._epoch, self._owner)
         self.heartbeat()
         return self
 
@@ -205,7 +203,7 @@ class Writer:
         check_writable(self._table, WRITER_FEATURES)
         schema, stream = self._table.schema, self._table.schema.stream(self._stream)
         return WriteTicket(
-            store=self._table_log.store,
+            env=self._table_log.env,
             schema=schema,
             stream=stream,
             lane=self._lane,
@@ -253,7 +251,7 @@ class Writer:
         if winner.commit_id != entry.commit_id:
             self._failure = self._lost(winner.epoch, winner)
             raise self._failure
-        self._state.add(entry)
+        self._state.add(entry, self._recent)
         self._table_log.commit_log.forget_before(self._lane, entry.seq)
         self._table_log.checkpoints.save_lane(self._lane, self._state)
         self._marker.mark_if_due(table, self._others.heads)
@@ -327,9 +325,10 @@ class Writer:
 
     def _look_up(self, batch: Batch) -> Commit | None:
         """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
-        log = CommitLog(self._table_log.store, self._table_log.clock)
-        for after in range(0, self._state.head, LOOK_UP_ENTRIES):
-            until = min(after + LOOK_UP_ENTRIES, self._state.head)
+        env = self._table_log.env
+        log, step = CommitLog(env), env.tuning.look_up_entries
+        for after in range(0, self._state.head, step):
+            until = min(after + step, self._state.head)
             for entry in log.read_after(self._lane, after, until):
                 found = isinstance(entry, Data) and (entry.query_id, entry.batch) == batch
                 if found and not in_spans(self._state.rolled_back, entry.seq):
@@ -375,7 +374,7 @@ class Writer:
         for _ in range(MAX_CLAIM_TRIES):
             for found in log.read_on(self._lane, self._state.head):
                 for entry in lane_entries(found):
-                    self._state.add(entry)
+                    self._state.add(entry, self._recent)
                 log.forget_before(self._lane, self._state.head - 1)
             self._table_log.stamps.observe(self._state.stamp)
             if self._query_id is not None:
@@ -384,7 +383,7 @@ class Writer:
             claim = Claim(**self._header(self._state.table_rev), owner=self._owner, intent=0)
             winner = log.publish(claim)
             if winner.commit_id == claim.commit_id:
-                self._state.add(claim)
+                self._state.add(claim, self._recent)
                 return
             owners.append(getattr(winner, "owner", f"claim {winner.epoch}"))
         raise Conflict(
@@ -393,8 +392,8 @@ class Writer:
         )
 
     def _header(self, table_rev: int) -> HeaderFields:
-        stamps, clock = self._table_log.stamps, self._table_log.clock
-        return next_header(self._lane, self._state, epoch=self._epoch, table_rev=table_rev, stamps=stamps, clock=clock)
+        stamps, env = self._table_log.stamps, self._table_log.env
+        return next_header(self._lane, self._state, epoch=self._epoch, table_rev=table_rev, stamps=stamps, env=env)
 
     def _loaded(self) -> TableState:
         assert self._table is not None, "an open writer has loaded the table"

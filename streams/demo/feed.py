@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from storage.clock import SystemClock
 from storage.core.log.entries import Claim, Data
 from storage.core.names import lane_name
+from storage.environment import open_environment
 from storage.errors import StoreUnavailable
 from storage.log.commit_log import CommitLog
-from storage.store.open_store import open_store
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.workload import Topic
 
@@ -87,7 +86,7 @@ class Landed:
     """
 
     def __init__(self, table: Path, lanes: Mapping[str, Topic]) -> None:
-        self._log = CommitLog(open_store(str(table)), SystemClock())
+        self._log = CommitLog(open_environment(table))
         self._heads = dict.fromkeys(lanes, 0)
         self._wanted = {name: topic.rows for name, topic in lanes.items()}
         self.messages = dict.fromkeys(lanes, 0)

@@ -27,15 +27,15 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from storage.clock import Stamps, SystemClock
+from storage.clock import Stamps
 from storage.core.log.entries import Data
 from storage.core.log.lane_state import LaneState
 from storage.core.names import LaneName, lane_name
+from storage.environment import open_environment
 from storage.errors import Conflict, GapError, InvalidInput
 from storage.log.commit_log import lane_entries
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
-from storage.store.open_store import open_store
 from streams.kafka.identity import IDENTITY_KEYS
 from streams.kafka.options import ANY_PARTITION, EARLIEST
 from streams.write.query_checkpoint import Checkpoint, read_checkpoint, sibling_folders
@@ -271,4 +271,4 @@ def _split_offsets(recorded: Recorded) -> tuple[Offsets, Recorded]:
 
 
 def _open(uri: str | Path, storage_options: Mapping[str, Any] | None) -> TableLog:
-    return TableLog(open_store(str(uri), storage_options), SystemClock(), Stamps())
+    return TableLog(open_environment(uri, storage_options), Stamps())

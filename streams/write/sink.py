@@ -262,7 +262,7 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     reports.sort(key=lambda report: report.task)
     for report in reports:
         if report.refused is not None:
-            _discard(ticket.store, reports)
+            _discard(ticket.env.store, reports)
             raise report.refused
     return reports
 

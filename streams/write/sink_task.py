@@ -5,7 +5,7 @@ Nothing of Spark's SQL layer may enter: a worker imports this module before it r
 Rules of this room:
 
 1. Rows stay in Arrow. Python looks at single rows only where they are refused.
-2. A task holds about `storage.write.write_task.CHUNK_BYTES` of rows at a time, whatever the size of its partition.
+2. A task holds about `storage.environment.Tuning.log_file_bytes` of rows at a time, whatever the size of its partition.
 3. Input that can never be stored is *reported*, not raised: Spark would run the task again, to no other end. Everything
    else (a store that does not answer) is raised, so that Spark does run it again.
 """
@@ -25,7 +25,7 @@ from pyspark import TaskContext
 
 from storage.core.merge.events import Problem
 from storage.errors import InvalidInput
-from storage.write.write_task import CHUNK_BYTES, WriteTicket, Written, write_rows
+from storage.write.write_task import WriteTicket, Written, write_rows
 from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
 
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])
@@ -89,7 +89,7 @@ def write_task(
     try:
         # Left by an exception, the block leaves no file of letters: the batch that they belong to fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
-            for chunk in _chunks(batches):
+            for chunk in _chunks(batches, ticket.env.tuning.log_file_bytes):
                 kept = _without_ignored(chunk)
                 tombstones += len(chunk) - len(kept)
                 parts.append(_write_chunk(ticket, kept, task, file))
@@ -99,14 +99,14 @@ def write_task(
     return TaskReport(task, Written.joined(parts), count, None, tombstones)
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of about `CHUNK_BYTES`. One log file comes of each, so in all but huge batches a task writes one."""
+def _chunks(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
+    """Tables of about ``limit`` bytes. One log file comes of each, so in all but huge batches a task writes one."""
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         pending.append(batch)
         size += batch.nbytes
-        if size >= CHUNK_BYTES:
+        if size >= limit:
             yield pa.Table.from_batches(pending)
             pending, size = [], 0
     if pending:

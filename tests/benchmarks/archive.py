@@ -20,9 +20,9 @@ from pathlib import Path as Folder
 import pyarrow as pa
 
 from storage import Table
-from storage.clock import Stamps, SystemClock
+from storage.clock import Stamps
 from storage.core.names import Path
-from storage.log.table_log import TableLog
+from storage.environment import Environment
 from storage.store.open_store import open_store
 from tests.benchmarks.timeline import config
 from tests.faulty_store import FaultyStore
@@ -36,7 +36,7 @@ ROW = pa.table({"k": [1], "v": [1], "ts": [1]})
 def opened(uri: str) -> tuple[Table, FaultyStore]:
     """The table as a new process has it, and its store, which notes what is asked for."""
     store = FaultyStore(open_store(uri))
-    return Table(TableLog(store, SystemClock(), Stamps()), {}, SystemClock()), store
+    return Table(Environment(store), Stamps()), store
 
 
 def requests(store: FaultyStore, run: Callable[[], object]) -> tuple[int, int]:

@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import Table
-from storage.files.base_file import ROW_GROUP_ROWS
+from storage.environment import Tuning
 from storage.files.column_encoding import choose_encodings
 from tests.benchmarks import fold
 from tests.benchmarks.wide_table import GROUPS, Shape, batches
@@ -246,7 +246,7 @@ def copy_bases(uri: Path, target: Path) -> None:
                 rows,
                 file,
                 compression="zstd",
-                row_group_size=ROW_GROUP_ROWS,
+                row_group_size=Tuning().row_group_rows,
                 write_page_index=True,
                 write_page_checksum=True,
                 use_dictionary=encodings.use_dictionary,

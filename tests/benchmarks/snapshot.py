@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from storage import Table
 from storage.core.log.file_refs import FileRef
-from storage.files.base_file import ROW_GROUP_ROWS
+from storage.environment import Tuning
 from storage.files.column_encoding import choose_encodings
 from streams.read.view import create_view
 from tests.benchmarks.plain import size_mb, write_with_pyarrow, write_with_spark
@@ -145,14 +145,14 @@ def run(folder: Path, shape: Shape, count: int) -> None:
     shutil.rmtree(encoded, ignore_errors=True)
     encoded.mkdir()
     for number, source in enumerate(bases(compacted, built.schema.arrow.names)):
-        chosen = choose_encodings(source.slice(0, ROW_GROUP_ROWS))
+        chosen = choose_encodings(source.slice(0, Tuning().row_group_rows))
         pq.write_table(
             source,
             encoded / f"{number}.parquet",
             compression="zstd",
             use_dictionary=chosen.use_dictionary,
             column_encoding=chosen.column_encoding,
-            row_group_size=ROW_GROUP_ROWS,
+            row_group_size=Tuning().row_group_rows,
         )
     spark = session()
     try:

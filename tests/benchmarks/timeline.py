@@ -35,7 +35,7 @@ from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import fold_table
 from storage.core.names import TABLE_LANE, LaneName, checkpoint_path, slot_path
 from storage.core.plan.fold_plan import MAX_CHAIN
-from storage.log.checkpoint_store import LANE_EVERY, TABLE_EVERY
+from storage.environment import Tuning
 from storage.read.snapshot import Snapshot
 from storage.write.writer import Writer
 
@@ -117,7 +117,7 @@ class _History:
         self._last[lane] = entry
         self._write(entry)
         state.add(entry)
-        if state.head - self._saved[lane] >= LANE_EVERY:
+        if state.head - self._saved[lane] >= Tuning().lane_checkpoint_every:
             self._saved[lane] = state.head
             self._put(checkpoint_path(lane, state.head, self._id()), encode_lane(state))
 
@@ -149,7 +149,7 @@ class _History:
         state = fold_table(self._table, [entry])
         assert state is not None
         self._table = state
-        if state.head - self._saved[TABLE_LANE] >= TABLE_EVERY:
+        if state.head - self._saved[TABLE_LANE] >= Tuning().table_checkpoint_every:
             self._saved[TABLE_LANE] = state.head
             self._put(checkpoint_path(TABLE_LANE, state.head, self._id()), encode_table(state))
 

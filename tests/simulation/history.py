@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.core.log import archive_codec
 from tests.simulation.changes import Change
 from tests.simulation.needs import Needs
 from tests.simulation.scheduler import Violation
@@ -65,7 +64,8 @@ class History:
         archives: The chunks that are archived, by lane and number.
     """
 
-    def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch]) -> None:
+    def __init__(self, objects: dict[str, bytes], batches: Mapping[int, Batch], chunk: int) -> None:
+        self.chunk = chunk
         self.lanes: dict[str, list[Entry]] = {TABLE: []}
         self.table = TableLane()
         self.needs = Needs(self.table)
@@ -114,7 +114,7 @@ class History:
 
     def is_archived(self, lane: str, seq: int) -> bool:
         """Whether a slot's entry stands in an archive."""
-        return (lane, (seq - 1) // archive_codec.CHUNK + 1) in self.archives
+        return (lane, (seq - 1) // self.chunk + 1) in self.archives
 
     def _check_archive(self, path: str, lane: str, chunk: int, before: bytes | None, now: bytes | None) -> None:
         """S20: an archive is written once, after it was announced, and has every entry of its chunk as it was."""
@@ -125,8 +125,8 @@ class History:
         rest = pa.decompress(body, sum(sizes), codec="zstd", asbytes=True)
         ends = list(itertools.accumulate(sizes))
         found = [json.loads(rest[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-        first, last = (chunk - 1) * archive_codec.CHUNK, chunk * archive_codec.CHUNK
-        if len(found) != archive_codec.CHUNK or found != self.lanes.get(lane, [])[first:last]:
+        first, last = (chunk - 1) * self.chunk, chunk * self.chunk
+        if len(found) != self.chunk or found != self.lanes.get(lane, [])[first:last]:
             raise Violation(f"S20 FloorSafe: {path} does not hold entries {first + 1} to {last} of {lane!r}")
         if last > self.table.archived.get(lane, 0):
             raise Violation(f"S20 FloorSafe: {path} is made before the table lane says that it may be")

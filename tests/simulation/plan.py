@@ -5,13 +5,10 @@ Everything about a schedule that is not an interleaving is decided here, before 
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from unittest import mock
 
 from tests.simulation.changes import Change, draw_changes, with_column
 from tests.simulation.faults import MOODS
@@ -24,25 +21,25 @@ from tests.strategies import Config, Row
 FAULT_STEPS = 600  # faults end here, about where a schedule without faults would
 
 LIMITS: Mapping[str, list[int]] = {
-    "storage.files.log_file:BLOCK_MIN_BYTES": [40, 256 * 1024],
-    "storage.files.log_file:BLOCK_MAX_BYTES": [160, 16 * 1024 * 1024],
-    "storage.files.log_file:INLINE_INDEX_BYTES": [1, 64 * 1024, 64 * 1024],
-    "storage.files.base_file:ROW_GROUP_ROWS": [2, 64 * 1024, 64 * 1024],
-    "storage.services.compaction:PART_BYTES": [1, 512 * 1024 * 1024],
-    "storage.log.commit_log:INLINE_LIST_BYTES": [1, 64 * 1024, 64 * 1024],
-    "storage.core.log.lane_state:RECENT_COMMITS": [1, 1_000, 1_000],
-    "storage.log.checkpoint_store:TABLE_EVERY": [2, 5, 64],
-    "storage.log.checkpoint_store:LANE_EVERY": [2, 5, 1_000],
-    "storage.log.lane_reader:MAX_WINDOW": [1, 2, 64],
-    "storage.log.lane_reader:MAX_ROUND_BYTES": [1, 16 * 1024 * 1024],
-    "storage.log.lane_reader:PROBES": [3, 7],
-    "storage.write.writer:LOOK_UP_ENTRIES": [1, 1_000],
-    "storage.files.base_file:SHARED_ROW_GROUP_ROWS": [1, 3, 16 * 1024],
-    "storage.services.compaction:SMALL_BYTES": [0, 2 * 1024 * 1024, 2 * 1024 * 1024],
-    "storage.services.compaction:SHARED_BYTES": [1, 8_000, 16 * 1024 * 1024, 16 * 1024 * 1024],
-    "storage.core.log.archive_codec:CHUNK": [2, 3, 5, 256],
-    "storage.log.archived_entries:FEW": [0, 8],
-    "storage.log.archived_entries:KEPT_BYTES": [1, 64 * 1024 * 1024],
+    "block_min_bytes": [40, 256 * 1024],
+    "block_max_bytes": [160, 16 * 1024 * 1024],
+    "inline_index_bytes": [1, 64 * 1024, 64 * 1024],
+    "row_group_rows": [2, 64 * 1024, 64 * 1024],
+    "compaction_part_bytes": [1, 512 * 1024 * 1024],
+    "inline_list_bytes": [1, 64 * 1024, 64 * 1024],
+    "recent_commits": [1, 1_000, 1_000],
+    "table_checkpoint_every": [2, 5, 64],
+    "lane_checkpoint_every": [2, 5, 1_000],
+    "lane_window": [1, 2, 64],
+    "round_bytes": [1, 16 * 1024 * 1024],
+    "search_probes": [3, 7],
+    "look_up_entries": [1, 1_000],
+    "shared_row_group_rows": [1, 3, 16 * 1024],
+    "small_group_bytes": [0, 2 * 1024 * 1024, 2 * 1024 * 1024],
+    "shared_file_bytes": [1, 8_000, 16 * 1024 * 1024, 16 * 1024 * 1024],
+    "archive_chunk": [2, 3, 5, 256],
+    "archive_single_requests": [0, 8],
+    "archive_kept_bytes": [1, 64 * 1024 * 1024],
 }
 """Sizes at which the code under test does something else; each schedule chooses. The small ones make it do it here."""
 
@@ -80,9 +77,9 @@ THEMES: Mapping[str, Theme] = {
         readers=[2, 3],
         moods=["freezes", "crashes", "storm"],
         limits={
-            "storage.core.log.archive_codec:CHUNK": 2,
-            "storage.log.checkpoint_store:LANE_EVERY": 2,
-            "storage.log.checkpoint_store:TABLE_EVERY": 2,
+            "archive_chunk": 2,
+            "lane_checkpoint_every": 2,
+            "table_checkpoint_every": 2,
         },
     ),
 }
@@ -193,13 +190,3 @@ def _operators(chance: random.Random, kinds: list[str]) -> list[list[str]]:
     if not kinds:
         return []
     return [chance.choices(kinds, k=chance.randint(1, 5)) for _ in range(chance.choice([1, 2, 3]))]
-
-
-@contextmanager
-def limits(values: Mapping[str, int]) -> Iterator[None]:
-    """Set constants of the code under test."""
-    with ExitStack() as stack:
-        for name, value in values.items():
-            module, _, constant = name.partition(":")
-            stack.enter_context(mock.patch.object(importlib.import_module(module), constant, value))
-        yield

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import os
 import random
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from unittest import mock
 
-from storage import mergers
 from storage.clock import Stamps
 from storage.core.log.cut import PREFIX, parse_cut
 from storage.core.names import TABLE_LANE, slot_path
+from storage.environment import Environment, Tuning
 from storage.errors import CorruptData, NotFound, SnapshotExpired
-from storage.log.table_log import TableLog
 from storage.store.open_store import open_store
 from storage.table import Table
 from tests.simulation.actors import Compactor, Job, Reader
@@ -30,7 +26,7 @@ from tests.simulation.followers import Follower
 from tests.simulation.history import TABLE, History
 from tests.simulation.judge import Judge
 from tests.simulation.operators import Operator
-from tests.simulation.plan import FAULT_STEPS, Plan, draw_plan, limits
+from tests.simulation.plan import FAULT_STEPS, Plan, draw_plan
 from tests.simulation.scheduler import Process, Scheduler, Violation
 from tests.simulation.store import SimClock, SimStore
 
@@ -65,11 +61,15 @@ class Simulation:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.ids = SeededIds(plan.seed)
+        self.tuning = Tuning(**plan.limits)
+        self.ids = SeededIds(plan.seed)
+        self.tuning = Tuning(**plan.limits)
         self.chance = random.Random(f"actors {plan.seed}")
         self.scheduler = Scheduler(random.Random(f"scheduler {plan.seed}"), plan.stickiness)
         self.faults = Faults(random.Random(f"faults {plan.seed}"), plan.mood, FAULT_STEPS)
         self.disk = Disk(self._watch)
-        self.history = History(self.disk.objects, plan.batches)
+        self.history = History(self.disk.objects, plan.batches, self.tuning.archive_chunk)
         self.judge = Judge(plan.config, plan.batches, self.history, plan.distinct)
         self.kept: list[str] = []
         self.jobs: list[Job] = []
@@ -110,7 +110,7 @@ class Simulation:
         """The table as a process has it that has just started: its own caches, stamps and clock."""
         clock = SimClock(self.scheduler, process)
         store = SimStore(self.scheduler, self.disk, self.faults, process)
-        return Table(TableLog(store, clock, Stamps()), {}, clock)
+        return Table(Environment(store, clock, self.ids, frozenset({"tests.mergers"}), self.tuning), Stamps())
 
     def resume_jobs(self) -> None:
         """After a restore sources may send again what it rolled back."""
@@ -158,8 +158,9 @@ class Simulation:
 
     def _create(self) -> None:
         creator = Process("creator", lambda _: None)
-        Table.create(_NURSERY, self.plan.config, clock=SimClock(self.scheduler, creator))
-        nursery = open_store(_NURSERY)
+        nursery, clock = open_store(_NURSERY), SimClock(self.scheduler, creator)
+        env = Environment(nursery, clock, self.ids, frozenset({"tests.mergers"}), self.tuning)
+        Table.create_in(env, self.plan.config)
         first = slot_path(TABLE_LANE, 1)
         created = nursery.get(first)
         assert created is not None, "a table was created"
@@ -217,29 +218,23 @@ class Simulation:
                 self.judge.check_time(time_ms, table.snapshot(asked, settled=True).cut, settled=True)
 
 
-@contextmanager
-def _seeded_ids(seed: int) -> Iterator[None]:
-    chance = random.Random(f"ids {seed}")
+class SeededIds:
+    """Ids that a seed decides. Host and process are constant, because they are stored in heartbeats and pins."""
 
-    def uuid4() -> uuid.UUID:
-        return uuid.UUID(int=chance.getrandbits(128), version=4)
+    host, pid = "simulation", 1
 
-    def one() -> int:
-        return 1
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(f"ids {seed}")
 
-    # The number of this process stands in heartbeats and pins, and so has a part in their sizes.
-    with mock.patch.object(uuid, "uuid4", uuid4), mock.patch.object(os, "getpid", one):
-        yield
+    def new(self) -> str:
+        return f"{self._chance.getrandbits(128):032x}"
 
 
 def run_seed(seed: int, theme: str | None = None) -> Outcome:
     """Run the schedule of a seed; see `draw_plan`."""
     started = time.perf_counter()
-    mergers.allow("tests.mergers")
-    plan = draw_plan(seed, theme)
-    with limits(plan.limits), _seeded_ids(seed):
-        simulation = Simulation(plan)
-        simulation.run()
+    simulation = Simulation(draw_plan(seed, theme))
+    simulation.run()
     entries = Counter(entry["kind"] for own in simulation.history.lanes.values() for entry in own)
     return Outcome(
         seed=seed,

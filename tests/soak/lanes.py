@@ -11,6 +11,7 @@ from storage.clock import SystemClock
 from storage.core.log.cut import in_spans
 from storage.core.log.entries import Base, Claim, CleanDone, Data, Done, Fold
 from storage.core.names import lane_name
+from storage.environment import Environment
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.store.open_store import open_store
 
@@ -27,7 +28,7 @@ class Lanes:
 
     def __init__(self, table: Table, names: Sequence[str]) -> None:
         self._table = table
-        self._log = CommitLog(open_store(table.uri), SystemClock())
+        self._log = CommitLog(Environment(open_store(table.uri), SystemClock()))
         self._heads = {lane_name(name): 0 for name in names}
         self._commits: dict[str, list[_Commit]] = {name: [] for name in names}
         self.claims = dict.fromkeys(names, 0)
@@ -87,7 +88,7 @@ class Services:
 
 def services_of(table: Table) -> Services:
     """From the table lane."""
-    entries = read_table_lane(CommitLog(open_store(table.uri), SystemClock()), 0)
+    entries = read_table_lane(CommitLog(Environment(open_store(table.uri), SystemClock())), 0)
     return Services(
         compactions=sum(isinstance(entry, Base) for entry in entries),
         folds=sum(isinstance(entry, Fold) for entry in entries),

@@ -9,6 +9,7 @@ from typing import Any
 from storage import Table
 from storage.core.log.entries import Entry
 from storage.core.names import TABLE_LANE, LaneName, Path
+from storage.environment import Environment
 from storage.log.commit_log import CommitLog
 from storage.read.snapshot import Snapshot
 from storage.services.compaction_task import CompactionTask
@@ -38,7 +39,7 @@ def used(snapshot: Snapshot) -> set[str]:
 
 
 def entries(table: Table, lane: str = TABLE_LANE) -> list[Entry]:
-    return CommitLog(open_store(table.uri), FakeClock()).read_after(LaneName(lane), 0)
+    return CommitLog(Environment(open_store(table.uri), FakeClock())).read_after(LaneName(lane), 0)
 
 
 def moment(clock: FakeClock) -> dt.datetime:

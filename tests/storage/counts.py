@@ -12,6 +12,7 @@ from storage.core.keys import buckets
 from storage.core.log.entries import TableEntry
 from storage.core.log.file_refs import FileGroup
 from storage.core.names import Path
+from storage.environment import Environment
 from storage.log.commit_log import CommitLog, read_table_lane
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore
@@ -45,7 +46,7 @@ def count(table: Table, *ids: int) -> None:
 
 
 def entries(uri: str) -> list[TableEntry]:
-    return list(read_table_lane(CommitLog(open_store(uri), FakeClock()), 0))
+    return list(read_table_lane(CommitLog(Environment(open_store(uri), FakeClock())), 0))
 
 
 def fold_files(uri: str) -> list[str]:

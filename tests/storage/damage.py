@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from storage import Table
 from storage.core.log.entries import Entry, decode_entry
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_folder, slot_path
+from storage.environment import Environment
 from storage.files.base_file import SliceFileWriter
 from storage.services.verify.findings import Finding, VerifyReport
 from storage.store.object_store import ObjectStore
@@ -92,7 +93,7 @@ class Damage:
         reference = base["slices"][number][part]
         rows = change(pq.read_table(pa.BufferReader(self.content(reference["path"]))))
         self.store.delete(Path(reference["path"]))
-        writer = SliceFileWriter(self.store, Path(reference["path"]), self.schema)
+        writer = SliceFileWriter(Environment(self.store), Path(reference["path"]), self.schema)
         (batch,) = rows.combine_chunks().to_batches()
         writer.write(dict(zip(batch.schema.names, batch.columns, strict=True)))
         written = writer.close()

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.core.log import archive_codec
-from storage.core.log.archive_codec import decode_archive, encode_archive
+from storage.core.log.archive_codec import Chunks, decode_archive, encode_archive
 from storage.core.log.entries import Claim, Entry, decode_entry, encode_entry
 from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, lane_folder, slot_path
+from storage.environment import Environment
 from storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired
-from storage.log import checkpoint_store
 from storage.log.commit_log import CommitLog
 from storage.services.inspect import Inspection
 from storage.store.open_store import open_store
@@ -21,17 +20,18 @@ from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_pro
 from tests.storage.cleaning import NOW, Killed, MortalStore
 from tests.storage.damage import Damage, verified, wrong
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, statuses
+from tests.tuning import tune, tuned
 
 ORDERS = LaneName("orders")
 SMALL = 4
+CHUNKS = Chunks(SMALL)
+CHUNKS = Chunks(SMALL)
 COMMITS = 20
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_codec, "CHUNK", SMALL)
-    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 3)
-    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 3)
+    tune(monkeypatch, archive_chunk=SMALL, lane_checkpoint_every=3, table_checkpoint_every=3)
 
 
 def long_table(uri: str | None = None) -> Table:
@@ -54,7 +54,7 @@ def archives(table: Table) -> list[str]:
 
 
 def lane(table: Table, name: str = "orders") -> list[Entry]:
-    return CommitLog(open_store(table.uri), FakeClock()).read_after(LaneName(name), 0)
+    return CommitLog(Environment(open_store(table.uri), FakeClock())).read_after(LaneName(name), 0)
 
 
 @pytest.fixture
@@ -151,9 +151,8 @@ def test_the_timeline_still_tells_archived_entries(archived: Table) -> None:
     assert (report.epoch, report.batch) == (1, COMMITS - 1)
 
 
-def test_a_query_finds_its_archived_batches(archived: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.core.log.lane_state.RECENT_COMMITS", 1)
-    with archived.writer("orders") as writer:
+def test_a_query_finds_its_archived_batches(archived: Table) -> None:
+    with tuned(archived, recent_commits=1).writer("orders") as writer:
         assert writer.last_batch("q") == COMMITS - 1
         old = writer.append(orders(1), batch=("q", 2))
         assert (old.replayed, old.seq, old.rows) == (True, 4, 8)
@@ -229,26 +228,26 @@ def test_a_frozen_writer_is_fenced_although_its_slot_is_free_again() -> None:
 def decode_lane_archive(table: Table, chunk: int) -> list[Entry]:
     data = open_store(table.uri).get(archive_path(ORDERS, chunk))
     assert data is not None
-    first = archive_codec.first_slot(chunk)
+    first = CHUNKS.first_slot(chunk)
     return [
         decode_entry(content, ORDERS, first + place)
-        for place, content in enumerate(decode_archive(data, ORDERS, chunk).contents())
+        for place, content in enumerate(decode_archive(data, ORDERS, chunk, CHUNKS).contents())
     ]
 
 
 def test_a_win_is_no_win_where_the_slot_was_archived(archived: Table) -> None:
     store = open_store(archived.uri)
-    log = CommitLog(store, FakeClock())
+    log = CommitLog(Environment(store, FakeClock()))
     late = lane(archived)[2].model_copy(update={"commit_id": "late"})
     assert log.publish(late).commit_id == lane(archived)[2].commit_id
-    again = CommitLog(store, FakeClock())
+    again = CommitLog(Environment(store, FakeClock()))
     assert again.publish(late).commit_id == lane(archived)[2].commit_id, "the object in the slot is not the entry"
     assert again.entry(ORDERS, 3) == lane(archived)[2]
 
 
 def test_a_put_that_arrives_twice_is_won_once(archived: Table) -> None:
     mine = lane(archived)[2]
-    log = CommitLog(open_store(archived.uri), FakeClock())
+    log = CommitLog(Environment(open_store(archived.uri), FakeClock()))
     assert log.publish(mine).commit_id == mine.commit_id
 
 
@@ -269,7 +268,7 @@ def test_silence_after_a_put_is_no_answer(archived: Table) -> None:
         intent=0,
     )
     store.faults.append(Fault("get", "_weft/archive", times=2))
-    assert CommitLog(store, FakeClock()).publish(claim).commit_id == "mine"
+    assert CommitLog(Environment(store, FakeClock())).publish(claim).commit_id == "mine"
 
 
 @pytest.mark.parametrize("error", [OSError("down"), PermissionError("403")])
@@ -279,9 +278,9 @@ def test_a_win_that_cannot_be_asked_for_is_unknown(table: Table, error: OSError)
     store.faults.append(Fault("get", "_weft/archive", times=FOREVER, error=error))
     first = lane(table)[0]
     with pytest.raises(CommitUnknown, match="not known whether"):
-        CommitLog(store, FakeClock()).publish(first)
+        CommitLog(Environment(store, FakeClock())).publish(first)
     assert inner.get(slot_path(ORDERS, 1)) is not None
-    assert CommitLog(inner, FakeClock()).publish(first).commit_id == first.commit_id
+    assert CommitLog(Environment(inner, FakeClock())).publish(first).commit_id == first.commit_id
 
 
 def test_a_search_sees_what_is_archived_while_it_searches(table: Table) -> None:
@@ -292,12 +291,12 @@ def test_a_search_sees_what_is_archived_while_it_searches(table: Table) -> None:
     store = FaultyStore(inner)
 
     def archive_all() -> None:
-        inner.put(archive_path(ORDERS, 1), encode_archive(ORDERS, 1, [encode_entry(entry) for entry in first]))
+        inner.put(archive_path(ORDERS, 1), encode_archive(ORDERS, 1, [encode_entry(entry) for entry in first], CHUNKS))
         inner.delete_many([slot_path(ORDERS, entry.seq) for entry in first])
 
     # Of 1, 3 and 7 the last is free, and its chunk is not archived; then 4 is looked for between 3 and 7.
     store.faults.append(Fault("get", slot_path(ORDERS, 7), when="after", action=archive_all))
-    assert CommitLog(store, FakeClock()).head(ORDERS) == SMALL
+    assert CommitLog(Environment(store, FakeClock())).head(ORDERS) == SMALL
     assert ("get", slot_path(ORDERS, 4)) in store.calls
 
 
@@ -335,10 +334,9 @@ def test_two_cleaners_at_once(table: Table) -> None:
     assert wrong(table) == []
 
 
-def test_a_chunk_that_is_too_large_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.services.archive_log.MAX_CREATE_BYTES", 100)
+def test_a_chunk_that_is_too_large_stays(table: Table) -> None:
     before = slots(table)
-    assert table.clean(NOW).archived == 0
+    assert tuned(table, archive_bytes=100).clean(NOW).archived == 0
     assert slots(table) == before
 
 
@@ -368,27 +366,27 @@ def test_verify_tells_of_a_damaged_or_missing_archive(archived: Table, how: str)
     assert "from a copy of the store" in found[0].hint
     assert {own.invariant for own in found} <= {"S20", "S2"}
     with pytest.raises(CorruptData):
-        CommitLog(open_store(archived.uri), FakeClock()).read_after(ORDERS, 0, COMMITS)
+        CommitLog(Environment(open_store(archived.uri), FakeClock())).read_after(ORDERS, 0, COMMITS)
 
 
 def test_a_damaged_archive_is_no_end_of_a_lane(archived: Table) -> None:
     Damage(archived).flip(archive_path(ORDERS, 1))
     with pytest.raises(CorruptData, match="archive"):
-        CommitLog(open_store(archived.uri), FakeClock()).head(ORDERS)
+        CommitLog(Environment(open_store(archived.uri), FakeClock())).head(ORDERS)
 
 
 def test_an_archive_says_whose_it_is() -> None:
     contents = [b"a", b"bb", b"", b"c" * 1_000]
-    data = encode_archive(ORDERS, 2, contents)
-    assert decode_archive(data, ORDERS, 2).contents() == contents
-    assert decode_archive(data, ORDERS, 2).content(6) == b"bb"
+    data = encode_archive(ORDERS, 2, contents, CHUNKS)
+    assert decode_archive(data, ORDERS, 2, CHUNKS).contents() == contents
+    assert decode_archive(data, ORDERS, 2, CHUNKS).content(6) == b"bb"
     for other, chunk in ((LaneName("payments"), 2), (ORDERS, 1)):
         with pytest.raises(CorruptData, match="copied or moved"):
-            decode_archive(data, other, chunk)
+            decode_archive(data, other, chunk, CHUNKS)
     for broken in (b"", data[:-1], data[:70], b"0" + data[1:]):
         if broken != data:
             with pytest.raises(CorruptData, match="damaged"):
-                decode_archive(broken, ORDERS, 2)
+                decode_archive(broken, ORDERS, 2, CHUNKS)
 
 
 def test_a_damaged_entry_keeps_its_chunk_from_being_archived(table: Table) -> None:

@@ -21,6 +21,7 @@ from storage.store.open_store import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
 from tests.storage.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
+from tests.tuning import tune
 
 
 def slices(table: Table) -> list[SliceFile]:
@@ -75,7 +76,7 @@ def test_base_and_shadow_carry_field_ids_and_statistics() -> None:
 
 
 def test_row_groups_have_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", 10)
+    tune(monkeypatch, row_group_rows=10)
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
     append(table, orders(*range(25)))
     table.compact()
@@ -91,15 +92,14 @@ def test_row_groups_have_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_chosen_row_groups_are_read_however_many_are_decoded_together(
     monkeypatch: pytest.MonkeyPatch, together: int, batch_count: int
 ) -> None:
-    monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", 10)
+    tune(monkeypatch, row_group_rows=10)
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
     append(table, orders(*range(100)))
     table.compact()
     (one,) = slices(table)
     assert one.base is not None
-    monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", together)
     found = base_file.read_row_groups(
-        open_store(table.uri),
+        table._table_log.env.tuned(row_group_rows=together),
         table.schema,
         one.rev,
         one.base,

@@ -20,6 +20,7 @@ from storage.read.snapshot import Snapshot
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.cleaning import ALL, NOW, compacted, moment, stored
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
+from tests.tuning import tuned
 
 Told = dict[int, tuple[str, list[str]]]
 
@@ -445,7 +446,7 @@ def steps(table: Table, since: str, end: str, commits: int) -> Any:
     raise AssertionError(since)
 
 
-def test_tasks_are_bounded_in_rows_as_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_bounded_in_rows_as_in_bytes() -> None:
     """Values that repeat are small in files alone."""
     table = Table.create(new_uri(), {**SHOP, "buckets": 16})
     append(table, orders(*range(400)))
@@ -456,7 +457,7 @@ def test_tasks_are_bounded_in_rows_as_in_bytes(monkeypatch: pytest.MonkeyPatch) 
         return changes_room.scan_changes(since, table.snapshot(), None, None, before=True)
 
     assert len(scan().tasks) == 1
-    monkeypatch.setattr(changes_room, "TASK_ROWS", 400)
+    table = tuned(table, change_task_rows=400)
     assert len(scan().tasks) >= 4
     assert sum(batch.num_rows for batch in scan().to_reader()) == 400
 

@@ -26,6 +26,7 @@ from tests.storage.changing import Key, Row, applied, by_key, expected, got, ora
 from tests.storage.evolving import Evolution, EvolvingWorld, evolutions
 from tests.storage.world import World
 from tests.strategies import Config, Remember, Story, stories
+from tests.tuning import tuned
 
 pytestmark = pytest.mark.usefixtures("small_files")
 
@@ -105,8 +106,8 @@ def test_comparing_whole_file_groups_gives_the_same(story: Story, seed: int) -> 
         since, until = chance.choice(cuts), str(world.table.snapshot().cut)
         by_keys = got(world.table.schema, world.table.changes(since, until, before=True))
         patch.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
-        patch.setattr(changes, "TASK_BYTES", chance.choice([0, 2_000]))
-        assert got(world.table.schema, world.table.changes(since, until, before=True)) == by_keys
+        table = tuned(world.table, change_task_bytes=chance.choice([0, 2_000]))
+        assert got(table.schema, table.changes(since, until, before=True)) == by_keys
 
 
 @given(stories(), st.integers(0, 2**32))

@@ -15,6 +15,7 @@ from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
+from storage.environment import Environment
 from storage.log import checkpoint_store
 from storage.log.checkpoint_store import Checkpoints, agreed
 from storage.log.commit_log import CommitLog, lane_entries, read_table_lane
@@ -23,14 +24,14 @@ from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.history import STEPS, History
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+from tests.tuning import tune, tuned
 
 ORDERS = LaneName("orders")
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 3)
-    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 3)
+    tune(monkeypatch, table_checkpoint_every=3, lane_checkpoint_every=3)
 
 
 def saved(store: ObjectStore, lane: LaneName) -> dict[Path, bytes]:
@@ -42,7 +43,7 @@ def saved(store: ObjectStore, lane: LaneName) -> dict[Path, bytes]:
 def table_states(store: ObjectStore) -> list[TableState]:
     """The states of all prefixes, shortest first, by replay."""
     found: list[TableState] = []
-    for entry in read_table_lane(CommitLog(store, FakeClock()), 0):
+    for entry in read_table_lane(CommitLog(Environment(store, FakeClock())), 0):
         state = fold_table(found[-1] if found else None, [entry])
         assert state is not None
         found.append(state)
@@ -52,7 +53,7 @@ def table_states(store: ObjectStore) -> list[TableState]:
 def lane_state(store: ObjectStore, lane: LaneName, rolled_back: tuple[Span, ...], head: int | None = None) -> LaneState:
     """A lane's state by replay."""
     state = LaneState(rolled_back=rolled_back)
-    for entry in lane_entries(CommitLog(store, FakeClock()).read_after(lane, 0, head)):
+    for entry in lane_entries(CommitLog(Environment(store, FakeClock())).read_after(lane, 0, head)):
         state.add(entry)
     return state
 
@@ -64,7 +65,7 @@ def test_checkpoint_and_tail_are_the_replay(steps: list[str]) -> None:
         history.run(step)
     store = open_store(history.table.uri)
     states = table_states(store)
-    entries = read_table_lane(CommitLog(store, FakeClock()), 0)
+    entries = read_table_lane(CommitLog(Environment(store, FakeClock())), 0)
     for state in states:
         read = decode_table(encode_table(state))
         assert read == state
@@ -81,10 +82,12 @@ def test_checkpoint_and_tail_are_the_replay(steps: list[str]) -> None:
             assert made == lane_state(store, lane, made.rolled_back, made.head)
         # Whatever was rolled back at any time: what is found is of that time, be it nothing.
         for rolled_back in {state.rolled_back.get(lane, ()) for state in states}:
-            found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), lane, rolled_back)
+            found = Checkpoints(Environment(store)).newest_lane(
+                CommitLog(Environment(store, FakeClock())), lane, rolled_back
+            )
             if found is not None:
                 assert found == lane_state(store, lane, rolled_back, found.head)
-                for entry in lane_entries(CommitLog(store, FakeClock()).read_after(lane, found.head)):
+                for entry in lane_entries(CommitLog(Environment(store, FakeClock())).read_after(lane, found.head)):
                     found.add(entry)
                 assert found == lane_state(store, lane, rolled_back)
 
@@ -153,9 +156,9 @@ def test_a_checkpoint_that_cannot_be_trusted_is_not_used(table: Table, damage: s
         for path, data in saved(store, lane).items():
             store.delete(path)
             store.put(path, DAMAGES[damage](data))
-    log = CommitLog(store, FakeClock())
-    assert Checkpoints(store).newest_table(log) is None
-    assert Checkpoints(store).newest_lane(log, ORDERS, table.state().rolled_back[ORDERS]) is None
+    log = CommitLog(Environment(store, FakeClock()))
+    assert Checkpoints(Environment(store)).newest_table(log) is None
+    assert Checkpoints(Environment(store)).newest_lane(log, ORDERS, table.state().rolled_back[ORDERS]) is None
     fresh = other_process(table.uri, FakeClock())
     assert (fresh.state(), contents(fresh)) == wanted[:2]
     _batch(fresh, 6)
@@ -172,7 +175,7 @@ def test_a_checkpoint_of_a_newer_version_is_not_used(table: Table, change: dict[
     for path, data in saved(store, TABLE_LANE).items():
         store.delete(path)
         store.put(path, resealed(data, **change))
-    assert Checkpoints(store).newest_table(CommitLog(store, FakeClock())) is None
+    assert Checkpoints(Environment(store)).newest_table(CommitLog(Environment(store, FakeClock()))) is None
     assert Table.open(table.uri).state() == table_states(store)[-1]
 
 
@@ -198,7 +201,7 @@ def test_an_older_checkpoint_serves_where_newer_ones_are_from_before_a_restore(t
     heads = sorted(state.head for data in saved(store, ORDERS).values() if (state := decode_lane(data)))
     kept = max(head for head in heads if not in_spans(rolled_back, head))
     assert len([head for head in heads if head > kept]) > checkpoint_store.MAX_TRIES
-    found = Checkpoints(store).newest_lane(CommitLog(store, FakeClock()), ORDERS, rolled_back)
+    found = Checkpoints(Environment(store)).newest_lane(CommitLog(Environment(store, FakeClock())), ORDERS, rolled_back)
     assert found is not None
     assert found == lane_state(store, ORDERS, rolled_back, kept)
 
@@ -233,7 +236,8 @@ def test_what_is_published_stays_published_when_the_checkpoint_after_it_fails(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compaction that took the error for its own would remove the very files that its BASE names."""
-    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 1)
+    tune(monkeypatch, table_checkpoint_every=1)
+    table = tuned(table, table_checkpoint_every=1)
     append(table, orders(1, status="newer", ts=5))
     wanted = contents(table)
     store = FaultyStore(open_store(table.uri))

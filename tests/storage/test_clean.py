@@ -13,9 +13,8 @@ import pytest
 from storage import Table
 from storage.core.log.entries import Abort
 from storage.core.names import Path, pin_path
+from storage.environment import Environment, RandomIds
 from storage.errors import CorruptData, InvalidInput, MissingFile, SnapshotExpired, StoreUnavailable
-from storage.files import log_file
-from storage.log.commit_log import new_id
 from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
 from storage.services.savepoints import release_savepoint
@@ -23,6 +22,7 @@ from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.cleaning import ALL, HOUR_MS, NOW, compacted, entries, killed, moment, stored, twice_and_clean, used
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+from tests.tuning import tuned
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ class TestKeepers:
 
     def test_what_is_no_pin_is_left_alone(self, table: Table, uri: str) -> None:
         for content in (b"{", b'{"version": 2}', b'{"version":1,"table":0,"lanes":{},"expires_at_ms":1,"owner":""}'):
-            open_store(uri).put(pin_path(new_id()), content)
+            open_store(uri).put(pin_path(RandomIds().new()), content)
         result = table.clean(NOW)
         assert (result.files, result.foreign_files) == (0, 3)
 
@@ -310,7 +310,7 @@ class TestKeepers:
         store.faults.append(Fault("put_if_absent", "lanes/", times=FOREVER, error=PermissionError("killed")))
         with pytest.raises(StoreUnavailable):
             other_process(uri, FakeClock(), store).restore("good")
-        table_log = TableLog(open_store(uri), FakeClock(), table._table_log.stamps)
+        table_log = TableLog(Environment(open_store(uri), FakeClock()), table._table_log.stamps)
         # By the seam below: `Table` would complete the restore first.
         release_savepoint(table_log, "good")
         run_clean(table_log, NOW, None, None, dry_run=False)
@@ -361,8 +361,8 @@ class TestReaders:
         with pytest.raises(SnapshotExpired, match="given up by cleaning"):
             list(sent[0].read(sent[1]))
 
-    def test_an_index_that_was_cleaned_away(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 0)
+    def test_an_index_that_was_cleaned_away(self, table: Table) -> None:
+        table = tuned(table, inline_index_bytes=0)
         append(table, orders(*ALL))
         at = str(table.snapshot().cut)
         reader = Table.open(table.uri)

@@ -25,10 +25,8 @@ from storage.core.names import (
     slot_path,
     table_index_path,
 )
+from storage.environment import RandomIds
 from storage.errors import CorruptData, Fenced, SnapshotExpired, StoreUnavailable
-from storage.files import log_file
-from storage.log import checkpoint_store, commit_log
-from storage.log.commit_log import new_id
 from storage.store.object_store import check_capability
 from storage.store.open_store import open_store
 from storage.write.write_task import write_rows
@@ -48,6 +46,7 @@ from tests.storage.cleaning import (
     used,
 )
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+from tests.tuning import tune, tuned
 
 
 @pytest.fixture
@@ -123,9 +122,8 @@ class TestOrphans:
         assert table.clean(NOW).files == 0  # its plan is open: it may publish them yet
         assert table.clean(NOW, abandon_after=NOW).deleted["base"].files == len(made)
 
-    def test_sidecars_share_the_fate_of_their_files(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 0)
-        monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 0)
+    def test_sidecars_share_the_fate_of_their_files(self, table: Table) -> None:
+        table = tuned(table, inline_index_bytes=0, inline_list_bytes=0)
         with table.writer("orders") as writer:
             write_rows(writer.begin(), orders(1))
             writer.append(orders(*ALL))
@@ -142,7 +140,7 @@ class TestOrphans:
     def test_a_list_that_lost_its_race_is_garbage(
         self, table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 0)
+        tune(monkeypatch, inline_list_bytes=0)
         append(table, orders(*ALL))
         store = FaultyStore(open_store(uri))
         store.faults.append(Fault("put", "_weft/index/_table", action=lambda: append(table, payments(1), "payments")))
@@ -263,7 +261,7 @@ class TestFolds:
     def test_fold_files_of_a_plan_that_was_given_up_are_garbage(
         self, table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 0)
+        tune(monkeypatch, inline_index_bytes=0)
         append(table, orders(*ALL))
         store = FaultyStore(open_store(uri))
         store.faults.append(Fault("put", "_weft/index/_fold", error=KeyboardInterrupt()))
@@ -287,7 +285,7 @@ class TestLeftovers:
         """What a write of an object leaves that is killed half-way."""
         final = LocalPath(table.uri.removeprefix("file://")) / path
         final.parent.mkdir(parents=True, exist_ok=True)
-        left = final.with_name(f".tmp-{new_id()}-{final.name}")
+        left = final.with_name(f".tmp-{RandomIds().new()}-{final.name}")
         left.write_bytes(b"half")
         return left
 
@@ -299,24 +297,24 @@ class TestLeftovers:
             dead = [
                 slot_path(LaneName("orders"), head),
                 slot_path(TABLE_LANE, slot),
-                log_path(LaneName("orders"), writer.epoch, head, 0, new_id()),
-                log_index_path(log_path(LaneName("orders"), writer.epoch - 1, head + 1, 0, new_id())),
-                table_index_path(slot, new_id()),
-                base_path("b02-00000", slot, new_id()),
-                shadow_path("b02-00000", slot, new_id()),
-                fold_path(slot, new_id()),
-                checkpoint_path(TABLE_LANE, slot, new_id()),
-                heartbeat_path(LaneName("orders"), writer.epoch, 7, new_id()),
-                pin_path(new_id()),
-                f"_weft/probe/{new_id()}",
+                log_path(LaneName("orders"), writer.epoch, head, 0, RandomIds().new()),
+                log_index_path(log_path(LaneName("orders"), writer.epoch - 1, head + 1, 0, RandomIds().new())),
+                table_index_path(slot, RandomIds().new()),
+                base_path("b02-00000", slot, RandomIds().new()),
+                shadow_path("b02-00000", slot, RandomIds().new()),
+                fold_path(slot, RandomIds().new()),
+                checkpoint_path(TABLE_LANE, slot, RandomIds().new()),
+                heartbeat_path(LaneName("orders"), writer.epoch, 7, RandomIds().new()),
+                pin_path(RandomIds().new()),
+                f"_weft/probe/{RandomIds().new()}",
             ]
             alive = [
                 slot_path(LaneName("orders"), head + 1),
                 slot_path(TABLE_LANE, slot + 5),
-                log_path(LaneName("orders"), writer.epoch, head + 1, 0, new_id()),
-                log_path(LaneName("unheard-of"), 1, 2, 0, new_id()),
-                table_index_path(slot + 5, new_id()),
-                base_path("b02-00000", slot + 5, new_id()),
+                log_path(LaneName("orders"), writer.epoch, head + 1, 0, RandomIds().new()),
+                log_path(LaneName("unheard-of"), 1, 2, 0, RandomIds().new()),
+                table_index_path(slot + 5, RandomIds().new()),
+                base_path("b02-00000", slot + 5, RandomIds().new()),
                 "log/orders/notes.txt",
             ]
             gone, stay = [self.leave(local, p) for p in dead], [self.leave(local, p) for p in alive]
@@ -333,13 +331,15 @@ class TestLeftovers:
         append(local, orders(1))
         store = FaultyStore(open_store(local.uri))
         left: list[LocalPath] = []
-        store.faults.append(Fault("list", "base", action=lambda: left.append(self.leave(local, pin_path(new_id())))))
+        store.faults.append(
+            Fault("list", "base", action=lambda: left.append(self.leave(local, pin_path(RandomIds().new()))))
+        )
         assert other_process(local.uri, FakeClock(), store).clean(NOW).files == 0
         assert left[0].exists()
         assert local.clean(NOW).files == 1
 
     def test_the_object_of_a_probe_that_died_is_deleted(self, table: Table, uri: str) -> None:
-        open_store(uri).put(Path(f"_weft/probe/{new_id()}"), b"first")
+        open_store(uri).put(Path(f"_weft/probe/{RandomIds().new()}"), b"first")
         assert table.clean(NOW, dry_run=True).deleted["probe"].files == 1
         assert table.clean(NOW).deleted["probe"].files == 1
         assert stored(table, "_weft/probe") == set()
@@ -347,7 +347,7 @@ class TestLeftovers:
     def test_a_probe_under_way_survives_a_cleaner(self, table: Table, uri: str) -> None:
         store = FaultyStore(open_store(uri))
         store.faults.append(Fault("put_if_absent", "_weft/probe", when="after", action=lambda: _take_probes(uri)))
-        check_capability(store)
+        check_capability(store, RandomIds().new)
         assert stored(table, "_weft/probe") == set()
 
 
@@ -444,9 +444,8 @@ class TestCrash:
         assert stored(table) == used(table.snapshot())
 
 
-def test_checkpoints_that_serve_nobody_are_deleted(table: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 2)
-    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 2)
+def test_checkpoints_that_serve_nobody_are_deleted(table: Table, uri: str) -> None:
+    table = tuned(table, table_checkpoint_every=2, lane_checkpoint_every=2)
     saved = None
     for number in range(6):
         compacted(table, f"v{number}", number)

@@ -21,8 +21,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from storage import Table
 from storage.core.names import Kind, Path, parse_path
 from storage.errors import Conflict, Fenced, GapError, NotFound, SnapshotExpired
-from storage.files import log_file
-from storage.log import checkpoint_store, commit_log
 from storage.read.snapshot import Snapshot
 from storage.store.open_store import open_store
 from storage.write.write_task import WriteTicket, Written, write_rows
@@ -31,6 +29,7 @@ from tests.faulty_store import FakeClock, other_process
 from tests.oracle import Oracle
 from tests.storage.cleaning import NOW, Killed, MortalStore, killed, killed_late, stored
 from tests.storage.shop import SHOP, new_uri, orders, payments
+from tests.tuning import tune
 
 MAX_STEPS = 20
 MINUTE_MS = 60_000
@@ -105,8 +104,7 @@ class CleaningMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(checkpoint_store, "TABLE_EVERY", 3)
-        self.patches.setattr(checkpoint_store, "LANE_EVERY", 3)
+        tune(self.patches, table_checkpoint_every=3, lane_checkpoint_every=3)
         self.uri, self.clock = new_uri(), FakeClock()
         self.model = Model()
         self.answers: dict[str, Answer] = {}
@@ -120,8 +118,7 @@ class CleaningMachine(RuleBasedStateMachine):
     @initialize(sidecars=st.booleans())
     def create(self, *, sidecars: bool) -> None:
         if sidecars:
-            self.patches.setattr(log_file, "INLINE_INDEX_BYTES", 0)
-            self.patches.setattr(commit_log, "INLINE_LIST_BYTES", 0)
+            tune(self.patches, inline_index_bytes=0, inline_list_bytes=0)
         self.table = Table.create(self.uri, SHOP, clock=self.clock)
 
     def attempt(self, step: Callable[[Table], Any], dies_at: int | None) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from storage.core.log.entries import Claim, decode_entry, encode_entry
 from storage.core.names import LaneName, Path, slot_path
+from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData, StoreUnavailable
-from storage.log import commit_log
 from storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
@@ -48,7 +48,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def log(store: FaultyStore, clock: FakeClock) -> CommitLog:
-    return CommitLog(store, clock)
+    return CommitLog(Environment(store, clock))
 
 
 def stored(store: FaultyStore, seq: int = 1) -> str | None:
@@ -62,7 +62,7 @@ def test_a_free_slot_is_won(log: CommitLog, store: FaultyStore) -> None:
 
 
 def test_a_taken_slot_is_lost_and_stays_as_it_is(log: CommitLog, store: FaultyStore, clock: FakeClock) -> None:
-    CommitLog(store, clock).publish(claim(1, "theirs"))
+    CommitLog(Environment(store, clock)).publish(claim(1, "theirs"))
     assert log.publish(claim(1, "mine")).commit_id == "theirs"
     assert stored(store) == "theirs"
 
@@ -92,7 +92,7 @@ def test_a_lost_answer_is_found_even_when_the_read_back_fails_at_first(log: Comm
 def test_a_lost_answer_may_hide_that_the_slot_went_to_somebody_else(
     log: CommitLog, store: FaultyStore, clock: FakeClock
 ) -> None:
-    other = CommitLog(store.inner, clock)
+    other = CommitLog(Environment(store.inner, clock))
     store.faults.append(Fault("put_if_absent", "orders", action=lambda: other.publish(claim(1, "theirs"))))
     store.faults.append(Fault("put_if_absent", "orders"))
     assert log.publish(claim(1, "mine")).commit_id == "theirs"
@@ -124,7 +124,7 @@ def test_a_clock_that_runs_backwards_does_not_make_publish_endless(store: Faulty
     clock = Backwards()
     store.faults.append(Fault("put_if_absent", "orders", times=FOREVER))
     with pytest.raises(CommitUnknown):
-        CommitLog(store, clock).publish(claim(1, "mine"))
+        CommitLog(Environment(store, clock)).publish(claim(1, "mine"))
     assert len(clock.slept) < 10_000
 
 
@@ -212,10 +212,8 @@ def fill(store: ObjectStore, lane: LaneName, length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 8, 9])
-def test_a_lane_is_read_to_its_end_in_parts(
-    log: CommitLog, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
-    monkeypatch.setattr(commit_log, "PART", 4)
+def test_a_lane_is_read_to_its_end_in_parts(store: FaultyStore, length: int) -> None:
+    log = CommitLog(Environment(store).tuned(read_part_entries=4))
     fill(store, LANE, length)
     parts = [[entry.seq for entry in part] for part in log.read_on(LANE, 0)]
     assert [seq for part in parts for seq in part] == list(range(1, length + 1))
@@ -241,7 +239,7 @@ def test_lanes_are_read_together_and_ends_are_found_together(clock: FakeClock) -
     lengths = {LaneName(f"lane{number}"): 100 + number for number in range(8)}
     for lane, length in lengths.items():
         fill(store, lane, length)
-    log = CommitLog(store, clock)
+    log = CommitLog(Environment(store, clock))
     tails = log.read_tails(dict.fromkeys(lengths, (0, None)))
     assert {lane: len(tail) for lane, tail in tails.items()} == lengths
     assert store.trips <= 6  # windows of 1, 4, 16, 64 and 64 slots, and whether their ends are archived
@@ -251,7 +249,7 @@ def test_lanes_are_read_together_and_ends_are_found_together(clock: FakeClock) -
     assert log.read_tails(dict.fromkeys(lengths, (0, None))) == tails
     assert store.trips == 2  # only what comes after is asked for, and whether it is archived
     store.trips = 0
-    fresh = CommitLog(store, clock)
+    fresh = CommitLog(Environment(store, clock))
     assert fresh.last_where(dict.fromkeys(lengths, (0, None))) == lengths
     assert store.trips <= 7
     held = fresh.last_where({lane: (0, length) for lane, length in lengths.items()}, lambda entry: entry.stamp <= 37)

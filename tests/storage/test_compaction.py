@@ -10,13 +10,13 @@ from storage import Table
 from storage.core.log.entries import Abort, Base, Plan
 from storage.core.log.file_refs import Sidecar
 from storage.core.names import TABLE_LANE, Path
+from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData, NotFound
-from storage.log import commit_log
 from storage.log.commit_log import CommitLog, read_table_lane
-from storage.services import compaction
 from storage.store.open_store import open_store
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
+from tests.tuning import tune, tuned
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def table(uri: str) -> Table:
 
 
 def table_lane(uri: str) -> list[str]:
-    return [entry.kind for entry in read_table_lane(CommitLog(open_store(uri), FakeClock()), 0)]
+    return [entry.kind for entry in read_table_lane(CommitLog(Environment(open_store(uri), FakeClock())), 0)]
 
 
 def slice_files(uri: str) -> list[str]:
@@ -138,7 +138,7 @@ def test_a_missing_log_file_aborts_the_compaction_and_leaves_the_table_as_it_is(
 def test_parts_that_were_published_before_a_failure_stay(
     table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "PART_BYTES", 1)
+    tune(monkeypatch, compaction_part_bytes=1)
     append(table, orders(*range(20)))
     rows = contents(table)
     store = FaultyStore(open_store(uri))
@@ -188,8 +188,8 @@ def test_a_compactor_that_dies_before_its_base_leaves_no_trace_in_reads(table: T
     assert sorted(statuses(table)) == [1, 2, 3]
 
 
-def test_a_long_list_of_slices_goes_to_a_sidecar(table: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 10)
+def test_a_long_list_of_slices_goes_to_a_sidecar(table: Table, uri: str) -> None:
+    table = tuned(table, inline_list_bytes=10)
     append(table, orders(*range(20)))
     rows = contents(table)
     table.compact()
@@ -204,15 +204,13 @@ def test_a_long_list_of_slices_goes_to_a_sidecar(table: Table, uri: str, monkeyp
         Table.open(uri)
 
 
-def test_a_list_in_a_sidecar_is_there_however_its_entry_was_read_before(
-    table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 10)
+def test_a_list_in_a_sidecar_is_there_however_its_entry_was_read_before(table: Table, uri: str) -> None:
+    table = tuned(table, inline_list_bytes=10)
     append(table, orders(*range(20)))
     table.compact()
-    log = CommitLog(open_store(uri), FakeClock())
+    log = CommitLog(Environment(open_store(uri), FakeClock()))
     [last] = [entry.seq for entry in read_table_lane(log, 0) if isinstance(entry, Base)]
-    log = CommitLog(open_store(uri), FakeClock())
+    log = CommitLog(Environment(open_store(uri), FakeClock()))
     known = log.entry(TABLE_LANE, last)
     # One window reads the entry again, for the one before it is not known.
     again = read_table_lane(log, last - 2, last)[-1]
@@ -262,7 +260,7 @@ def test_a_slice_that_is_not_made_from_the_newest_one_is_corrupt(table: Table, u
     """S10 CutChain is checked by every reader, not only by compactors."""
     append(table, orders(1))
     table.compact()
-    log = CommitLog(open_store(uri), FakeClock())
+    log = CommitLog(Environment(open_store(uri), FakeClock()))
     *_, base = read_table_lane(log, 0)
     assert isinstance(base, Base)
     assert not isinstance(base.slices, Sidecar)
@@ -272,11 +270,10 @@ def test_a_slice_that_is_not_made_from_the_newest_one_is_corrupt(table: Table, u
 
 
 @pytest.mark.usefixtures("own_files")
-def test_plans_are_closed_by_their_last_base(table: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "PART_BYTES", 1)
+def test_plans_are_closed_by_their_last_base(table: Table, uri: str) -> None:
     append(table, orders(*range(20)))
-    table.compact()
-    entries = read_table_lane(CommitLog(open_store(uri), FakeClock()), 0)
+    tuned(table, compaction_part_bytes=1).compact()
+    entries = read_table_lane(CommitLog(Environment(open_store(uri), FakeClock())), 0)
     (plan,) = [entry for entry in entries if isinstance(entry, Plan)]
     bases = [entry for entry in entries if isinstance(entry, Base)]
     assert plan.file_groups == len(bases) == 4

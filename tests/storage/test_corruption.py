@@ -12,10 +12,10 @@ import pytest
 from storage import Table
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
 from storage.errors import CorruptData, NotFound, TableError, UnsupportedFormat
-from storage.files import log_file
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
+from tests.tuning import tune
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -203,7 +203,7 @@ def _live_paths(table: Table) -> list[str]:
 
 
 def test_an_index_in_a_sidecar_is_read_checked_and_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 10)
+    tune(monkeypatch, inline_index_bytes=10)
     table = Table.create(new_uri(), SHOP)
     append(table, orders(*range(20)))
     store = open_store(table.uri)

@@ -10,14 +10,12 @@ import pytest
 from storage import Table
 from storage.core.log.file_refs import Sidecar
 from storage.core.names import Path
-from storage.core.plan import fold_plan
 from storage.core.plan.fold_plan import MAX_CHAIN
-from storage.files import log_file
-from storage.log import commit_log
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.counts import COUNTS, MANY, chain, count, during, entries, event_rows, fold_files, home, named_files
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments, statuses
+from tests.tuning import tuned
 
 
 @pytest.fixture
@@ -195,9 +193,8 @@ def test_a_fold_is_dropped_with_the_compaction_that_passes_it_and_not_before(cou
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 1)
 
 
-def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 10)
-    monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 10)
+def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str) -> None:
+    counts = tuned(counts, inline_list_bytes=10, inline_index_bytes=10)
     count(counts, *range(20))
     counts.fold()
     stored = open_store(uri).get(Path(f"_weft/timeline/table/{counts.state().head:020d}.json"))
@@ -221,14 +218,11 @@ def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str, monkeyp
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_fold_of_many_bytes_has_several_files_and_each_file_group_is_in_one(
-    counts: Table, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fold_of_many_bytes_has_several_files_and_each_file_group_is_in_one(counts: Table, uri: str) -> None:
     for _ in range(3):
         count(counts, *range(100))
     biggest = max(file_slice.log_bytes for file_slice in counts.snapshot().slices)
-    monkeypatch.setattr(fold_plan, "RUN_BYTES", biggest * 5 // 2)
-    result = counts.fold()
+    result = tuned(counts, fold_file_bytes=biggest * 5 // 2).fold()
     files = counts.snapshot().files
     assert 1 < len(files) < 4
     assert result.rows == 100 == sum(file.file.file.rows for file in files)

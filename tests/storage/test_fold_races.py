@@ -12,7 +12,7 @@ import pytest
 from storage import Table
 from storage.clock import SystemClock
 from storage.core.log.entries import Fold
-from storage.core.plan import fold_plan
+from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData
 from storage.log.commit_log import CommitLog
 from storage.services.compaction import run_compaction
@@ -34,6 +34,7 @@ from tests.storage.counts import (
     named_files,
 )
 from tests.storage.shop import contents, new_uri
+from tests.tuning import tuned
 
 WAIT_SECONDS = 60
 
@@ -226,7 +227,7 @@ def test_a_fold_that_does_not_go_on_where_the_last_one_ended_is_corrupt(counts: 
     *_, fold = entries(uri)
     assert isinstance(fold, Fold)
     again = fold.model_copy(update={"seq": fold.seq + 1, "commit_id": "x", "prev_id": fold.commit_id})
-    CommitLog(open_store(uri), FakeClock()).publish(again)
+    CommitLog(Environment(open_store(uri), FakeClock())).publish(again)
     with pytest.raises(CorruptData, match="ExactlyOnceFold"):
         Table.open(uri)
 
@@ -319,10 +320,8 @@ def test_a_fold_whose_publication_is_unknown_keeps_its_files(counts: Table, uri:
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 1)
 
 
-def test_a_missing_log_file_aborts_the_fold_and_leaves_the_table_as_it_is(
-    counts: Table, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fold_plan, "RUN_BYTES", 1)  # so that files are there already when it fails
+def test_a_missing_log_file_aborts_the_fold_and_leaves_the_table_as_it_is(counts: Table, uri: str) -> None:
+    counts = tuned(counts, fold_file_bytes=1)  # so that files are there already when it fails
     count(counts, 1, 2, 3, 4, 5, 6)
     last = max({home(key): key for key in range(20)}.items())[1]
     count(counts, last)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from storage import table as table_module
+from storage import environment
 from tests.many_groups import CountingStore, new_uri, steps
 
 GROWTH = 4
@@ -29,7 +29,7 @@ Counted = dict[str, tuple[Calls, Calls]]
 def counted(monkeypatch: pytest.MonkeyPatch, folder: Path, groups: int, lanes: int) -> Counted:
     """Per operation its calls by function, and its requests by kind."""
     stores: list[CountingStore] = []
-    opened = table_module.open_store
+    opened = environment.open_store
 
     def counting(uri: str, options: object = None) -> Any:
         stores.append(CountingStore(opened(uri, options)))
@@ -37,7 +37,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, folder: Path, groups: int, lanes: i
 
     found: Counted = {}
     with monkeypatch.context() as patched:
-        patched.setattr(table_module, "open_store", counting)
+        patched.setattr(environment, "open_store", counting)
         for name, run in steps(new_uri(str(folder)), groups, lanes):
             stores.clear()
             profile = cProfile.Profile()

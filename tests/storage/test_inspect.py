@@ -9,8 +9,8 @@ import pytest
 
 from storage import Table
 from storage.errors import NotFound
-from storage.services import inspect
 from storage.services.inspect import Inspection
+from tests.tuning import tune
 
 CONFIG = {
     "key": ["id"],
@@ -118,7 +118,7 @@ def test_what_was_taken_back_is_not_counted_and_said_to_be_void(table: Table) ->
 
 
 def test_a_long_lane_is_not_read_from_its_beginning(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect, "MAX_LANE_ENTRIES", 2)
+    tune(monkeypatch, inspected_entries=2)
     first, _ = Inspection(table.uri).lanes()
     assert (first.rows, first.rows_complete) == (2, False)
     assert (first.epoch, first.owner) == (2, "second")

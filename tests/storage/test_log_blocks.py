@@ -12,7 +12,7 @@ import pytest
 from storage import Table
 from storage.core.names import LaneName
 from storage.core.plan.slices import LiveFile
-from storage.files import log_blocks
+from storage.environment import Environment
 from storage.files.log_blocks import BlockId, LogBlocks
 from storage.store.object_store import ObjectStore, Wanted
 from storage.store.open_store import open_store
@@ -49,11 +49,11 @@ def files(table: Table) -> list[LiveFile]:
     return files
 
 
-def blocks_of(store: ObjectStore, files: list[LiveFile], chosen: list[BlockId]) -> LogBlocks:
+def blocks_of(store: ObjectStore, files: list[LiveFile], chosen: list[BlockId], **sizes: int) -> LogBlocks:
     blocks: dict[int, list[int]] = {}
     for number, block in chosen:
         blocks.setdefault(number, []).append(block)
-    return LogBlocks(store, files, blocks, {number: ["ots", "id"] for number in blocks})
+    return LogBlocks(Environment(store).tuned(**sizes), files, blocks, {number: ["ots", "id"] for number in blocks})
 
 
 @pytest.fixture
@@ -85,13 +85,10 @@ def test_small_files_are_asked_for_at_once_and_once(store: Asked, files: list[Li
 
 
 @pytest.mark.parametrize("bound", [1, 2_000, 5_000])
-def test_no_more_is_fetched_than_the_bound(
-    store: Asked, files: list[LiveFile], bound: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_is_fetched_than_the_bound(store: Asked, files: list[LiveFile], bound: int) -> None:
     """But one block, if it is larger; a tail is read with the first blocks of a file, and not again."""
-    monkeypatch.setattr(log_blocks, "FETCH_BYTES", bound)
     runs = [[(number, block) for number in range(3) for block in range(4 * part, 4 * part + 4)] for part in (0, 1)]
-    blocks = blocks_of(store, files, [block for run in runs for block in run])
+    blocks = blocks_of(store, files, [block for run in runs for block in run], fetch_bytes=bound)
     tails = {live.file.file.path: live.file.file.tail_size for live in files}
     largest = max(length for live in files for length in live.index.blocks.length)
     for run in runs:

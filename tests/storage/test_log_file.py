@@ -17,11 +17,11 @@ from storage.core.merge.locate_keys import partition_text
 from storage.core.model import FIELD_ID
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
-from storage.files import log_file
 from storage.store.open_store import open_store
 from tests.storage.shop import SHOP, append, new_uri, orders
 from tests.storage.world import World
 from tests.strategies import Story, stories
+from tests.tuning import tune
 
 
 def live_files(table: Table) -> list[tuple[LogFile, LogIndex]]:
@@ -132,8 +132,7 @@ def _range(column: pa.Array) -> tuple[Any, Any]:
 
 
 def test_small_groups_share_a_block_and_a_large_one_takes_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "BLOCK_MIN_BYTES", 1_000)
-    monkeypatch.setattr(log_file, "BLOCK_MAX_BYTES", 2_000)
+    tune(monkeypatch, block_min_bytes=1_000, block_max_bytes=2_000)
     table = Table.create(new_uri(), {**SHOP, "buckets": 16})
     append(table, orders(*range(30)))
     ((_, index),) = live_files(table)

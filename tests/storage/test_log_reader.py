@@ -10,9 +10,9 @@ import pytest
 
 from storage import Table
 from storage.core.merge.collapse import LogRange
-from storage.files import log_reader
 from storage.files.log_reader import LogReader
 from tests.storage.shop import new_uri
+from tests.tuning import tune
 
 CONFIG = {
     "key": ["id"],
@@ -71,7 +71,7 @@ def test_commits_of_interleaved_streams_are_one_piece_a_stream(ranges: list[int]
 
 
 def test_what_is_put_together_is_bounded(ranges: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "TOGETHER_ROWS", 4)
+    tune(monkeypatch, coalesce_rows=4)
     table = Table.create(new_uri(), CONFIG)
     with table.writer("payments") as payments:
         for number in range(5):

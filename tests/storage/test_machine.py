@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage import Table
-from storage.files import base_file, log_file
 from tests.storage.world import World, expected_bag, snapshot_bag
 from tests.strategies import Append, Compact, Config, Fold, appends, configs, pools
+from tests.tuning import tune
 
 MAX_STEPS = 12  # a table with more history is what the deep profile's many examples are for
 
@@ -25,9 +25,7 @@ class TableMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(log_file, "BLOCK_MIN_BYTES", 40)
-        self.patches.setattr(log_file, "BLOCK_MAX_BYTES", 160)
-        self.patches.setattr(base_file, "ROW_GROUP_ROWS", 2)
+        tune(self.patches, block_min_bytes=40, block_max_bytes=160, row_group_rows=2)
         self.batches: list[tuple[Append, tuple[str, int]]] = []
         self.numbers: dict[str, int] = {}
 

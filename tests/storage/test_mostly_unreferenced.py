@@ -15,13 +15,13 @@ from storage.core.names import Path
 from storage.core.plan.compaction_plan import plan_due
 from storage.core.plan.mostly_unreferenced import UNREFERENCED_FACTOR, mostly_unreferenced
 from storage.read.pruning import key_table
-from storage.services import compaction
 from storage.store.open_store import open_store
 from tests.storage.cleaning import NOW
 from tests.storage.damage import wrong
 from tests.storage.shop import SHOP, append, contents, new_uri, orders
 from tests.storage.world import World
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
+from tests.tuning import tuned
 
 KEYS = range(200)
 LAST = FileGroup("", 4, 15)
@@ -110,8 +110,8 @@ def test_a_slice_that_goes_as_far_as_the_snapshot_gets_no_successor(table: Table
 @given(stories(max_steps=10), st.lists(st.frozensets(st.integers(0, 7)), min_size=1, max_size=3))
 def test_no_file_is_kept_for_little(story: Story, partial: list[frozenset[int]]) -> None:
     """After a compaction of all file groups, whatever was compacted before; and no answer changes."""
-    with pytest.MonkeyPatch.context() as patch, World(story.config) as world:
-        patch.setattr(compaction, "SHARED_BYTES", 2**20)
+    with World(story.config) as world:
+        world.table = tuned(world.table, shared_file_bytes=2**20)
         world.run(story.steps)
         for chosen in partial:
             world.compact(Compact(chosen))

@@ -8,6 +8,7 @@ from pathlib import Path as LocalPath
 import pytest
 
 from storage.core.names import Path
+from storage.environment import RandomIds
 from storage.errors import StoreRefused, StoreUnavailable
 from storage.store.object_store import ObjectStore, check_capability, normalise_errors
 from storage.store.open_store import open_store
@@ -65,7 +66,7 @@ class ForgetfulStore(FaultyStore):
 @pytest.mark.parametrize("kind", [OverwritingStore, ShruggingStore, ForgetfulStore])
 def test_a_store_that_overwrites_is_refused(store: ObjectStore, kind: type[FaultyStore]) -> None:
     with pytest.raises(StoreUnavailable, match="does not create objects exclusively") as error:
-        check_capability(kind(store))
+        check_capability(kind(store), RandomIds().new)
     assert "conditional" in error.value.hint
     assert store.list(Path("_weft")) == []
 
@@ -75,5 +76,5 @@ def test_a_store_that_does_not_answer_the_probe_is_refused_and_the_probe_removed
     faulty = FaultyStore(store)
     faulty.faults.append(Fault(call, "probe", when="after"))
     with pytest.raises(StoreUnavailable, match=r"cannot write to .*the network is down"):
-        check_capability(faulty)
+        check_capability(faulty, RandomIds().new)
     assert store.list(Path("_weft")) == []

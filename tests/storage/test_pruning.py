@@ -24,6 +24,7 @@ from tests.storage.predicates import predicates
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import World, bag
 from tests.strategies import Story, configs, stories
+from tests.tuning import tuned
 
 K = pc.field("id")
 PARTITIONED: dict[str, Any] = {
@@ -96,9 +97,7 @@ def shop(reads: Reads) -> Table:
     """4 file groups of 1000 orders, in row groups of 100, with logs of a few."""
     table = Table.create(new_uri(), SHOP)
     append(table, orders(*range(4000)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base_file, "ROW_GROUP_ROWS", 100)
-        table.compact()
+    tuned(table, row_group_rows=100).compact()
     reads.row_groups = reads.blocks = 0
     return table
 
@@ -125,10 +124,8 @@ def test_ranges_and_values_choose_row_groups_by_statistics(shop: Table, reads: R
     assert reads.row_groups == 4
 
 
-def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(
-    shop: Table, reads: Reads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.read.scan.RUN_BYTES", 1)
+def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(shop: Table, reads: Reads) -> None:
+    shop = tuned(shop, scan_run_bytes=1)
     append(shop, orders(40, 4711, status="old", ts=2))
     old = pc.field("status") == "old"
     assert sorted(shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist()) == [40, 4711]
@@ -137,11 +134,8 @@ def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(
     assert shop.snapshot().to_arrow(["id"], filter=old)["id"].to_pylist() == [4711]
 
 
-def test_get_reads_one_row_group_and_the_blocks_that_can_have_the_key(
-    shop: Table, reads: Reads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.files.log_file.BLOCK_MIN_BYTES", 40)
-    monkeypatch.setattr("storage.files.log_file.BLOCK_MAX_BYTES", 160)
+def test_get_reads_one_row_group_and_the_blocks_that_can_have_the_key(shop: Table, reads: Reads) -> None:
+    shop = tuned(shop, block_min_bytes=40, block_max_bytes=160)
     append(shop, payments(*range(0, 4000, 3)), "payments")
     append(shop, payments(3, 6, 9), "payments")
     found = shop.get([3], ["id", "status", "paid"])

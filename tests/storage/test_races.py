@@ -18,8 +18,9 @@ from storage import Table
 from storage.clock import SystemClock
 from storage.core.log.entries import Claim, decode_entry
 from storage.core.names import LaneName, slot_path
+from storage.environment import Environment, RandomIds
 from storage.errors import Fenced
-from storage.log.commit_log import CommitLog, new_id
+from storage.log.commit_log import CommitLog
 from storage.store.open_store import open_store
 from tests.faulty_store import other_process
 from tests.storage.shop import SHOP, contents, new_uri, orders, payments, statuses
@@ -50,14 +51,14 @@ def eager_threads() -> Iterator[None]:
 
 def race_for_slots(uri: str, barrier: Barrier, owner: int, results: Any) -> None:
     """Publish into every slot at the same time as the others; report who was seen to win."""
-    log = CommitLog(open_store(uri), SystemClock())
+    log = CommitLog(Environment(open_store(uri), SystemClock()))
     seen = []
     for seq in range(1, SLOTS + 1):
         entry = Claim(
             lane=LANE,
             seq=seq,
             epoch=seq,
-            commit_id=f"{owner}-{new_id()}",
+            commit_id=f"{owner}-{RandomIds().new()}",
             prev_id="",
             table_rev=0,
             stamp=seq,

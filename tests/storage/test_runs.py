@@ -11,23 +11,23 @@ import pytest
 from storage import Table, mergers
 from storage.core.log.file_refs import FileGroup
 from storage.core.plan.slices import combine_slices, plan_slices
+from storage.environment import Tuning
 from storage.errors import InvalidInput
-from storage.files import base_file
 from storage.read import scan
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import bag
+from tests.tuning import tune, tuned
 
 MANY = 64
 
 
-@pytest.fixture(params=[(base_file.ROW_GROUP_ROWS, base_file.SHARED_ROW_GROUP_ROWS), (60, 20)], ids=["one", "many"])
+@pytest.fixture(params=[(Tuning().row_group_rows, Tuning().shared_row_group_rows), (60, 20)], ids=["one", "many"])
 def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Table:
     """64 file groups in every state: bases, shadows, events and folds above them, some without logs.
 
     In one row group a file, and in many of which some are decoded together.
     """
-    monkeypatch.setattr(base_file, "ROW_GROUP_ROWS", request.param[0])
-    monkeypatch.setattr(base_file, "SHARED_ROW_GROUP_ROWS", request.param[1])
+    tune(monkeypatch, row_group_rows=request.param[0], shared_row_group_rows=request.param[1])
     table = Table.create(new_uri(), {**SHOP, "buckets": MANY})
     append(table, orders(*range(1000)))
     append(table, payments(*range(0, 1200, 3)), "payments")
@@ -42,9 +42,7 @@ def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ta
 
 
 def alone(table: Table, **arguments: Any) -> list[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "RUN_BYTES", 1)
-        return bag(table.snapshot().to_arrow(**arguments))
+    return bag(tuned(table, scan_run_bytes=1).snapshot().to_arrow(**arguments))
 
 
 @pytest.mark.parametrize(
@@ -113,10 +111,7 @@ def test_keys_of_any_kind_are_read_together_as_alone() -> None:
             deletes = pa.array(["delete" if step == 5 and i % 3 == 0 else "upsert" for i in range(len(rows))])
             append(table, pa.table({"id": rows["id"], **columns, "_op": deletes}))
             if step < 7:
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(base_file, "ROW_GROUP_ROWS", 60)
-                    patch.setattr(base_file, "SHARED_ROW_GROUP_ROWS", 20)
-                    table.compact()
+                tuned(table, row_group_rows=60, shared_row_group_rows=20).compact()
         assert bag(table.snapshot().to_arrow()) == alone(table), key_type
         assert bag(table.snapshot().to_arrow(["status"])) == alone(table, columns=["status"]), key_type
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ from storage.core.log.file_refs import FileGroup, SliceFile
 from storage.core.merge.locate_keys import locate_keys
 from storage.core.names import TABLE_LANE, Path
 from storage.core.plan.slices import whole_files
-from storage.files import base_file
+from storage.environment import Tuning
 from storage.read.pruning import key_table
 from storage.services import compaction
 from storage.store.open_store import open_store
@@ -28,6 +29,7 @@ from tests.storage.damage import Damage, wrong
 from tests.storage.shop import SHOP, append, contents, new_uri, orders
 from tests.storage.world import World, bag
 from tests.strategies import EVERY_GROUP, Compact, Story, stories
+from tests.tuning import tuned
 
 KEYS = range(40)
 
@@ -74,25 +76,23 @@ def test_neighbours_are_rows_of_one_file(table: Table) -> None:
     assert pq.read_metadata(open_store(table.uri).open_input(base.path, base.size)).row_group(0).sorting_columns == ()
 
 
-def test_what_is_shared_is_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shared_is_bounded(table: Table) -> None:
     sizes = [own.base_bytes + own.log_bytes for own in table.snapshot().slices]
-    assert list(map(len, compaction.cut_tasks(table.snapshot().slices))) == [4]
-    monkeypatch.setattr(compaction, "SHARED_BYTES", sum(sizes[:2]))
-    assert len(compaction.cut_tasks(table.snapshot().slices)[0]) == 2
-    monkeypatch.setattr(compaction, "SMALL_BYTES", min(sizes))
-    assert list(map(len, compaction.cut_tasks(table.snapshot().slices))) == [1] * 4
+    assert list(map(len, compaction.cut_tasks(table.snapshot().slices, Tuning()))) == [4]
+    tuning = Tuning(shared_file_bytes=sum(sizes[:2]))
+    assert len(compaction.cut_tasks(table.snapshot().slices, tuning)[0]) == 2
+    tuning = replace(tuning, small_group_bytes=min(sizes))
+    assert list(map(len, compaction.cut_tasks(table.snapshot().slices, tuning))) == [1] * 4
 
 
-def test_a_slice_without_shared_files_has_no_parts(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_without_shared_files_has_no_parts(table: Table) -> None:
     damage = Damage(table)
     shared = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
     assert all("base_part" in own and "shadow_part" in own for own in shared["slices"])
-    monkeypatch.setattr(compaction, "SMALL_BYTES", 0)
     append(table, orders(*KEYS, status="own", ts=3))
-    table.compact()
+    tuned(table, small_group_bytes=0).compact()
     single = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
     assert all(set(shared["slices"][0]) - set(own) == {"base_part", "shadow_part"} for own in single["slices"])
-    monkeypatch.undo()
     append(table, orders(*KEYS[:20], status="shared", ts=4))
     rows = contents(table)
     table.compact()
@@ -275,8 +275,8 @@ def test_verify_decodes_a_row_group_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_counts_and_sizes_are_told_once(table: Table, *, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "SMALL_BYTES", 0 if own else 2**20)
+def test_counts_and_sizes_are_told_once(table: Table, *, own: bool) -> None:
+    table = tuned(table, small_group_bytes=0 if own else 2**20)
     append(table, orders(*KEYS, ts=3))
     result = table.compact()
     stored = {file.path: file.size for one in slices(table) for file in (one.base, one.shadow) if file is not None}
@@ -299,9 +299,8 @@ def test_every_read_is_the_oracles_whoever_shares_with_whom(
     story: Story, partial: list[frozenset[int]], row_group: int, shared: int
 ) -> None:
     """Compactions of any part of the file groups, after which files have rows that mean nothing; all ways to read."""
-    with pytest.MonkeyPatch.context() as patch, World(story.config) as world:
-        patch.setattr(base_file, "SHARED_ROW_GROUP_ROWS", row_group)
-        patch.setattr(compaction, "SHARED_BYTES", shared)
+    with World(story.config) as world:
+        world.table = tuned(world.table, shared_row_group_rows=row_group, shared_file_bytes=shared)
         world.run(story.steps)
         for chosen in (EVERY_GROUP, *partial):
             world.compact(Compact(chosen))

@@ -13,14 +13,13 @@ import pytest
 from storage import Table, verify_table
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, slot_path
 from storage.errors import Conflict, CorruptData, NotFound
-from storage.files import log_file
-from storage.log import checkpoint_store, commit_log
 from storage.services.inspect import Inspection
 from storage.services.verify.findings import MAX_ALIKE, Severity
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.damage import Damage, append_table, lane, shop, verified, wrong
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
+from tests.tuning import tune, tuned
 
 
 @pytest.fixture
@@ -262,8 +261,8 @@ def test_a_damaged_entry_of_the_table_lane_ends_what_is_known(table: Table, dama
     assert any("was checked up to there" in finding.what for finding in verified(table).infos)
 
 
-def test_a_checkpoint_tells_what_follows_a_damaged_entry(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 6)
+def test_a_checkpoint_tells_what_follows_a_damaged_entry(table: Table) -> None:
+    table = tuned(table, table_checkpoint_every=6)
     damage = Damage(table)
     table.compact()
     append(table, payments(1), "payments")
@@ -335,8 +334,7 @@ def test_a_table_without_its_first_entry_is_not_taken_for_none(table: Table, dam
 
 
 def test_lists_and_indexes_in_sidecars_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_log, "INLINE_LIST_BYTES", 10)
-    monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 10)
+    tune(monkeypatch, inline_list_bytes=10, inline_index_bytes=10)
     table = shop(new_uri())
     damage = Damage(table)
     assert wrong(table) == []
@@ -353,9 +351,8 @@ def test_lists_and_indexes_in_sidecars_are_checked(monkeypatch: pytest.MonkeyPat
     assert [(f.invariant, f.where) for f in wrong(table, deep=False)] == [("S7", newest)]
 
 
-def test_checkpoints_are_compared_with_the_replay(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_store, "TABLE_EVERY", 2)
-    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 2)
+def test_checkpoints_are_compared_with_the_replay(table: Table) -> None:
+    table = tuned(table, table_checkpoint_every=2, lane_checkpoint_every=2)
     damage = Damage(table)
     table.savepoint("one")
     append(table, orders(7), "orders")

@@ -15,13 +15,13 @@ from storage import Table
 from storage.core.names import LaneName, slot_path
 from storage.core.plan.watermarks import Watermark
 from storage.errors import Fenced, InvalidInput, NotFound
-from storage.log import checkpoint_store
 from storage.read import lane_watermarks
 from storage.services.inspect import Inspection
 from storage.store.open_store import open_store
 from storage.write.write_task import WriteTicket, write_rows
 from tests.faulty_store import FakeClock
 from tests.storage.shop import SHOP, append, new_uri, orders, payments, statuses
+from tests.tuning import tuned
 
 
 @pytest.fixture
@@ -129,11 +129,8 @@ def test_a_takeover_by_another_query_goes_on_with_the_promise(table: Table) -> N
     assert mark(table).value == 7
 
 
-def test_a_writer_that_goes_on_from_a_checkpoint_knows_the_promise(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint_store, "LANE_EVERY", 1)
-    put(table, orders(1, ts=10))
+def test_a_writer_that_goes_on_from_a_checkpoint_knows_the_promise(table: Table) -> None:
+    put(tuned(table, lane_checkpoint_every=1), orders(1, ts=10))
     names = [name for name, _ in open_store(table.uri).list("_weft/checkpoints/lanes/orders")]  # type: ignore[arg-type]
     assert names
     assert put(Table.open(table.uri), orders(2, ts=6)) == 1

@@ -11,14 +11,14 @@ import pytest
 from storage import Table
 from storage.core.log.entries import Claim, Data, encode_entry
 from storage.core.names import LaneName, Path, slot_path
+from storage.environment import Environment
 from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, NotFound, SplitBrain
-from storage.files import log_file
 from storage.log.commit_log import CommitLog, lane_entries
 from storage.store.open_store import open_store
-from storage.write import write_task
 from storage.write.write_task import write_rows
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.storage.shop import SHOP, append, new_uri, orders, payments, statuses
+from tests.tuning import tuned
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def faulty(store: FaultyStore) -> Table:
 
 
 def entries_of(uri: str, lane: str = "orders") -> list[Claim | Data]:
-    return lane_entries(CommitLog(open_store(uri), FakeClock()).read_after(LaneName(lane), 0))
+    return lane_entries(CommitLog(Environment(open_store(uri), FakeClock())).read_after(LaneName(lane), 0))
 
 
 def test_a_second_claimer_fences_the_first_and_nothing_is_lost_or_doubled(table: Table, uri: str) -> None:
@@ -245,10 +245,8 @@ def test_a_ticket_is_good_for_one_commit(table: Table) -> None:
             lane.commit(ticket, [written])
 
 
-def test_a_long_append_is_cut_into_files_and_refused_whole(
-    table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write_task, "CHUNK_BYTES", 1)
+def test_a_long_append_is_cut_into_files_and_refused_whole(table: Table, uri: str) -> None:
+    table = tuned(table, log_file_bytes=1)
 
     def batches(last_id: int | None) -> Iterator[pa.RecordBatch]:
         for key, status in ((1, "a"), (2, "b"), (1, "c"), (last_id, "d")):
@@ -321,12 +319,9 @@ def test_writers_of_different_lanes_never_meet(store: FaultyStore, faulty: Table
     assert sorted(statuses(Table.open(store.uri))) == [1, 2]
 
 
-def test_files_are_written_before_the_entry_that_refers_to_them(
-    store: FaultyStore, faulty: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_written_before_the_entry_that_refers_to_them(store: FaultyStore, faulty: Table) -> None:
     """S7 NoDangling: log files and sidecars first."""
-    monkeypatch.setattr(log_file, "INLINE_INDEX_BYTES", 10)
-    with faulty.writer("orders") as lane:
+    with tuned(faulty, inline_index_bytes=10).writer("orders") as lane:
         store.calls.clear()
         lane.append(orders(1, 2, 3))
     written = [path.split("/")[:2] for call, path in store.calls if call in {"put", "put_if_absent", "open_output"}]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from storage.core.names import Path, encode_partition
+from storage.environment import RandomIds
 from storage.errors import CorruptData, InvalidInput
 from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, Wanted, check_capability
 from tests.stores.places import BLOCK_BYTES, JOIN_SECONDS, SPAWN, Place, race, winners
@@ -299,5 +300,5 @@ def test_two_instances_see_the_same_objects(place: Place) -> None:
 
 
 def test_a_capable_store_passes_and_keeps_nothing_of_the_probe(store: ObjectStore) -> None:
-    check_capability(store)
+    check_capability(store, RandomIds().new)
     assert store.list(Path("_weft")) == []

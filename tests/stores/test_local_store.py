@@ -17,6 +17,7 @@ import pytest
 
 from storage import Table
 from storage.core.names import Path
+from storage.environment import RandomIds
 from storage.errors import InvalidInput, StoreUnavailable
 from storage.store.local_store import LocalStore
 from storage.store.object_store import check_capability
@@ -166,7 +167,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_and_can_be_gone_on_from(
                 writer.append(orders(2))
             assert "disk is full" in error.value.hint
             with pytest.raises(StoreUnavailable, match="No space left"):
-                check_capability(LocalStore(str(tmp_path / "table")))
+                check_capability(LocalStore(str(tmp_path / "table")), RandomIds().new)
         assert files(tmp_path) == before
         writer.append(orders(2))
     assert statuses(table) == {1: "new", 2: "new"}

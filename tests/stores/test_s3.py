@@ -16,6 +16,7 @@ from storage import Table
 from storage.clock import Clock
 from storage.core.log.entries import Claim, decode_entry
 from storage.core.names import LaneName, Path, slot_path
+from storage.environment import Environment, RandomIds
 from storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreRefused, StoreUnavailable
 from storage.log.commit_log import CommitLog
 from storage.store import remote_store
@@ -83,7 +84,7 @@ def claim(commit_id: str) -> Claim:
 
 
 def publish(store: ObjectStore, clock: Clock, commit_id: str) -> str:
-    return CommitLog(store, clock).publish(claim(commit_id)).commit_id
+    return CommitLog(Environment(store, clock)).publish(claim(commit_id)).commit_id
 
 
 def stored(store: ObjectStore) -> str | None:
@@ -203,7 +204,7 @@ def test_refused_access_is_never_absence(store: ObjectStore, faulty: Faulty, clo
         lambda: store.put(NAME, b"x"),
         lambda: store.delete_many([NAME]),
         lambda: publish(store, clock, "mine"),
-        lambda: check_capability(store),
+        lambda: check_capability(store, RandomIds().new),
         lambda: Table.create(store.uri, SHOP, storage_options=store._options),
     ):
         with pytest.raises(StoreUnavailable) as error:
@@ -408,7 +409,7 @@ def test_a_file_system_that_cannot_create_exclusively_is_refused_by_its_name(uri
 @pytest.mark.parametrize("options", [{"endpoint_url": 7, "nonsense": object}, {"anon": "maybe", "client_kwargs": 5}])
 def test_options_that_do_not_fit_are_refused_or_told_by_the_first_answer(options: dict[str, Any]) -> None:
     with pytest.raises((InvalidInput, StoreUnavailable)) as error:
-        check_capability(RemoteStore("s3://bucket/table", options))
+        check_capability(RemoteStore("s3://bucket/table", options), RandomIds().new)
     assert error.value.hint
 
 

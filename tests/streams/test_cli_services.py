@@ -22,6 +22,7 @@ from streams.cli.main import app
 from tests.storage.damage import lane as lane_entry
 from tests.storage.shop import SHOP, append, contents, orders, payments
 from tests.streams.pipelines import weft
+from tests.tuning import tune
 
 
 @pytest.fixture
@@ -46,8 +47,7 @@ def test_compact_says_what_it_did(table: Table) -> None:
 
 
 def test_clean_says_how_many_entries_it_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.core.log.archive_codec.CHUNK", 4)
-    monkeypatch.setattr("storage.log.checkpoint_store.LANE_EVERY", 3)
+    tune(monkeypatch, archive_chunk=4, lane_checkpoint_every=3)
     table = Table.create(tmp_path / "long", SHOP)
     with table.writer("orders") as writer:
         for number in range(10):

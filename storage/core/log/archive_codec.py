@@ -1,6 +1,6 @@
 """Archives: the exact bytes of one chunk of a lane's entries, packed into one object (FORMAT.md, "Archives").
 
-A lane's slots are divided into chunks of `CHUNK`: 1 to 256, 257 to 512, and so on. An archive holds all entries of its
+A lane's slots are divided into chunks of 256: 1 to 256, 257 to 512, and so on. An archive holds all entries of its
 chunk or does not decode. What it means for readers and writers that there is one: PROTOCOL.md, "Archives".
 """
 
@@ -15,34 +15,40 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage.core.names import LaneName, Path, archive_path
+from storage.core.names import LaneName, archive_path
 from storage.errors import CorruptData, UnsupportedFormat
 
-CHUNK: Final = 256  # slots of an archive; part of the format
 VERSION: Final = 1
 _CODEC: Final = "zstd"
 _DIGEST: Final = 64  # hexadecimal digits
 _HINT: Final = "restore it from a copy of the store: the entries in it are nowhere else"
 
 
-def chunk_of(seq: int) -> int:
-    """Number of the chunk that a slot is in: 1, 2, ..."""
-    return (seq - 1) // CHUNK + 1
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How the slots of a lane are divided into chunks.
 
+    Attributes:
+        size: Slots of a chunk; part of the format, which says 256. Tests use less.
+    """
 
-def first_slot(chunk: int) -> int:
-    """The chunk's first slot."""
-    return last_slot(chunk - 1) + 1
+    size: int
 
+    def of(self, seq: int) -> int:
+        """Number of the chunk that a slot is in: 1, 2, ..."""
+        return (seq - 1) // self.size + 1
 
-def last_slot(chunk: int) -> int:
-    """The chunk's last slot."""
-    return chunk * CHUNK
+    def first_slot(self, chunk: int) -> int:
+        """The chunk's first slot."""
+        return self.last_slot(chunk - 1) + 1
 
+    def last_slot(self, chunk: int) -> int:
+        """The chunk's last slot."""
+        return chunk * self.size
 
-def slots_of_chunk(chunk: int) -> range:
-    """All slots of a chunk, ascending."""
-    return range(first_slot(chunk), last_slot(chunk) + 1)
+    def slots(self, chunk: int) -> range:
+        """All slots of a chunk, ascending."""
+        return range(self.first_slot(chunk), self.last_slot(chunk) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +58,50 @@ class Archive:
     Attributes:
         lane: Whose entries these are.
         chunk: Its number.
+        first: Its first slot.
         ends: Per slot where its entry ends in ``body``.
         body: The entries' bytes, one after the other.
     """
 
     lane: LaneName
     chunk: int
+    first: int
     ends: tuple[int, ...]
     body: bytes
 
     def content(self, seq: int) -> bytes:
         """Bytes of the entry in a slot of the chunk."""
-        place = seq - first_slot(self.chunk)
+        place = seq - self.first
         return self.body[self.ends[place - 1] if place else 0 : self.ends[place]]
 
     def contents(self) -> list[bytes]:
         """Bytes of all entries, in the order of slots."""
-        return [self.content(seq) for seq in slots_of_chunk(self.chunk)]
+        return [self.content(self.first + place) for place in range(len(self.ends))]
 
 
-def encode_archive(lane: LaneName, chunk: int, contents: Sequence[bytes]) -> bytes:
+def encode_archive(lane: LaneName, chunk: int, contents: Sequence[bytes], chunks: Chunks) -> bytes:
     """Bytes of an archive.
 
     Args:
         lane: Whose entries.
         chunk: Which.
         contents: Bytes of the entries in all its slots, ascending.
+        chunks: How the lane is divided.
+        chunks: How the lane is divided.
     """
-    assert len(contents) == CHUNK, "an incomplete chunk is not archived"
-    said = {"version": VERSION, "lane": lane, "first": first_slot(chunk), "sizes": [len(own) for own in contents]}
+    assert len(contents) == chunks.size, "an incomplete chunk is not archived"
+    said = {
+        "version": VERSION,
+        "lane": lane,
+        "first": chunks.first_slot(chunk),
+        "sizes": [len(own) for own in contents],
+    }
     body = pa.compress(b"".join(contents), codec=_CODEC, asbytes=True)
     sealed = json.dumps(said, separators=(",", ":")).encode() + b"\n" + body
     return hashlib.sha256(sealed).hexdigest().encode() + b"\n" + sealed
 
 
-def decode_archive(data: bytes, lane: LaneName, chunk: int) -> Archive:
+def decode_archive(data: bytes, lane: LaneName, chunk: int, chunks: Chunks) -> Archive:
     """The archive that `encode_archive` made for this chunk.
 
     Raises:
@@ -102,15 +117,12 @@ def decode_archive(data: bytes, lane: LaneName, chunk: int) -> Archive:
     if values["version"] != VERSION:
         raise UnsupportedFormat(f"archive {path} is of version {values['version']}", hint="upgrade weft")
     sizes = values["sizes"]
-    if (values["lane"], values["first"], len(sizes)) != (lane, first_slot(chunk), CHUNK):
+    if (values["lane"], values["first"], len(sizes)) != (lane, chunks.first_slot(chunk), chunks.size):
         raise CorruptData(
             f"archive {path} says it holds {len(sizes)} entries of lane {values['lane']!r} from {values['first']} on",
             hint="an object was copied or moved",
         )
     ends = tuple(itertools.accumulate(sizes))
-    return Archive(lane, chunk, ends, pa.decompress(body, ends[-1], codec=_CODEC, asbytes=True))
-
-
-def path_of_archive(lane: LaneName, seq: int) -> Path:
-    """Where the archive of a slot is, if there is one."""
-    return archive_path(lane, chunk_of(seq))
+    return Archive(
+        lane, chunk, chunks.first_slot(chunk), ends, pa.decompress(body, ends[-1], codec=_CODEC, asbytes=True)
+    )

@@ -54,7 +54,7 @@ class LaneState:
         rolled_back_from: Per query that has a batch that was rolled back, the first of those before any live one: its
             source must go back that far, and no further on.
         source: Where the last commit left its source, as the sink recorded it.
-        recent: The newest commits with a batch, by batch; `RECENT_COMMITS` at most.
+        recent: The newest commits with a batch, by batch; as many as `add` was told to keep.
         watermarks: By group id what the last live commit says that the lane has promised.
     """
 
@@ -74,8 +74,12 @@ class LaneState:
     recent: Recent = field(default_factory=dict)
     watermarks: dict[int, Promise] = field(default_factory=dict)
 
-    def add(self, entry: LaneEntry) -> None:
+    def add(self, entry: LaneEntry, recent: int = RECENT_COMMITS) -> None:
         """Fold the next entry in.
+
+        Args:
+            entry: The entry after the prefix.
+            recent: How many commits with a batch to remember.
 
         Raises:
             CorruptData: It does not follow the last one (S2 LaneContiguous, S3 EpochMonotone, S19 RevMonotone).
@@ -102,12 +106,12 @@ class LaneState:
         elif isinstance(entry, Data):
             self.watermarks = entry.watermarks
             if entry.query_id:
-                self._note_batch(entry)
+                self._note_batch(entry, recent)
 
-    def _note_batch(self, entry: Data) -> None:
+    def _note_batch(self, entry: Data, recent: int) -> None:
         self.query_id = entry.query_id
         self.batches[entry.query_id] = entry.batch
         self.source = entry.source
         self.recent[entry.query_id, entry.batch] = Committed(entry.seq, entry.rows, entry.rows_ignored)
-        if len(self.recent) > RECENT_COMMITS:
+        if len(self.recent) > recent:
             del self.recent[next(iter(self.recent))]

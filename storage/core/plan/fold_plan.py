@@ -20,7 +20,6 @@ from storage.core.log.table_state import TableState
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
 
 MAX_CHAIN: Final = 4  # each fold of a file group is a range that every read of it fetches and merges
-RUN_BYTES: Final = 64 * 1024 * 1024  # of stored logs that become one file: memory is a small multiple of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +59,12 @@ def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
     return GroupFold(folded, whole if anew else events)
 
 
-def cut_runs(folds: Sequence[GroupFold]) -> Iterator[list[GroupFold]]:
-    """Neighbouring file groups whose logs together are at most `RUN_BYTES`, or one that is larger: a file each."""
+def cut_runs(folds: Sequence[GroupFold], run_bytes: int) -> Iterator[list[GroupFold]]:
+    """Neighbouring file groups whose logs together are at most ``run_bytes``, or one that is larger: a file each."""
     run: list[GroupFold] = []
     filled = 0
     for fold in folds:
-        if run and filled + fold.ranges.log_bytes > RUN_BYTES:
+        if run and filled + fold.ranges.log_bytes > run_bytes:
             yield run
             run, filled = [], 0
         run.append(fold)

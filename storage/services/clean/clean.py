@@ -148,8 +148,7 @@ def run_clean(
     held = _held(table_log, state, pins)
     needed = _needed(table_log, state, [at for _, at in held])
     garbage = Garbage(
-        table_log.store,
-        table_log.clock,
+        table_log.env,
         state,
         needed,
         served=[state.oldest_retained, *(at.table for _, at in held)],
@@ -265,7 +264,7 @@ def _newest_first(table_log: TableLog, after: int, until: int) -> Iterator[Table
 
 def _read(table_log: TableLog, after: int, until: int) -> list[TableEntry]:
     """A window of the table lane, which nobody remembers."""
-    return read_table_lane(CommitLog(table_log.store, table_log.clock), after, until)
+    return read_table_lane(CommitLog(table_log.env), after, until)
 
 
 def _publish_oldest_retained(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage.clock import Clock
 from storage.core.log.entries import Data, Unresolved, decode_entry
 from storage.core.log.retention import (
     LaneEnd,
@@ -43,6 +42,7 @@ from storage.core.names import (
     parse_path,
     slot_path,
 )
+from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog
 from storage.log.pins import ListedPin
@@ -110,8 +110,7 @@ class Garbage:
 
     def __init__(
         self,
-        store: ObjectStore,
-        clock: Clock,
+        env: Environment,
         state: TableState,
         needed: Needed,
         *,
@@ -122,15 +121,15 @@ class Garbage:
         """Say what to judge by (rule C2).
 
         Args:
-            store: The table's.
-            clock: Tells which pins have expired, and nothing else.
+            env: The table's. Its clock tells which pins have expired, and nothing else.
             state: The state at the CLEAN_INTENT, or one that was read before the pins.
             needed: What is needed of it.
             served: Prefixes of the table lane that somebody still reads.
             pins: Read strictly after ``state``.
             before: Read when the clean began.
         """
-        self._store, self._clock, self._state, self._needed = store, clock, state, needed
+        self._env, self._store, self._clock = env, env.store, env.clock
+        self._state, self._needed = state, needed
         self._served, self._pins, self._before = served, pins, before
         self._merged = state.log_start()
         self._open = frozenset(plan.slot for plan in state.plans.values())
@@ -247,7 +246,7 @@ class Garbage:
 
     def _log(self) -> CommitLog:
         """One that remembers nothing of what it has read before."""
-        return CommitLog(self._store, self._clock)
+        return CommitLog(self._env)
 
 
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:

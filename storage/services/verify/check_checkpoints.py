@@ -11,6 +11,7 @@ from storage.core.log.entries import LaneEntry
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, parse_path
+from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.services.verify.check_slots import is_taken, read_object
 from storage.services.verify.findings import Findings, damage, warning
@@ -58,9 +59,9 @@ def _report_wrong(path: Path, findings: Findings) -> None:
 class TableCheckpoints:
     """The checkpoints of the table lane, compared with its replay one by one: each may have megabytes."""
 
-    def __init__(self, store: ObjectStore, findings: Findings) -> None:
-        self._store, self._findings = store, findings
-        self._paths = list_checkpoints(store, TABLE_LANE)
+    def __init__(self, env: Environment, findings: Findings) -> None:
+        self._env, self._store, self._findings = env, env.store, findings
+        self._paths = list_checkpoints(env.store, TABLE_LANE)
 
     def compare(self, state: TableState, *, exact: bool) -> None:
         """Check the checkpoints at the head of a state; ``exact``: the state was replayed from the first entry on."""
@@ -84,7 +85,7 @@ class TableCheckpoints:
         """
         for paths in self._paths.values():
             self._findings.count("checkpoints", len(paths))
-            if whole and not is_taken(self._store, TABLE_LANE, head + 1):
+            if whole and not is_taken(self._env, TABLE_LANE, head + 1):
                 what = "it is of an entry that does not exist: nobody uses it"
                 self._findings.extend(warning(str(path), what, "delete it") for path in paths)
 
@@ -92,13 +93,13 @@ class TableCheckpoints:
 class LaneCheckpoints:
     """The checkpoints of a writer's lane, compared with one replay for each set of spans that they were made under."""
 
-    def __init__(self, store: ObjectStore, lane: LaneName, findings: Findings) -> None:
-        self._findings = findings
+    def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
+        self._findings, self._recent = findings, env.tuning.recent_commits
         self._made: dict[int, list[tuple[Path, LaneState]]] = {}
         self._replays: dict[tuple[Span, ...], LaneState] = {}
-        for head, paths in list_checkpoints(store, lane).items():
+        for head, paths in list_checkpoints(env.store, lane).items():
             for path in paths:
-                state = _read(store, path, decode_lane, findings)
+                state = _read(env.store, path, decode_lane, findings)
                 if state is not None:
                     self._made.setdefault(head, []).append((path, state))
                     self._replays.setdefault(state.rolled_back, LaneState(rolled_back=state.rolled_back))
@@ -111,7 +112,7 @@ class LaneCheckpoints:
         """Replay the next entry, and check the checkpoints at it."""
         try:
             for replay in self._replays.values():
-                replay.add(entry)
+                replay.add(entry, self._recent)
         except CorruptData:  # reported by the caller
             self.stop()
         for path, state in self._made.get(entry.seq, ()):

@@ -21,6 +21,7 @@ from storage.core.log.entries import Claim, Data, Entry, LaneEntry, Promise
 from storage.core.log.file_refs import FileGroup, LogIndex, Sidecar
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import Kind, LaneName, parse_path, slot_path
+from storage.environment import Environment
 from storage.services.verify.check_checkpoints import LaneCheckpoints
 from storage.services.verify.check_slots import read_sidecar, read_slots
 from storage.services.verify.check_table_lane import Claims, TableLane, check_order
@@ -94,7 +95,7 @@ class LaneChecker:
 
     def __init__(
         self,
-        store: ObjectStore,
+        env: Environment,
         table: TableLane,
         lane: Lane,
         slots: Sequence[int],
@@ -102,7 +103,7 @@ class LaneChecker:
         findings: Findings,
     ) -> None:
         """``merged``: what slices and folds hold, None if the newest state of the table is not known."""
-        self._store, self._table, self._lane, self._slots = store, table, lane, slots
+        self._env, self._store, self._table, self._lane, self._slots = env, env.store, table, lane, slots
         self._merged, self._findings = merged, findings
         self._rolled_back: Sequence[Span] = (
             table.state.rolled_back.get(lane.name, ()) if table.state is not None else ()
@@ -117,9 +118,9 @@ class LaneChecker:
         facts, findings = self.facts, self._findings
         stamps: list[int] = []
         seqs: list[int] = []
-        checkpoints = LaneCheckpoints(self._store, self._lane.name, findings)
+        checkpoints = LaneCheckpoints(self._env, self._lane.name, findings)
         before: LaneEntry | None = None
-        for seq, entry in read_slots(self._store, self._lane.name, self._slots, findings):
+        for seq, entry in read_slots(self._env, self._lane.name, self._slots, findings):
             if entry is None:
                 facts.whole, before = False, None
                 checkpoints.stop()

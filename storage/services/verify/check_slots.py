@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from storage.core.log import entries
-from storage.core.log.archive_codec import chunk_of, first_slot, last_slot, slots_of_chunk
+from storage.core.log.archive_codec import Chunks
 from storage.core.log.entries import Entry, Unresolved
 from storage.core.log.file_refs import Sidecar
 from storage.core.names import (
@@ -23,6 +23,7 @@ from storage.core.names import (
     parse_slot,
     slot_path,
 )
+from storage.environment import Environment
 from storage.errors import CorruptData, TableError, UnsupportedFormat
 from storage.log.archived_entries import Archives
 from storage.services.verify.findings import Finding, Findings, damage, info, warning
@@ -45,16 +46,16 @@ def read_sidecar(store: ObjectStore, sidecar: Sidecar) -> tuple[bytes | None, st
     return (data, "") if intact else (None, "missing" if data is None else "damaged")
 
 
-def list_slots(store: ObjectStore, lane: LaneName, findings: Findings) -> list[int]:
+def list_slots(env: Environment, lane: LaneName, findings: Findings) -> list[int]:
     """The slots of a lane that are taken, ascending."""
-    slots, _ = _list(store, lane, None)
+    slots, _ = _list(env, lane, None)
     if slots and slots[-1] != len(slots):
         # A listing of a folder that is written to may miss objects that were created meanwhile.
-        slots, _ = _list(store, lane, findings)
+        slots, _ = _list(env, lane, findings)
     return slots
 
 
-def _list(store: ObjectStore, lane: LaneName, findings: Findings | None) -> tuple[list[int], set[int]]:
+def _list(env: Environment, lane: LaneName, findings: Findings | None) -> tuple[list[int], set[int]]:
     """The slots that are taken, ascending, and the chunks that are archived."""
     slots: set[int] = set()
     chunks: set[int] = set()
@@ -62,7 +63,7 @@ def _list(store: ObjectStore, lane: LaneName, findings: Findings | None) -> tupl
         (lane_folder(lane), parse_slot, slots),
         (archive_folder(lane), parse_archive, chunks),
     ):
-        for name, _ in store.list(folder):
+        for name, _ in env.store.list(folder):
             number = parse(name)
             if number:
                 found.add(number)
@@ -70,28 +71,28 @@ def _list(store: ObjectStore, lane: LaneName, findings: Findings | None) -> tupl
                 findings.add(
                     info(f"{folder}/{name}", "it is not an entry; nobody reads it", "delete it, unless you need it")
                 )
-    return sorted(slots.union(*map(slots_of_chunk, chunks))), chunks
+    return sorted(slots.union(*map(Chunks(env.tuning.archive_chunk).slots, chunks))), chunks
 
 
-def is_taken(store: ObjectStore, lane: LaneName, seq: int) -> bool:
+def is_taken(env: Environment, lane: LaneName, seq: int) -> bool:
     """Whether there is an entry in a slot, readable or not."""
     with normalise_errors(slot_path(lane, seq)):
         try:
-            return Archives(store).taken((lane, seq))
+            return Archives(env.store, env.tuning).taken((lane, seq))
         except TableError:
             return True  # its archive is damaged
 
 
-def check_archives(store: ObjectStore, lane: LaneName, findings: Findings) -> None:
+def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None:
     """Report objects in slots that are archived: not deleted yet, or written too late."""
-    slots = sorted(seq for name, _ in store.list(lane_folder(lane)) if (seq := parse_slot(name)))
-    _, chunks = _list(store, lane, None)
-    archives = Archives(store)
+    slots = sorted(seq for name, _ in env.store.list(lane_folder(lane)) if (seq := parse_slot(name)))
+    _, chunks = _list(env, lane, None)
+    archives = Archives(env.store, env.tuning)
     left = late = 0
-    for seq in (seq for seq in slots if chunk_of(seq) in chunks):
+    for seq in (seq for seq in slots if archives.chunks.of(seq) in chunks):
         try:
             with normalise_errors(slot_path(lane, seq)):
-                data = store.get(slot_path(lane, seq))
+                data = env.store.get(slot_path(lane, seq))
                 archives.ask([(lane, seq)])
                 same = data is None or data == archives.content((lane, seq))
         except TableError:
@@ -107,19 +108,19 @@ def check_archives(store: ObjectStore, lane: LaneName, findings: Findings) -> No
 
 
 def read_slots(
-    store: ObjectStore, lane: LaneName, slots: Sequence[int], findings: Findings
+    env: Environment, lane: LaneName, slots: Sequence[int], findings: Findings
 ) -> Iterator[tuple[int, Entry | Unresolved | None]]:
     """(slot, entry) of every slot up to the last one that is taken; None for one that is missing or damaged.
 
     A gap yields its first slot only. Lists that an entry keeps in a sidecar are not loaded.
     """
     expected = 1
-    reader = _SlotReader(store, lane, findings)
+    reader = _SlotReader(env, lane, findings)
     for start in range(0, len(slots), AT_ONCE):
         part = slots[start : start + AT_ONCE]
         for seq, content in zip(part, reader.contents(part), strict=True):
             if seq != expected:
-                findings.add(_gap(lane, expected, seq))
+                findings.add(_gap(lane, expected, seq, reader.chunks))
                 yield expected, None
             yield seq, reader.decode(seq, content)
             expected = seq + 1
@@ -130,9 +131,10 @@ def read_slots(
 class _SlotReader:
     """Reads slots and archives. Of a chunk whose archive is damaged, it reads the slots that are still there."""
 
-    def __init__(self, store: ObjectStore, lane: LaneName, findings: Findings) -> None:
-        self._store, self._lane, self._findings = store, lane, findings
-        self._archives = Archives(store)
+    def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
+        self._store, self._lane, self._findings = env.store, lane, findings
+        self._archives = Archives(env.store, env.tuning)
+        self.chunks = self._archives.chunks
         self._asked: set[int] = set()
         self._damaged: set[int] = set()
 
@@ -140,7 +142,7 @@ class _SlotReader:
         """Bytes of the entries in slots, None where there is none."""
         wanted = [(self._lane, seq) for seq in slots]
         with normalise_errors(slot_path(*wanted[0])):
-            for chunk in sorted({chunk_of(seq) for seq in slots} - self._asked):
+            for chunk in sorted({self.chunks.of(seq) for seq in slots} - self._asked):
                 self._ask(chunk)
             try:
                 return self._archives.read(wanted)
@@ -151,7 +153,7 @@ class _SlotReader:
         self._asked.add(chunk)
         where = str(archive_path(self._lane, chunk))
         try:
-            if self._archives.ask([(self._lane, first_slot(chunk))]):
+            if self._archives.ask([(self._lane, self.chunks.first_slot(chunk))]):
                 self._findings.count("archives")
         except CorruptData as error:
             self._damaged.add(chunk)
@@ -165,7 +167,7 @@ class _SlotReader:
         """The entry in a slot; a problem is reported, unless it follows from a damaged archive."""
         where = str(slot_path(self._lane, seq))
         if data is None:
-            if chunk_of(seq) not in self._damaged:
+            if self.chunks.of(seq) not in self._damaged:
                 self._findings.add(damage("S2", where, "the entry was listed, but is gone"))
             return None
         try:
@@ -178,11 +180,11 @@ class _SlotReader:
         return None
 
 
-def _gap(lane: LaneName, first: int, following: int) -> Finding:
-    chunk = chunk_of(first)
+def _gap(lane: LaneName, first: int, following: int, chunks: Chunks) -> Finding:
+    chunk = chunks.of(first)
     missing = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
     what = f"{missing} missing, but later ones exist: nobody reads beyond the gap, and their rows are not visible"
-    if first == first_slot(chunk) and following > last_slot(chunk):
+    if first == chunks.first_slot(chunk) and following > chunks.last_slot(chunk):
         what += "; if they were archived, this archive is missing"
         hint = "restore this archive, or the entries, from a copy of the store"
         return damage("S2", str(archive_path(lane, chunk)), what, hint)

@@ -35,11 +35,11 @@ from storage.core.log.file_refs import SliceFile
 from storage.core.log.table_state import OpenPlan, TableState, fold_table
 from storage.core.names import TABLE_LANE, LaneName, Path, parse_path, slot_path
 from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
 from storage.errors import TableError, UnsupportedFormat
 from storage.services.verify.check_checkpoints import list_checkpoints
 from storage.services.verify.check_slots import read_object, read_sidecar, read_slots
 from storage.services.verify.findings import Finding, Findings, damage, violation, warning
-from storage.store.object_store import ObjectStore
 
 _RULE_OF_REPLAY: Final = {Base: "S10", Fold: "S11", LaneAdd: "S15"}
 
@@ -92,8 +92,8 @@ class TableLane:
 class TableLaneReader:
     """Reads the table lane from the first entry to the last, with the state after each."""
 
-    def __init__(self, store: ObjectStore, slots: Sequence[int], findings: Findings) -> None:
-        self._store, self._slots, self._findings = store, slots, findings
+    def __init__(self, env: Environment, slots: Sequence[int], findings: Findings) -> None:
+        self._env, self._store, self._slots, self._findings = env, env.store, slots, findings
         self._checkpoints: dict[int, list[Path]] | None = None
         self.lane = TableLane(head=slots[-1] if slots else 0)
 
@@ -102,7 +102,7 @@ class TableLaneReader:
         lane, findings = self.lane, self._findings
         state: TableState | None = None
         before: Header | None = None
-        for seq, entry in read_slots(self._store, TABLE_LANE, self._slots, findings):
+        for seq, entry in read_slots(self._env, TABLE_LANE, self._slots, findings):
             whole = self._resolve(entry) if entry is not None else None
             if entry is not None:
                 findings.extend(check_order(before, entry))

@@ -17,6 +17,7 @@ from storage.core.log.entries import Base, Done, Fold, LaneAdd
 from storage.core.log.file_refs import FileRef, LogFile, Sidecar, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import Kind, LaneName, Path, parse_path
+from storage.environment import Environment
 from storage.services.verify.check_table_lane import TableLane, TableLaneReader
 from storage.services.verify.findings import Findings, damage
 from storage.store.object_store import ObjectStore
@@ -131,12 +132,12 @@ class StoredFiles:
 
 
 def find_retained(
-    store: ObjectStore, table: TableLane, slots: Sequence[int], heads: cut.Seqs, files: StoredFiles
+    env: Environment, table: TableLane, slots: Sequence[int], heads: cut.Seqs, files: StoredFiles
 ) -> Retained:
     """The snapshots whose files have to exist; the files of their slices and folds are checked on the way.
 
     Args:
-        store: The table's store.
+        env: The table's.
         table: Its table lane.
         slots: Slots of the table lane.
         heads: Per lane its last entry.
@@ -149,7 +150,7 @@ def find_retained(
     retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, heads))
     named = [(f"savepoint {name!r}", savepoint.at) for name, savepoint in newest.savepoints.items()]
     named += [(f"open compaction {plan_id[:8]}", plan.at) for plan_id, plan in newest.plans.items()]
-    for entry, state in TableLaneReader(store, slots, Findings()).states():  # its problems have been reported
+    for entry, state in TableLaneReader(env, slots, Findings()).states():  # its problems have been reported
         if state is None:
             continue
         retained.snapshots += [NamedSnapshot(name, state, at.lanes) for name, at in named if at.table == state.head]

@@ -74,7 +74,7 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: Progress | None) ->
 
 class _Verification:
     def __init__(self, table_log: TableLog, findings: Findings, *, deep: bool) -> None:
-        self._table_log, self._store = table_log, table_log.store
+        self._table_log, self._env, self._store = table_log, table_log.env, table_log.store
         self._findings, self._deep = findings, deep
         self._files = StoredFiles(self._store, findings)
         self._facts: dict[LaneName, LaneFacts] = {}
@@ -82,7 +82,7 @@ class _Verification:
     def run(self) -> Cut:
         """Verify the table; returns the snapshot that was verified."""
         findings = self._findings
-        slots = list_slots(self._store, TABLE_LANE, findings)
+        slots = list_slots(self._env, TABLE_LANE, findings)
         if not slots:
             if not self._table_log.lacks_first():
                 raise NotFound(f"there is no table at {self._store.uri}", hint="check the path, or create the table")
@@ -94,7 +94,7 @@ class _Verification:
         lanes = self._list_lanes(table)
         self._files.list()
         heads = {lane: taken[-1] if taken else 0 for lane, taken in lanes.items()}
-        retained = find_retained(self._store, table, slots, heads, self._files)
+        retained = find_retained(self._env, table, slots, heads, self._files)
         merged = Merged(table.state) if table.state is not None and table.current else None
         for lane, taken in lanes.items():
             self._check_lane(table, retained, merged, lane, taken)
@@ -106,14 +106,14 @@ class _Verification:
                 self._check_contents(table, retained)
             findings.extend(self._describe_open_work(table.state))
             for lane in table.state.archived:
-                check_archives(self._store, lane, findings)
+                check_archives(self._env, lane, findings)
         self._drop_expired(table)
         findings.extend(self._describe_garbage())
         return Cut(table.head, {lane: facts.head for lane, facts in self._facts.items()})
 
     def _read_table_lane(self, slots: Sequence[int]) -> TableLane:
-        checkpoints = TableCheckpoints(self._store, self._findings)
-        reader = TableLaneReader(self._store, slots, self._findings)
+        checkpoints = TableCheckpoints(self._env, self._findings)
+        reader = TableLaneReader(self._env, slots, self._findings)
         for _, state in reader.states():
             if state is not None:
                 checkpoints.compare(state, exact=reader.lane.whole)
@@ -129,7 +129,7 @@ class _Verification:
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
         """The slots of every declared lane, all listed before any of their entries is read."""
         declared = table.state.lanes if table.state is not None else {}
-        lanes = {lane: list_slots(self._store, lane, self._findings) for lane in declared}
+        lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared}
         self._findings.count("lanes", len(lanes))
         self._findings.expect(sum(map(len, lanes.values())))
         if table.current:
@@ -142,13 +142,13 @@ class _Verification:
 
     def _later_entries(self, table: TableLane) -> list[TableEntry]:
         """Entries of the table lane that were published during the verification."""
-        return read_table_lane(CommitLog(self._store, self._table_log.clock), table.head)
+        return read_table_lane(CommitLog(self._table_log.env), table.head)
 
     def _check_lane(
         self, table: TableLane, retained: Retained, merged: Merged | None, lane: LaneName, slots: Sequence[int]
     ) -> None:
         assert table.state is not None, "lanes are declared by a state"
-        checker = LaneChecker(self._store, table, table.state.lanes[lane], slots, merged, self._findings)
+        checker = LaneChecker(self._env, table, table.state.lanes[lane], slots, merged, self._findings)
         self._facts[lane] = checker.facts
         for entry in checker.commits():
             if retained.needs(lane, entry.seq):

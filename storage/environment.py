@@ -1,0 +1,185 @@
+"""What a table's code needs from outside: its store, a clock, new ids, the allowed mergers, and sizes.
+
+One `Environment` is made where a table is opened, and passed down to everything that reads or writes it, also to tasks
+in other processes. No other module opens a store or reads the machine's clock, host name or random numbers. Tests and
+the simulation pass an environment of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from storage import mergers
+from storage.clock import Clock, SystemClock
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+
+class Ids(Protocol):
+    """Where new ids and the name of this process come from."""
+
+    def new(self) -> str:
+        """A random id of 32 hexadecimal digits, never given before by any process."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """Name of this machine, for messages to operators."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Number of this process, for messages to operators."""
+        ...
+
+
+class RandomIds:
+    """Ids from the operating system's random numbers."""
+
+    def new(self) -> str:
+        return uuid.uuid4().hex
+
+    @property
+    def host(self) -> str:
+        return socket.gethostname()
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Sizes and counts that decide about speed and memory, and never about answers.
+
+    The defaults were measured; tests and the simulation choose small values to reach code that only large tables reach.
+    Every value but `archive_chunk` may differ between the processes of a table.
+
+    Attributes:
+        log_file_bytes: Rows in memory that become one log file of a long append: bounds memory, keeps files large.
+        look_up_entries: Entries of a lane in memory while a writer looks for an old batch.
+        recent_commits: Commits with a batch that a writer remembers; it looks older ones up in the lane.
+        read_part_entries: Entries in memory of a reader that reads a lane to its end and needs none of them afterwards.
+        lane_window: Slots of a lane that are read in one round; with more, round trips no longer count.
+        round_bytes: Bytes of a lane that are read in one round: the entry of a commit of many tasks has megabytes.
+        search_probes: Slots that a search for a lane's end looks at in one round.
+        inline_list_bytes: The longest list that stands in an entry; a longer one is stored in a sidecar, because it
+            would slow every reader of the table lane.
+        archive_chunk: Slots of an archive. Part of the format: all processes of a table must use the same value.
+        archive_kept_bytes: Unpacked archives in memory; the newest stays whatever its size.
+        archive_single_requests: Chunks that are asked for one by one; for more the table lane tells which may be
+            archived.
+        archive_bytes: The largest archive that is written; it must fit into one request.
+        table_checkpoint_every: Entries of the table lane between two checkpoints.
+        lane_checkpoint_every: Entries of a writer's lane between two checkpoints: a claim reads at most so many.
+        block_min_bytes: A smaller block of a log file is not ended: the fixed cost of a record batch would be felt.
+        block_max_bytes: A block is cut here: a reader of one small file group would read too much that it does not
+            need.
+        inline_index_bytes: The longest index of a log file that stands in the entry of its commit; a longer one is
+            stored in a sidecar.
+        row_group_rows: Rows of a row group: the unit of memory of a merge, of pruning by statistics, and of a look-up
+            by key.
+        shared_row_group_rows: The same in files that several small file groups share: who wants one of them decodes so
+            many rows.
+        coalesce_rows: Log pieces of fewer rows are decoded together.
+        fetch_bytes: Stored bytes of log files that are fetched before they are needed.
+        compaction_part_bytes: New files after which a compaction publishes: a crash loses about this much work.
+        small_group_bytes: Smaller file groups share files when they are compacted. A file of its own costs a reader
+            about as much as 2 MiB of it.
+        shared_file_bytes: The largest file that file groups share: limits what stays in it unused when one of them is
+            compacted again.
+        fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
+        scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
+        change_task_bytes: Stored bytes of one task of a change scan, which holds the earlier rows of its keys in
+            memory.
+        change_task_rows: Stored rows of such a task: values that repeat are large in memory only.
+        inspected_entries: Entries of a lane that an inspection reads.
+    """
+
+    log_file_bytes: int = 128 * MIB
+    look_up_entries: int = 1_000
+    recent_commits: int = 1_000
+    read_part_entries: int = 256
+    lane_window: int = 64
+    round_bytes: int = 16 * MIB
+    search_probes: int = 7
+    inline_list_bytes: int = 64 * KIB
+    archive_chunk: int = 256
+    archive_kept_bytes: int = 64 * MIB
+    archive_single_requests: int = 8
+    archive_bytes: int = 32 * MIB
+    table_checkpoint_every: int = 64
+    lane_checkpoint_every: int = 1_000
+    block_min_bytes: int = 256 * KIB
+    block_max_bytes: int = 16 * MIB
+    inline_index_bytes: int = 16 * KIB
+    row_group_rows: int = 64 * KIB
+    shared_row_group_rows: int = 8 * KIB
+    coalesce_rows: int = 64 * KIB
+    fetch_bytes: int = 8 * MIB
+    compaction_part_bytes: int = 512 * MIB
+    small_group_bytes: int = 2 * MIB
+    shared_file_bytes: int = 16 * MIB
+    fold_file_bytes: int = 64 * MIB
+    scan_run_bytes: int = 16 * MIB
+    change_task_bytes: int = 32 * MIB
+    change_task_rows: int = 512 * KIB
+    inspected_entries: int = 1_000
+
+
+DEFAULT_TUNING = Tuning()
+"""Of an environment that is given none. Read where an environment is made, and nowhere else."""
+
+
+def _default_tuning() -> Tuning:
+    return DEFAULT_TUNING
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the code of one table needs from outside; can be pickled and sent to tasks.
+
+    Attributes:
+        store: The table's folder.
+        clock: The wall clock.
+        ids: New ids.
+        mergers: Modules whose custom mergers may run; those that this process allows by default.
+        tuning: Sizes and counts.
+    """
+
+    store: ObjectStore
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=RandomIds)
+    mergers: frozenset[str] = field(default_factory=mergers.allowed)
+    tuning: Tuning = field(default_factory=_default_tuning)
+
+    def tuned(self, **values: int) -> Environment:
+        """The same environment with other sizes; names and meaning as in `Tuning`."""
+        return replace(self, tuning=replace(self.tuning, **values))
+
+
+def open_environment(
+    uri: str | Path,
+    storage_options: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> Environment:
+    """The environment of the table at a location, as this process has it now.
+
+    Args:
+        uri: As for `storage.Table.open`.
+        storage_options: For the store.
+        clock: The machine's by default.
+
+    Raises:
+        InvalidInput: The URI names no store that is known, or its package is not installed.
+    """
+    return Environment(open_store(str(uri), storage_options), clock if clock is not None else SystemClock())
