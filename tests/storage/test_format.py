@@ -1,0 +1,88 @@
+"""Frozen tables of every format version that this version reads (FORMAT.md, "Compatibility")."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import Table, mergers
+from storage.clock import Stamps
+from storage.core.log.entries import FORMAT_VERSION
+from storage.log.table_log import TableLog
+from storage.services.verify.findings import Severity
+from storage.store.open_store import open_store
+from tests.faulty_store import FakeClock
+from tests.fixtures.format import generate
+from tests.fixtures.format.expected import (
+    FOLDER,
+    append_all,
+    batches_of,
+    changes_of,
+    load,
+    plain_rows,
+    rows_of,
+    watermarks_of,
+)
+
+FIXTURES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("*/*.json"))
+LATER_MS = 1_900_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def allowed() -> Iterator[None]:
+    before = set(mergers._allowed)
+    mergers.allow("tests.fixtures.format.merger")
+    yield
+    mergers._allowed.intersection_update(before)
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    """A copy of a fixture, opened by a process that has never seen it."""
+    copy = tmp_path / "table"
+    shutil.copytree(FOLDER / request.param, copy)
+    clock = FakeClock(LATER_MS)
+    return Table(TableLog(open_store(str(copy)), clock, Stamps()), {}, clock)
+
+
+def test_the_current_version_has_fixtures() -> None:
+    assert [f"{FORMAT_VERSION}/{name}" for name in sorted(generate.TABLES)] == [
+        name for name in FIXTURES if name.startswith(f"{FORMAT_VERSION}/")
+    ]
+
+
+@pytest.mark.parametrize(("table", "name"), [(name, name) for name in FIXTURES], ids=FIXTURES, indirect=["table"])
+class TestFixture:
+    def test_it_contains_what_was_written(self, table: Table, name: str) -> None:
+        expected = load(FOLDER / f"{name}.json")
+        assert {moment: rows_of(table, moment) for moment in expected.snapshots} == expected.snapshots
+        for since, until, rows in expected.changes:
+            assert changes_of(table, since, until) == rows
+        assert watermarks_of(table) == expected.watermarks
+
+    def test_verify_finds_nothing_wrong(self, table: Table, name: str) -> None:
+        del name
+        assert [found for found in table.verify().findings if found.severity is not Severity.INFO] == []
+
+    def test_it_can_be_written_compacted_and_cleaned(self, table: Table, name: str) -> None:
+        expected = load(FOLDER / f"{name}.json")
+        assert (
+            batches_of(table, {lane: list(queries) for lane, queries in expected.batches.items()}) == expected.batches
+        )
+        append_all(table, expected.append)
+        assert rows_of(table) == expected.appended
+        table.fold()
+        table.compact()
+        table.add_group("added", {"added_text": "string"}, new_streams={"adding": "group"})
+        table.clean(generate.ALL_GONE, abandon_after=generate.ALL_GONE)
+        assert plain_rows(table.snapshot().to_arrow().drop_columns("added_text")) == expected.appended
+        assert [found for found in table.verify().findings if found.severity is Severity.ERROR] == []
+
+
+def test_what_is_frozen_is_not_written_again(tmp_path: Path) -> None:
+    (tmp_path / str(FORMAT_VERSION)).mkdir()
+    with pytest.raises(SystemExit, match="fixtures are written once, and never changed"):
+        generate.main(tmp_path)
