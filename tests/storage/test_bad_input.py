@@ -159,7 +159,7 @@ def test_a_delete_without_any_ordering_value_is_refused(table: Table, writer: Wr
 def test_two_columns_of_one_name_are_refused(table: Table, writer: Writer) -> None:
     for name in ("name", "id", "_op"):
         twice = batch(_op=pa.array(["U", "U"])).append_column(name, pa.array(["x", "y"]))
-        refuse(table, writer, twice, f"column '{name}' stands in the batch twice")
+        refuse(table, writer, twice, f"column '{name}' is in the batch twice")
 
 
 def test_a_batch_of_keys_alone_writes_nothing_and_is_refused(table: Table, writer: Writer) -> None:

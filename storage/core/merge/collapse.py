@@ -1,7 +1,7 @@
-"""Collapse: the log events of one file group to one register per key and group.
+"""Collapse: the log events of one file group become one register (merge state) per key and column group.
 
-Input are ranges of log files in (arrival, position) order; a range's rows are in the order of its file. Everything is a
-column operation; memory is that of the logs of one file group, wanted columns only.
+The input is ranges of log files in (arrival, position) order; the rows of a range are in the order of its file. All
+operations work on whole columns. Memory is proportional to the wanted columns of the logs of one file group.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from storage.core.schema.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Consecutive rows of log files that carry the same: of one file and file group sorted by key, else by parts.
+    """Consecutive rows of log files that have the same column groups.
+
+    The rows of one file and file group are sorted by key; a range may hold several such parts.
 
     Attributes:
-        keys: With repetitions.
-        arrival: Per row that of its commit; ascending.
-        groups: Ids of the groups that the files carry.
+        keys: One per row, with repetitions.
+        arrival: Arrival of each row's commit; ascending.
+        groups: Ids of the column groups that the files have.
         columns: Wanted columns by name; ``names.OP`` and ordering columns where versions matter.
-        slice_ordinal: Per row the file group of a run that it is of; None of a single one.
+        slice_ordinal: Per row, which file group of a run it belongs to; None for a single file group.
     """
 
     keys: KeyVector
@@ -46,20 +48,20 @@ class LogRange:
 def collapse_group(
     ranges: Sequence[LogRange], schema: TableSchema, group: Group, values: Sequence[str], mergers: Mergers
 ) -> Registers | None:
-    """Registers of one group, with these value columns and the ordering columns; None where no range touches it.
+    """Registers of one group, with these value columns and the ordering columns; None if no range touches it.
 
-    Requires ``names.OP`` and the group's ordering columns in every range that carries the group.
+    Requires ``names.OP`` and the group's ordering columns in every range that has the group.
     """
-    carrying = [log_range for log_range in ranges if group.id in log_range.groups and len(log_range)]
-    if not carrying:
+    touching = [log_range for log_range in ranges if group.id in log_range.groups and len(log_range)]
+    if not touching:
         return None
     wanted = (*group.ordering, *(name for name in group.values if name in values))
     columns = {
-        name: _concat([_column(log_range, name, schema) for log_range in carrying]) for name in (*wanted, names.OP)
+        name: _concat([_column(log_range, name, schema) for log_range in touching]) for name in (*wanted, names.OP)
     }
-    supplied = _supplied(carrying, schema, wanted)
-    vector = keys.concat([log_range.keys for log_range in carrying])
-    arrival = pa.array(np.concatenate([log_range.arrival for log_range in carrying]))
+    supplied = _supplied(touching, schema, wanted)
+    vector = keys.concat([log_range.keys for log_range in touching])
+    arrival = pa.array(np.concatenate([log_range.arrival for log_range in touching]))
     dropped = _untouched(group, columns)
     if dropped is not None:
         if dropped.all():
@@ -81,18 +83,18 @@ def collapse_group(
 
 
 def _concat(parts: Sequence[pa.Array]) -> pa.Array:
-    """Arrays one after the other; a single one is not copied."""
+    """The arrays one after the other; a single array is not copied."""
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _column(log_range: LogRange, name: str, schema: TableSchema) -> pa.Array:
-    """A column of a range; NULLs where its batch omitted it."""
+    """A column of a range; NULLs if its batches omitted the column."""
     column = log_range.columns.get(name)
     return pa.nulls(len(log_range), schema.event_types[name]) if column is None else column
 
 
 def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
-    """Events that do not touch the group: no ordering value, or a retraction where nothing can be taken back."""
+    """Events that do not touch the group: without an ordering value, or retractions if the mode takes nothing back."""
     untouched = ordering.all_null([columns[name] for name in group.ordering]) if group.ordering else None
     if mode_of(group).retracts:
         return untouched
@@ -103,7 +105,7 @@ def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
 
 
 def _supplied(ranges: Sequence[LogRange], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
-    """Per column which NULLs are values; nothing for columns of which none is."""
+    """Per column, which NULLs are values; empty if no range has such a NULL."""
     if not any(names.SUPPLIED in log_range.columns for log_range in ranges):
         return {}
     return {
@@ -118,7 +120,7 @@ def _supplied(ranges: Sequence[LogRange], schema: TableSchema, columns: Sequence
 
 
 class Keyed(Protocol):
-    """Rows of a log file, events or registers: their keys, and columns among which the key columns are."""
+    """Rows of a log file, events or registers: their keys, and columns that include the key columns."""
 
     @property
     def keys(self) -> KeyVector: ...
@@ -129,14 +131,14 @@ class Keyed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyDirectory:
-    """Every key among the logs, once: sorted vector, and the key columns in the same order."""
+    """Every key of the logs, once: the sorted key vector, and the key columns in the same order."""
 
     keys: KeyVector
     columns: Mapping[str, pa.Array]
 
     @classmethod
     def of(cls, ranges: Sequence[Keyed], schema: TableSchema) -> KeyDirectory:
-        """Requires the key columns (and the sort key, where the schema has one) in every range."""
+        """The keys of ranges, all of which have the key columns, and the sort key if the schema has one."""
         key_names = (*schema.key, names.KEY) if schema.has_sort_key else schema.key
         order, ordered = keys.in_order(keys.concat([log_range.keys for log_range in ranges]))
         starts = keys.run_starts(ordered)

@@ -1,11 +1,11 @@
-"""Changes: what became of the rows of one file group between two snapshots.
+"""Changes: how the rows of one file group differ between two snapshots (S21 IncrementalComplete).
 
-Rules of this room: both sides are read under one schema, that of the later snapshot; a row is in the answer if it is
-visible on one side only, or on both and some group differs in presence or in a value. So an event that lost, a commit
-that was sent twice, a compaction and a change of the schema are no changes, and of many changes of a row one is left.
+Both sides are read under the schema of the later snapshot. A row is in the result if it is visible on one side only, or
+if it is visible on both and a column group differs in presence or in a value. So events that lost, replayed commits,
+compactions and schema changes are not in the result, and several changes of a row are one.
 
-Values are equal as in SQL's ``IS NOT DISTINCT FROM``: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0; lists, maps
-and structs element by element in the order stored. S21 IncrementalComplete.
+Values are compared as by SQL's ``IS NOT DISTINCT FROM``: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Lists, maps
+and structs are compared element by element, in stored order.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _KINDS: Final = pa.array(["insert", "update", "delete"])
 _INSERT, _UPDATE, _DELETE = 0, 1, 2
 
 _Cells = npt.NDArray[np.bool_]
-"""One row per row, one column per group."""
+"""Boolean array of shape (rows, groups)."""
 
 
 @dataclass(frozen=True)
 class ChangeShape:
-    """What is asked of the changes, and what the answer looks like.
+    """Which changes to compute, and the columns of the result.
 
     Attributes:
-        schema: The later snapshot's.
-        columns: User columns of the answer, in its order; all key columns among them.
-        before: With the image of before.
-        touched: Ids of the groups that can differ in a row that is on both sides; None for all.
+        schema: The schema of the later snapshot.
+        columns: User columns of the result, in order, all key columns among them.
+        before: Whether the result has the image of the row before the change.
+        touched: Ids of the column groups that can differ in a row that is on both sides; None for all.
     """
 
     schema: TableSchema
@@ -57,46 +57,51 @@ class ChangeShape:
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, *, before: bool) -> ChangeShape:
-        """Check what is asked for. Key columns that are not named come first: a delete has nothing else.
+        """The shape for a list of columns. Key columns that are not in the list come first.
+
+        Args:
+            schema: The schema of the later snapshot.
+            columns: User columns; None for all.
+            before: Whether the result has the image of the row before the change.
 
         Raises:
             NotFound: The table has no such column.
-            InvalidInput: The answer would have two columns of one name, or an image of no columns.
+            InvalidInput: The result would have two columns of one name, or an image without columns.
         """
         wanted = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
         for name in wanted:
             schema.column(name)
         shape = cls(schema, (*(name for name in schema.key if name not in wanted), *wanted), before)
-        own = {CHANGE, CHANGED_GROUPS, *([BEFORE] if before else [])}
-        clash = [name for name in shape.columns if name.lower() in own]
+        reserved = {CHANGE, CHANGED_GROUPS, *([BEFORE] if before else [])}
+        clash = [name for name in shape.columns if name.lower() in reserved]
         if clash:
             raise InvalidInput(
-                f"column {clash[0]!r} of the table is called like one that changes have",
-                hint="name the columns that you need, without this one",
+                f"column {clash[0]!r} of the table has the name of a column that changes add",
+                hint="list the columns that you need, without this one",
             )
         if before and not shape.values:
-            raise InvalidInput("there is no image of before of key columns alone", hint="name further columns")
+            raise InvalidInput(f"{BEFORE} is empty for key columns alone", hint="list further columns")
         return shape
 
     @cached_property
     def values(self) -> tuple[str, ...]:
-        """The columns that are not of the key."""
+        """The columns of the result that are not key columns."""
         return tuple(name for name in self.columns if name not in self.schema.key)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The groups whose changes count, in table order: those of the columns."""
+        """The column groups whose changes count, in table order: those of ``columns``."""
         return tuple(group for group in self.schema.groups if any(name in group.columns for name in self.values))
 
     @cached_property
     def compared(self) -> tuple[str, ...]:
-        """The columns in which rows that are on both sides can differ."""
-        owned = self.schema.group_of_column
-        return tuple(name for name in self.values if self.touched is None or owned[name].id in self.touched)
+        """The columns in which a row that is on both sides can differ."""
+        group_of = self.schema.group_of_column
+        return tuple(name for name in self.values if self.touched is None or group_of[name].id in self.touched)
 
     @cached_property
     def earlier(self) -> tuple[str, ...]:
-        """The columns that are needed of the earlier rows: one of every group at least, for its arrival."""
+        """The columns to read of the earlier rows: at least one of every group, so that its arrival is read."""
         if self.before:
             return self.columns
         any_of = {group.name: next(name for name in group.columns if name in self.columns) for group in self.groups}
@@ -105,7 +110,7 @@ class ChangeShape:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Schema of the answer."""
+        """Schema of the result."""
         fields = [self.schema.field(name).remove_metadata() for name in self.columns]
         fields.append(pa.field(CHANGE, pa.string(), nullable=False))
         element = pa.field("element", pa.string(), nullable=False)
@@ -116,7 +121,7 @@ class ChangeShape:
 
     @cached_property
     def image(self) -> pa.StructType:
-        """Type of the image of before."""
+        """Type of the column `BEFORE`."""
         return pa.struct([self.schema.field(name).remove_metadata() for name in self.values])
 
     def keys(self, rows: Arrays) -> KeyVector:
@@ -124,23 +129,26 @@ class ChangeShape:
         return keys.key_vector(sort_keys(self.schema, rows))
 
     def present(self, rows: Arrays) -> _Cells:
-        """Which groups the rows have."""
+        """Which groups are present in the rows."""
         there = [np.asarray(rows[names.arrival(group.id)].is_valid()) for group in self.groups]
         return np.stack(there, axis=1) if there else np.zeros((len(rows[self.schema.key[0]]), 0), np.bool_)
 
 
 def diff(shape: ChangeShape, before: Arrays, after: Iterable[Arrays]) -> Iterator[pa.RecordBatch]:
-    """The changes of rows, with the schema of ``shape``; no batch is empty.
+    """The changes between two sets of rows.
 
     Args:
-        shape: What is asked for.
+        shape: Which changes, and the columns of the result.
         before: The earlier rows: `ChangeShape.earlier`, and the arrivals of all groups. Every key at most once.
-        after: The later rows, with all columns of the shape, in any number of parts.
+        after: The later rows, with all columns of the shape, in any number of batches. Every key at most once.
+
+    Yields:
+        Batches with the schema `ChangeShape.arrow`, in no particular order; none is empty.
     """
-    own = shape.keys(before)
-    order = keys.stable_order(own)
-    ordered = keys.take(own, order)
-    gone = np.ones(len(own), np.bool_)
+    earlier = shape.keys(before)
+    order = keys.stable_order(earlier)
+    ordered = keys.take(earlier, order)
+    gone = np.ones(len(earlier), np.bool_)
     for rows in after:
         position, found = keys.find(ordered, shape.keys(rows))
         partner = np.full(len(found), -1, np.int64)
@@ -155,7 +163,7 @@ def diff(shape: ChangeShape, before: Arrays, after: Iterable[Arrays]) -> Iterato
 
 
 def _upserts(shape: ChangeShape, before: Arrays, rows: Arrays, partner: Indices) -> pa.RecordBatch:
-    """Inserts and updates among later rows; ``partner`` is a row's place among the earlier ones, or -1."""
+    """Inserts and updates among later rows; ``partner`` is the position of the earlier row with the same key, or -1."""
     paired = np.flatnonzero(partner >= 0)
     groups = shape.present(rows)
     if len(paired):
@@ -167,9 +175,9 @@ def _upserts(shape: ChangeShape, before: Arrays, rows: Arrays, partner: Indices)
     partner, groups, rows = partner[kept], groups[kept], take_rows(rows, kept)
     image = None
     if shape.before:
-        none = partner < 0
-        there = pa.array(partner, mask=none)
-        image = _image(shape, {name: before[name].take(there) for name in shape.values}, none)
+        missing = partner < 0
+        position = pa.array(partner, mask=missing)
+        image = _image(shape, {name: before[name].take(position) for name in shape.values}, missing)
     kind = np.where(partner < 0, _INSERT, _UPDATE)
     return _batch(shape, [rows[name] for name in shape.columns], kind, groups, image)
 
@@ -185,11 +193,11 @@ def _deletes(shape: ChangeShape, rows: Arrays) -> pa.RecordBatch:
 
 
 def _changed(shape: ChangeShape, old: Arrays, new: Arrays) -> _Cells:
-    """Which groups of rows that are on both sides differ."""
+    """Which groups differ in rows that are on both sides."""
     result = shape.present(old) ^ shape.present(new)
-    place = {group.id: number for number, group in enumerate(shape.groups)}
+    number_of = {group.id: number for number, group in enumerate(shape.groups)}
     for name in shape.compared:
-        result[:, place[shape.schema.group_of_column[name].id]] |= differing(old[name], new[name])
+        result[:, number_of[shape.schema.group_of_column[name].id]] |= differing(old[name], new[name])
     return result
 
 
@@ -204,17 +212,17 @@ def _batch(
     return pa.RecordBatch.from_arrays(arrays, schema=shape.arrow)
 
 
-def _image(shape: ChangeShape, rows: Arrays, none: Mask) -> pa.Array:
+def _image(shape: ChangeShape, rows: Arrays, missing: Mask) -> pa.Array:
     columns = [rows[name] for name in shape.values]
-    return pa.StructArray.from_arrays(columns, fields=list(shape.image), mask=pa.array(none))
+    return pa.StructArray.from_arrays(columns, fields=list(shape.image), mask=pa.array(missing))
 
 
 def differing(old: pa.Array, new: pa.Array) -> Mask:
-    """Row by row whether two columns of one type differ; see the module for what is equal."""
+    """Row by row, whether two columns of one type differ; NULLs and NaNs are equal."""
     one_null = np.asarray(old.is_valid()) ^ np.asarray(new.is_valid())
     if pa.types.is_struct(old.type):
         # Fields of a NULL are NULL here.
-        parts = [differing(mine, other) for mine, other in zip(old.flatten(), new.flatten(), strict=True)]
+        parts = [differing(left, right) for left, right in zip(old.flatten(), new.flatten(), strict=True)]
         return np.logical_or.reduce([one_null, *parts])
     if pa.types.is_map(old.type):
         entry = pa.struct([pa.field("key", old.type.key_type), pa.field("value", old.type.item_type)])
@@ -228,7 +236,7 @@ def differing(old: pa.Array, new: pa.Array) -> Mask:
 
 
 def _lists_differ(old: pa.Array, new: pa.Array) -> Mask:
-    """Whether lists have other lengths or elements; NULL is like empty here."""
+    """Whether lists differ in length or in an element; NULL counts as empty."""
     lengths = list_lengths(old)
     result = lengths != list_lengths(new)
     alike = np.flatnonzero(~result & (lengths > 0))

@@ -1,8 +1,8 @@
-"""Input rows to events: the one place where a row is judged.
+"""Input rows to events: every rule about what a batch may contain is checked here.
 
-A batch is accepted whole or refused whole: columns and types are checked first (`InvalidInput`), then rows (`Problem`,
-so that a caller may set bad rows aside). What passes is an *event batch*: key columns, the columns of whole groups, and
-the operation as a number, delete policy resolved. MERGE semantics: "Words", "Deletes".
+A batch is accepted as a whole or refused as a whole. Columns and types are checked first (`InvalidInput`), then rows
+(`Problem`, so that a caller can set bad rows aside). The result is an *event batch*: key columns, columns of column
+groups, and the operation as a number, with the stream's delete policy applied. MERGE.md, "Deletes" and "Input types".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CALENDAR: Final[Mapping[pa.DataType, tuple[dt.date, dt.date]]] = {
     pa.timestamp("us"): (_FIRST_MOMENT, _LAST_MOMENT),
     pa.timestamp("us", tz="UTC"): (_FIRST_MOMENT, _LAST_MOMENT),
 }
-"""What has a text form in SQL and in Python; statistics, partition folders and messages need one."""
+"""Times with a text form in SQL and in Python; statistics, partition folders and messages need one."""
 _UNKNOWN: Final = -1
 _NO_COLUMN: Final = -1
 _CODES: Final = {
@@ -52,7 +52,15 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why some rows of a batch are refused. ``rows`` is a mask over the batch as it came."""
+    """Why some rows of a batch are refused.
+
+    Attributes:
+        column: The column that is wrong.
+        reason: What is wrong.
+        hint: What to do.
+        rows: Mask over the rows of the input batch.
+        examples: A few of the rows, as text.
+    """
 
     column: str
     reason: str
@@ -62,6 +70,7 @@ class Problem:
 
     @property
     def error(self) -> InvalidInput:
+        """The problem as the error that refuses the whole batch."""
         count = int(self.rows.sum())
         shown = f", for example {'; '.join(self.examples)}" if self.examples else ""
         return InvalidInput(
@@ -71,7 +80,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of one stream in input order: key columns, whole groups, `names.OP`; ``ignored`` rows were dropped."""
+    """Events of one stream.
+
+    Attributes:
+        rows: Key columns, columns of ``groups`` and `names.OP`, in input order.
+        groups: The column groups that the batch has.
+        ignored: Number of input rows that were dropped because they change nothing.
+    """
 
     rows: pa.Table
     groups: tuple[Group, ...]
@@ -79,10 +94,15 @@ class EventBatch:
 
 
 def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
-    """Events of a whole batch.
+    """Events of a batch, all of whose rows must be good.
+
+    Args:
+        table: The input rows.
+        schema: The table's schema.
+        stream: The stream that writes them.
 
     Raises:
-        InvalidInput: The batch has a wrong column or type, or any bad row.
+        InvalidInput: The batch has a wrong column or type, or a bad row.
     """
     groups = present_groups(table.schema.names, schema, stream)
     columns = _cast(table, schema, stream, groups)
@@ -95,8 +115,13 @@ def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
 def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[EventBatch, tuple[Problem, ...]]:
     """Events of the good rows of a batch, and what is wrong with the others.
 
+    Args:
+        table: The input rows.
+        schema: The table's schema.
+        stream: The stream that writes them.
+
     Raises:
-        InvalidInput: The batch has a wrong column or type: no row of it can be good.
+        InvalidInput: The batch has a wrong column or type, so no row of it can be good.
     """
     groups = present_groups(table.schema.names, schema, stream)
     columns = _cast(table, schema, stream, groups)
@@ -110,15 +135,16 @@ def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[
 
 
 def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) -> tuple[Group, ...]:
-    """The stream's groups that a batch with these columns writes: whole ones, but for what was added to them later.
+    """The column groups that a batch with these columns writes. Columns that were added to a group may be missing.
 
     Raises:
-        InvalidInput: An unknown or foreign column, a missing key, half a group, or no group at all.
+        InvalidInput: A column is unknown or belongs to another stream, a key column is missing, a group is incomplete,
+            or there is no group at all.
     """
     allowed = schema.stream_columns(stream)
     for name in given:
         if given.count(name) > 1:
-            raise InvalidInput(f"column {name!r} stands in the batch twice", hint="name it once")
+            raise InvalidInput(f"column {name!r} is in the batch twice", hint="keep one of them")
         if name in allowed or name == OP_COLUMN:
             continue
         if name == SUPPLIED_COLUMN and _takes_parts(schema, stream):
@@ -140,12 +166,12 @@ def present_groups(given: Sequence[str], schema: TableSchema, stream: Stream) ->
         if len(missing) == len(group.columns):
             continue
         whole = group.ordering if mode_of(group).accepts_partial else group.columns
-        # Writers of before a column was added do not know it, and go on.
+        # Writers that started before a column was added do not have it.
         needed = [name for name in whole if name not in schema.added]
-        if any(name in missing for name in needed):
-            lost = ", ".join(repr(name) for name in missing if name not in schema.added)
+        lost = [repr(name) for name in needed if name in missing]
+        if lost:
             raise InvalidInput(
-                f"group {group.name!r} is incomplete: column {lost} is missing",
+                f"group {group.name!r} is incomplete: column {', '.join(lost)} is missing",
                 hint=f"give all of {', '.join(needed)}, or no column of the group",
             )
         groups.append(group)
@@ -170,13 +196,13 @@ def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Gr
             continue
         given = table.column(name)
         if name in counted:
-            # What is counted may have any type, and only whether it is there matters.
+            # Any type can be counted: all that matters is which values are NULL.
             given = pc.if_else(given.is_valid(), pa.scalar(1, pa.int8()), pa.scalar(None, pa.int8()))
         columns[name] = cast_column(name, given, schema.event_types[name])
     for group in groups:
         for name in group.ordering:
             if pa.types.is_float64(columns[name].type):
-                # -0.0 and 0.0 are equal but differ in bytes: one form only is ever stored. x + 0.0 gives it.
+                # -0.0 and 0.0 are equal but differ in bytes. Only 0.0 is stored: x + 0.0 never gives -0.0.
                 columns[name] = pc.add(columns[name], 0.0)
     if SUPPLIED_COLUMN in table.schema.names:
         columns[names.SUPPLIED] = _supplied_ids(table.column(SUPPLIED_COLUMN), groups, schema)
@@ -184,12 +210,12 @@ def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Gr
 
 
 def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
-    """Per row the ids of the columns whose NULL is a value; also a column that the batch omits may be named.
+    """Per row, the ids of the columns whose NULL is a value. Columns that the batch omits may be named too.
 
-    `_NO_COLUMN` stands for a name that is not a column of the batch's groups, and for NULL.
+    `_NO_COLUMN` stands for NULL, and for a name that is not a column of the batch's groups.
 
     Raises:
-        InvalidInput: The column is no list of strings.
+        InvalidInput: The column is not a list of strings.
     """
     columns = {name: schema.column_by_name[name].id for group in groups for name in group.columns}
     lists = cast_column(SUPPLIED_COLUMN, given, pa.list_(pa.string()))
@@ -201,19 +227,19 @@ def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: Table
 
 
 def _unknown_supplied(table: pa.Table, columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Iterator[Problem]:
-    """Rows that name something else than a column of the batch's groups."""
+    """Rows whose `_supplied` names something that is not a column of the batch's groups."""
     unknown = supplied_mask(columns.get(names.SUPPLIED), _NO_COLUMN, len(table))
     if unknown.any():
         known = [name for group in groups for name in group.columns]
         given = table.column(SUPPLIED_COLUMN).filter(pa.array(unknown)).slice(0, MAX_EXAMPLES)
         examples = tuple(repr(name) for names_given in given.to_pylist() for name in names_given if name not in known)
-        reason = "names what is not a column of a group in this batch"
+        reason = "a name that is not a column of a group in this batch"
         hint = f"columns: {', '.join(known)}"
         yield Problem(SUPPLIED_COLUMN, reason, hint, unknown, examples[:MAX_EXAMPLES])
 
 
 def supplied_mask(ids: pa.Array | None, column_id: int, rows: int) -> Mask:
-    """Rows of a log file in which the NULL of one column is a value, from the file's `names.SUPPLIED`."""
+    """Rows of a log file in which the NULL of one column is a value, given the file's `names.SUPPLIED`."""
     mask = np.zeros(rows, np.bool_)
     if ids is not None:
         mask[list_rows(ids)[np.asarray(ids.flatten()) == column_id]] = True
@@ -233,7 +259,7 @@ def _judge(
             if pa.types.is_float64(columns[name].type):
                 nan = pc.is_nan(columns[name]).fill_null(False)
                 if pc.any(nan).as_py():
-                    hint = "NaN has no place in an order: send NULL, or a number"
+                    hint = "NaN cannot be ordered: send NULL, or a number"
                     problems.append(_problem(columns, schema, name, "NaN in an ordering column", hint, nan))
     problems.extend(_unstorable(columns, schema, groups))
     problems.extend(_unknown_supplied(table, columns, groups))
@@ -248,25 +274,25 @@ def _judge(
 def _lost_deletes(
     columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, groups: tuple[Group, ...]
 ) -> Iterator[Problem]:
-    """Deletes, and retractions from aggregates, that would touch nothing for want of an ordering value."""
+    """Deletes, and retractions, that would touch no group because they have no ordering value."""
     retracting = tuple(group for group in groups if mode_of(group).retracts)
     for chosen, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, retracting)):
         untouched = _touches_nothing(columns, touched) if touched and chosen.any() else None
         if untouched is not None and (lost := untouched & chosen).any():
             ordering_names = " and ".join(name for group in touched for name in group.ordering)
-            hint = "a delete needs its ordering value: it says which events it is newer than"
+            hint = "give the ordering value of the delete: it is newer than events with smaller values"
             reason = "NULL in every ordering column of a delete"
             yield _problem(columns, schema, ordering_names, reason, hint, lost)
 
 
 def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> Iterator[Problem]:
-    """Values that Arrow holds but nobody reads back: broken text; keys and ordering values outside the calendar."""
+    """Values that readers could not use: text that is not UTF-8, and times of keys and ordering values out of range."""
     for name in (*schema.key, *(name for group in groups for name in group.ordering)):
         if (limits := _CALENDAR.get(columns[name].type)) is not None:
             low, high = (pa.scalar(limit, columns[name].type) for limit in limits)
             outside = pc.or_(pc.less(columns[name], low), pc.greater(columns[name], high)).fill_null(False)
             if pc.any(outside).as_py():
-                hint = "a key or ordering value is a date from year 1 to 9999: send NULL, or a date within"
+                hint = "keys and ordering values are in the years 1 to 9999: send NULL, or a time in this range"
                 yield _problem(columns, schema, name, "a time outside the calendar", hint, outside)
     for name, column in columns.items():
         if pa.types.is_string(column.type) or pa.types.is_nested(column.type):
@@ -274,7 +300,7 @@ def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tu
                 column.validate(full=True)
             except pa.ArrowInvalid:
                 broken = np.array([not _is_valid(column.take(pa.array([i]))) for i in range(len(column))], np.bool_)
-                hint = "decode the bytes with their own encoding, or declare the column binary"
+                hint = "decode the bytes with the right encoding, or declare the column binary"
                 if broken.any():
                     yield _problem(columns, schema, name, "text that is not UTF-8", hint, broken)
 
@@ -288,7 +314,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
-    """Operation code of every row, deletes as DELETE_GROUP; `_UNKNOWN` where the word is none."""
+    """Operation code of every row, deletes as DELETE_GROUP, unknown words as `_UNKNOWN`; and the problem, if any."""
     if OP_COLUMN not in table.schema.names:
         return np.zeros(len(table), np.int8), None
     words = cast_column(OP_COLUMN, table.column(OP_COLUMN), pa.string()).dictionary_encode()
@@ -305,7 +331,7 @@ def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
 
 
 def _touches_nothing(columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Mask | None:
-    """Mask of the rows that touch no group for want of an ordering value; None where every row touches one."""
+    """Mask of the rows that touch no group because they have no ordering value; None if every row touches one."""
     result: Mask | None = None
     for group in groups:
         if not group.ordering:
@@ -352,4 +378,4 @@ def _shown(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
     except (ValueError, OverflowError):
-        return f"no {value.type}"  # the very thing that is wrong with the row
+        return f"not a {value.type}"  # the row may be bad for this very reason

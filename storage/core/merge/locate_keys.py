@@ -20,7 +20,7 @@ from storage.core.schema.table_schema import TableSchema
 
 
 def folders(schema: TableSchema, rows: Arrays) -> pa.Array:
-    """Partition folder of every row; "" where the table has no partitions."""
+    """Partition folder of every row; "" if the table has no partitions."""
     parts = []
     for name in schema.partition_by:
         distinct = rows[name].dictionary_encode()
@@ -32,7 +32,7 @@ def folders(schema: TableSchema, rows: Arrays) -> pa.Array:
 
 
 def partition_folders(schema: TableSchema, rows: Arrays) -> tuple[list[str], Indices]:
-    """Distinct partition folders in order, and the number of each row's."""
+    """Distinct partition folders, sorted, and for each row the number of its folder."""
     if not schema.partition_by:
         return [""], np.zeros(len(rows[schema.key[0]]), np.int64)
     encoded = folders(schema, rows).dictionary_encode()
@@ -44,18 +44,18 @@ def partition_folders(schema: TableSchema, rows: Arrays) -> tuple[list[str], Ind
 
 
 def buckets(schema: TableSchema, rows: Arrays) -> Indices:
-    """Bucket of every row."""
+    """Bucket of every row, int64."""
     return keys.buckets([rows[name] for name in schema.key], schema.bucket_bits).astype(np.int64)
 
 
 def partition_text(value: pa.Scalar) -> str:
-    """Text of a partition value before encoding: what SQL prints; binaries in hexadecimal."""
+    """Text of a partition value before it is encoded: as SQL prints it, binaries in hexadecimal."""
     plain = value.as_py()
     return plain.hex() if isinstance(plain, bytes) else str(plain)
 
 
 def sort_keys(schema: TableSchema, rows: Arrays) -> pa.Array:
-    """The sort column of rows, made of their key columns."""
+    """The sort column of rows, built from their key columns."""
     columns = [rows[name] for name in schema.key]
     return keys.encode_sort_key(columns) if schema.has_sort_key else columns[0]
 

@@ -1,11 +1,11 @@
-"""Registers in files: the rows of a fold, and registers merged with registers.
+"""Registers (merge state) in files: the rows of a fold, and registers merged with registers.
 
-A fold keeps what events say, merged with each other but not with the slice below them: one row a key, and in every
-group one register or none. The columns are those of slices, but nothing is made up: values are those of the register,
-NULL where the group is absent or has no register, and no default is shown. A group has a register in a row exactly
-when one of its hidden columns is not NULL; an event that leaves all of them NULL (a retraction of nothing, a merger
-that keeps nothing) says nothing to any mode. As registers merge associatively and commutatively (S13), it does not
-matter which events a fold holds; that it holds each of them once does (S11 ExactlyOnceFold).
+A fold holds events that were merged with each other, but not with the slice below them: one row per key, and in every
+column group one register or none. The columns are those of a slice. Values are those of the register; they are NULL
+where the group is absent or has no register, and defaults are not filled in. A group has a register in a row exactly if
+one of its hidden columns is not NULL: an event that leaves all of them NULL (a retraction of nothing, a merger that
+keeps nothing) means nothing to any mode. Registers merge associatively and commutatively (S13), so it does not matter
+which events a fold holds, as long as it holds each of them once (S11 ExactlyOnceFold).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from storage.core.schema.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class RegisterRange:
-    """Consecutive rows of one register-form file: of one file group sorted by key, of several one after the other.
+    """Consecutive rows of one register-form file: file groups one after the other, each sorted by key.
 
     Attributes:
-        keys: Distinct.
-        groups: Ids of the groups that the file carries.
+        keys: One per row, distinct within a file group.
+        groups: Ids of the column groups that the file has.
         columns: Wanted columns by name, as in a slice.
-        slice_ordinal: Per row the file group of a run that it is of; None of a single one.
+        slice_ordinal: Per row, which file group of a run it belongs to; None for a single file group.
     """
 
     keys: KeyVector
@@ -47,13 +47,13 @@ class RegisterRange:
 def group_registers(
     ranges: Sequence[RegisterRange], schema: TableSchema, group: Group, wanted: Collection[str]
 ) -> Registers | None:
-    """The registers of one group among consecutive ranges of one file; None where it has none.
+    """The registers of one column group among consecutive ranges of one file; None if there is no register.
 
     Args:
         ranges: At least one, in the order of the file.
-        schema: The snapshot's.
-        group: The group.
-        wanted: Names of slice columns, of which the group's are given.
+        schema: The schema of the snapshot.
+        group: The column group.
+        wanted: Names of slice columns; the result has those of the group.
     """
     if group.id not in ranges[0].groups:
         return None
@@ -72,7 +72,7 @@ def group_registers(
 
 
 def _column(log_range: RegisterRange, field: pa.Field) -> pa.Array:
-    """A column of a range; NULLs where its file is older than the column."""
+    """A column of a range; NULLs if its file is older than the column."""
     column = log_range.columns.get(field.name)
     return pa.nulls(len(log_range.keys), field.type) if column is None else column
 
@@ -82,9 +82,13 @@ def _some_valid(columns: Sequence[pa.Array]) -> Mask:
 
 
 def merge_registers(schema: TableSchema, group: Group, parts: Sequence[Registers], mergers: Mergers) -> Registers:
-    """One register a key, of registers of one group: at least one list, older ones first.
+    """Merge registers of one column group to one register per key.
 
-    The result has the columns of the first.
+    Args:
+        schema: The schema of the snapshot.
+        group: The column group.
+        parts: At least one list, older ones first; the result has the columns of the first.
+        mergers: Custom mergers of the groups.
     """
     mode = merging_mode(group, mergers)
     return reduce(lambda old, new: _merge_two(schema, group, mode, old, new), parts)
@@ -103,7 +107,7 @@ def _merge_two(schema: TableSchema, group: Group, mode: MergeMode, old: Register
 
 
 def _positions(vector: KeyVector, of: KeyVector) -> Indices:
-    """Per key of ``vector`` its position in ``of``, a part of it; -1 where it is not there."""
+    """Position of every key of ``vector`` in ``of``, which is a part of it; -1 where it is missing."""
     positions = np.full(len(vector), -1, np.int64)
     positions[keys.lower_bound(vector, of)] = np.arange(len(of))
     return positions
@@ -114,8 +118,8 @@ class RegisterRows:
     """Rows of one file group for a register-form file, in key order.
 
     Attributes:
-        columns: As in a slice: key columns, and those of the groups that were asked for.
-        deletes: Rows in which some register is a delete, or has one below it, or is otherwise not present: a reader
+        columns: As in a slice: key columns, and those of the requested groups.
+        deletes: Rows in which some register is a delete, has a delete floor, or is absent for another reason. A reader
             must decide whether such a row is visible.
     """
 
@@ -127,9 +131,12 @@ class RegisterRows:
 
 
 def register_rows(schema: TableSchema, groups: Sequence[Group], state: LogState) -> RegisterRows:
-    """What is known of the keys of one file group; keys without any register are left out.
+    """The registers of one file group as rows; keys without any register are left out.
 
-    Requires all columns of these groups in ``state``.
+    Args:
+        schema: The schema of the snapshot.
+        groups: The column groups of the rows.
+        state: Collapsed logs, with all columns of these groups.
     """
     count = len(state.directory.keys)
     columns = dict(state.directory.columns)
@@ -143,14 +150,14 @@ def register_rows(schema: TableSchema, groups: Sequence[Group], state: LogState)
             columns |= {field.name: pa.nulls(count, field.type) for field in fields}
             continue
         positions = _positions(state.directory.keys, registers.keys)
-        own = {name: pick(registers.columns[name], positions) for name in (*group.columns, *hidden)}
-        exists = _some_valid([own[name] for name in hidden])
+        found = {name: pick(registers.columns[name], positions) for name in (*group.columns, *hidden)}
+        exists = _some_valid([found[name] for name in hidden])
         known |= exists
-        deletes |= exists & np.asarray(own[names.arrival(group.id)].is_null())
-        floor = own.get(names.floor_arrival(group.id))
+        deletes |= exists & np.asarray(found[names.arrival(group.id)].is_null())
+        floor = found.get(names.floor_arrival(group.id))
         if floor is not None:
             deletes |= np.asarray(floor.is_valid())
-        columns |= own
+        columns |= found
     if known.all():
         return RegisterRows(columns, deletes)
     return RegisterRows(take_rows(columns, known), deletes[known])

@@ -1,10 +1,11 @@
 """Keys of several file groups as one sortable vector: by file group first, then by key.
 
-Base files, shadow files and log blocks hold one file group after the other, each sorted by key. Ordered like this, what
-they hold of a run of file groups is sorted as it stands, and is merged as if it were of one file group.
+Base files, shadow files and log blocks hold one file group after the other, each sorted by key. In this order the rows
+of a run of neighbouring file groups are sorted as they are stored, and are merged as if they belonged to one file
+group.
 
-Numbers stay numbers: the number of the file group, then one of the key that is small enough to stand below it. That is
-exact for the keys that the vector was made for, those of the logs; of the others only their order matters.
+Integer keys give integers: the number of the file group in the high bits, and a number for the key in the low bits. The
+vector is exact for the keys that it was made for, which are those of the logs; for other keys only the order matters.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ _ORDINAL_TYPE: Final = np.dtype(">u4")  # in front of a binary key, in the order
 
 @dataclass(frozen=True, slots=True)
 class RunKeys:
-    """How the keys of a run of file groups are put in order.
+    """How the keys of a run of file groups become one sortable vector.
 
     Attributes:
-        bits: Of a key's number; above them stands the place of its file group in the run. 0 for binary keys.
-        least, largest: What is beyond them counts as them.
-        distinct: Keys that are too far apart for that, sorted: their number is a position among these.
+        bits: Low bits that hold the number of a key; the ordinal of the file group is above. 0 for binary keys.
+        least, largest: A key's number is its distance from ``least``; keys outside of the range count as its ends.
+        distinct: Set if the keys are too far apart for that: the sorted keys, and a key's number is a position among
+            them.
     """
 
     bits: int = 0
@@ -43,12 +45,17 @@ class RunKeys:
 
     @classmethod
     def of(cls, vectors: Sequence[KeyVector], slice_ordinals: int) -> RunKeys:
-        """For keys among which some are, of as many file groups as there are ``slice_ordinals``."""
+        """The order for a run of file groups.
+
+        Args:
+            vectors: All keys for which the result must be exact; at least one.
+            slice_ordinals: Number of file groups.
+        """
         if not isinstance(vectors[0], np.ndarray):
             return cls()
-        # One on either side is for all keys beyond.
-        least = max(min(int(own.min()) for own in vectors) - 1, int(_INT64.min))
-        largest = min(max(int(own.max()) for own in vectors) + 1, int(_INT64.max))
+        # One more on either side stands for all keys outside.
+        least = max(min(int(vector.min()) for vector in vectors) - 1, int(_INT64.min))
+        largest = min(max(int(vector.max()) for vector in vectors) + 1, int(_INT64.max))
         bits = (largest - least).bit_length()
         if bits + slice_ordinals.bit_length() <= _POSITIVE_BITS:
             return cls(bits, least, largest)
@@ -56,10 +63,16 @@ class RunKeys:
         return cls((2 * len(distinct)).bit_length(), distinct=distinct)
 
     def vector(self, natural: KeyVector, slice_ordinal: Indices) -> KeyVector:
-        """The vector of rows, of which ``slice_ordinal`` says the file group.
+        """The sortable vector of rows.
 
-        Sorted if the rows are sorted by file group, then by key. Equal to one of the keys that this was made for if it
-        is that key of that file group; rows of other keys may be equal to one another.
+        Args:
+            natural: The keys of the rows.
+            slice_ordinal: The file group of each row, by its ordinal in the run.
+
+        Returns:
+            One element per row, sorted if the rows are sorted by file group, then by key. An element equals that of a
+            key that this was made for only if both key and file group are equal. Elements of other keys may be equal to
+            one another.
         """
         if not isinstance(natural, np.ndarray):
             prefix = pa.FixedSizeBinaryArray.from_buffers(

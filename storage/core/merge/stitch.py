@@ -1,21 +1,20 @@
-"""Stitch: base rows, shadow rows and collapsed logs of one file group, or of a run of small ones, to rows.
+"""Stitch: merge base rows, shadow rows and collapsed logs of one file group, or of a run of small ones, into rows.
 
-The base comes as a stream of batches in key order; each is merged with the part of the logs that falls into its key
-range, so memory is the logs and the shadow of what is stitched at once plus one base batch.
+The base comes as a stream of batches in key order. Each batch is merged with the part of the logs in its key range, so
+memory is proportional to the logs and the shadow of the stitched file groups, plus one base batch.
 
     base      a b . d e | g . i          one batch after the other
-    shadow    . . c . . | . h .          rows without a visible group, or hidden by their owner
+    shadow    . . c . . | . h .          rows without a present group, or hidden by a row delete
     logs      a . . d x | g h . z        registers, per group
               ----------+--------
     rows      a b . d e x g h i z        visible; the others go to the next shadow
 
-Several small file groups are stitched as one: in the order of a run (`storage.core.merge.run_keys`) their rows are
-sorted.
+Several small file groups are stitched as one: `storage.core.merge.run_keys` gives their rows a common order.
 
-Two ways to run it. *Exact*: the state of every group is read, and visibility is decided for every row that was touched
-(compaction, and reads where logs hold deletes or a shadow exists). *Plain*: no delete is in sight, so every base row
-stays visible and every new key becomes visible, whatever its groups say; only the groups that the reader wants are
-read.
+There are two ways to run it. *Exact* reads the state of every column group and decides visibility for every row that
+the logs touch; compactions need it, and reads whose logs hold deletes, whose slices have a shadow, or whose merge modes
+may hide an upsert. *Plain* is for logs without deletes: every base row stays visible and every new key becomes
+visible, so only the column groups that the reader wants are read.
 """
 
 from __future__ import annotations
@@ -39,7 +38,12 @@ from storage.core.schema.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Stitched:
-    """Rows of one key range, empty where there are none: the visible ones, and (ordered only) the shadow's."""
+    """Rows of one key range; a dict without columns means no rows.
+
+    Attributes:
+        visible: The rows to show.
+        hidden: The rows of the next shadow; only if the stitch is ``ordered``.
+    """
 
     visible: dict[str, pa.Array]
     hidden: dict[str, pa.Array]
@@ -47,9 +51,12 @@ class Stitched:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Collapsed logs: all keys, and the registers of each group that is read.
+    """Collapsed logs of one file group, or of a run of several.
 
-    Of several file groups all keys are those of ``run_keys``; None of a single one.
+    Attributes:
+        directory: All keys of the logs.
+        registers: By column group id, the registers of the groups that are read.
+        run_keys: Maps the keys of a run to one sortable vector, and all keys here are mapped; None for one file group.
     """
 
     directory: KeyDirectory
@@ -57,7 +64,7 @@ class LogState:
     run_keys: RunKeys | None = None
 
     def keys_of(self, schema: TableSchema, rows: Arrays) -> KeyVector:
-        """Keys of rows of base or shadow; rows of several file groups have the column ``names.SLICE_ORDINAL``."""
+        """The keys of base or shadow rows; rows of a run have the column ``names.SLICE_ORDINAL``."""
         vector = keys.key_vector(rows[schema.sort_column])
         if self.run_keys is None:
             return vector
@@ -66,16 +73,16 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Stitch:
-    """What to stitch: see the module.
+    """How to stitch.
 
     Attributes:
-        schema: Of the snapshot.
-        columns: Columns that base batches, shadow and result have (names as in a slice).
-        groups: Groups whose state is among ``columns``; with ``exact`` all of them.
-        exact: Decide visibility; else see *plain*.
-        ordered: Emit rows in key order, and all rows of the shadow; else new rows follow the batch they fall into. Of a
-            single file group only.
-        result: Those of ``columns`` that are right in what is emitted; all of them if ``ordered``.
+        schema: The schema of the snapshot.
+        columns: Columns of base batches, shadow and result, named as in a slice.
+        groups: Column groups whose state is among ``columns``; all of them if ``exact``.
+        exact: Decide visibility; else the stitch is *plain* (see above).
+        ordered: Return rows in key order, and all rows of the shadow; for a single file group only. Else new rows
+            follow the batch in whose key range they are.
+        result: Columns whose values are merged in the result; the others keep old values. All columns if ``ordered``.
         mergers: Custom mergers of the groups.
     """
 
@@ -88,16 +95,15 @@ class Stitch:
     mergers: Mergers
 
     def run(self, base: Iterable[Arrays], shadow: Arrays | None, logs: LogState | None) -> Iterator[Stitched]:
-        """Rows of the file groups, one item a base batch and one for what comes after the last.
+        """Merge, one item per base batch and one for the keys after the last batch.
 
         Args:
-            base: Batches of ``columns`` in key order; of several file groups with logs, with the
-                column ``names.SLICE_ORDINAL``.
-            shadow: ``columns`` of the whole shadow, likewise.
-            logs: None where there are none.
+            base: Batches of ``columns`` in key order; for a run with logs, with the column ``names.SLICE_ORDINAL`` too.
+            shadow: The same columns of the whole shadow; None without a shadow.
+            logs: None without logs.
         """
         if logs is None:
-            # An untouched base row is visible and an untouched shadow row is not: nothing to decide, or to sort.
+            # Base rows are visible and shadow rows are not, so there is nothing to decide and nothing to sort.
             for batch in base:
                 yield Stitched(dict(batch), {})
             if shadow is not None and self.ordered:
@@ -132,16 +138,16 @@ class Stitch:
         for part, vector in zip(parts, vectors, strict=True):
             self._apply(part, vector, logs)
         if not self.exact:
-            return Stitched(self._join(parts), {})
+            return Stitched(self._combine(parts), {})
         masks = [self._visible(part) for part in parts]
         visible = [part if mask.all() else take_rows(part, mask) for part, mask in zip(parts, masks, strict=True)]
         hidden = [take_rows(part, ~mask) for part, mask in zip(parts, masks, strict=True) if not mask.all()]
-        return Stitched(self._join(visible), self._join(hidden) if self.ordered else {})
+        return Stitched(self._combine(visible), self._combine(hidden) if self.ordered else {})
 
     def _extra(
         self, base: KeyVector | None, shadow: Arrays | None, logs: LogState
     ) -> tuple[dict[str, pa.Array], KeyVector] | None:
-        """Rows of the keys that are not in the base: from the shadow, or without any state yet; and their keys."""
+        """Rows of keys that are not in the base, and their keys; the rows are from the shadow, or blank."""
         wanted = logs.directory.keys
         key_columns: Arrays = logs.directory.columns
         if base is not None:
@@ -171,7 +177,7 @@ class Stitch:
         return frame, wanted
 
     def _blank(self, key_columns: Arrays, count: int) -> dict[str, pa.Array]:
-        """Rows of keys of which nothing is known yet: defaults, and no state."""
+        """Rows of new keys: defaults, and no state."""
         frame = {}
         for name in self.columns:
             if name in key_columns:
@@ -183,7 +189,7 @@ class Stitch:
         return frame
 
     def _apply(self, frame: dict[str, pa.Array], vector: KeyVector, logs: LogState) -> None:
-        """Merge the registers of every group into the rows that have their keys."""
+        """Merge the registers of every group into the rows with the same keys."""
         for group in self.groups:
             registers = logs.registers.get(group.id)
             if registers is None or len(registers) == 0:
@@ -210,19 +216,19 @@ class Stitch:
         return pc.if_else(present, values, pa.scalar(column.default, column.type))
 
     def _visible(self, frame: Arrays) -> Mask:
-        """Visible: at least one group is present, and no group's register is a delete of the row."""
+        """Rows in which at least one group is present, and no group's register is a row delete."""
         present = np.zeros(len(frame[self.schema.sort_column]), np.bool_)
         deleted = np.zeros_like(present)
         for group in self.schema.groups:
             there = np.asarray(frame[names.arrival(group.id)].is_valid())
             present |= there
-            kind = frame.get(names.floor_kind(group.id))  # an aggregate group has no floor
+            kind = frame.get(names.floor_kind(group.id))  # not every mode has a floor
             if kind is not None and kind.null_count < len(kind):
                 row_delete = np.asarray(pc.equal(kind, int(Op.DELETE_ROW)).fill_null(False))
                 deleted |= row_delete & ~there
         return present & ~deleted
 
-    def _join(self, parts: Sequence[dict[str, pa.Array]]) -> dict[str, pa.Array]:
+    def _combine(self, parts: Sequence[dict[str, pa.Array]]) -> dict[str, pa.Array]:
         if len(parts) < len(("base", "extra")):
             return parts[0] if parts else {}
         if self.ordered:
@@ -243,7 +249,7 @@ def _slice(columns: Arrays | None, start: int, stop: int) -> Arrays | None:
 
 
 def _log_slice(logs: LogState | None, start: int, stop: int) -> LogState | None:
-    """The part of the logs whose keys are number ``start`` to ``stop`` of the directory."""
+    """The part of the logs with keys ``start`` to ``stop`` of the directory."""
     if logs is None or start == stop:
         return None
     vector = keys.take(logs.directory.keys, slice(start, stop))
@@ -262,9 +268,10 @@ def _log_slice(logs: LogState | None, start: int, stop: int) -> LogState | None:
 def needed_columns(
     schema: TableSchema, values: Sequence[str], groups: Sequence[Group], *, exact: bool
 ) -> tuple[str, ...]:
-    """Slice columns to read for these value columns and the state of these groups, in slice order.
+    """Slice columns to read for some value columns and the state of some groups.
 
-    Key columns and the sort column are always among them.
+    Returns:
+        Names in slice order; key columns and the sort column are always among them.
     """
     wanted = {*values, *schema.key, schema.sort_column}
     for group in groups:

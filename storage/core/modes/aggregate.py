@@ -1,8 +1,8 @@
-"""Mode ``aggregate``: per column a function over all events of the group.
+"""Mode ``aggregate``: every value column shows a function of all events of the group.
 
-The group is present once there is an upsert, and its ordering columns are those of the largest one. A delete is never a
-tombstone here: it takes the values it carries back, also when it arrives before what it takes back. So the state of a
-column stands apart from what is shown wherever the two can differ.
+The group is present once there is an upsert; its ordering columns show those of the newest one. A delete is never a
+tombstone: it takes the values that it carries back, also if it arrives before the event that it takes back. Where the
+state of a column can differ from the value that it shows, the state is in hidden columns.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Aggregate(MergeMode):
         self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
     ) -> tuple[Mask, Arrays]:
         present = names.arrival(group.id)
-        # What an absent group shows (a default) is not a state.
+        # An absent group shows defaults: they are not part of the state.
         there = old[present].is_valid()
         old = {
             name: pc.if_else(there, column, pa.scalar(None, column.type)) if name in group.columns else column
@@ -87,7 +87,7 @@ class Aggregate(MergeMode):
         merged = {name: pc.if_else(later, new[name], old[name]) for name in (*group.ordering, present)}
         for function, context in _functions(group, columns, new):
             merged |= function.merge(context, old, new)
-        # Every event counts, so every row that got one is taken as changed.
+        # Every event counts, so every row with a new register is changed.
         return np.ones(len(later), np.bool_), _shown(group, columns, merged)
 
     def renewal_reads(
@@ -95,13 +95,13 @@ class Aggregate(MergeMode):
     ) -> tuple[str, ...]:
         found: list[str] = []
         for function, context in _functions(group, columns, changed):
-            own = (context.column.name, *function.state(context))
-            if any(name in wanted for name in own):
-                found += own
+            columns_of = (context.column.name, *function.state(context))
+            if any(name in wanted for name in columns_of):
+                found += columns_of
         return (names.arrival(group.id), *found) if found else ()
 
     def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
-        """Nobody has contributed to added columns; a wider one may show a result that did not fit before."""
+        """No event has a value in an added column; a widened column may show a result that did not fit before."""
         merged = dict(rows)
         for function, context in _functions(group, columns, added):
             if context.column.name in merged:
@@ -124,7 +124,7 @@ class Aggregate(MergeMode):
 def _functions(
     group: Group, columns: Mapping[str, Column], values: Collection[str]
 ) -> Iterator[tuple[AggregateFunction, Context]]:
-    """Functions of those value columns that are wanted."""
+    """The functions of the given value columns."""
     ordering = tuple(columns[name] for name in group.ordering)
     for function in group.functions:
         if function.column in values:
@@ -132,7 +132,7 @@ def _functions(
 
 
 def _shown(group: Group, columns: Mapping[str, Column], merged: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """States and the values that they show; nothing is shown where the group is absent."""
+    """States and the values to show; an absent group shows NULL."""
     present = merged[names.arrival(group.id)].is_valid()
     known = {function.column for function in group.functions}
     wanted = [name for name in known if name in merged or any(s in merged for s in _hidden(group, columns, name))]

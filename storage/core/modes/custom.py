@@ -1,13 +1,12 @@
-"""Custom mergers: a function of the user's merges the events of a key.
+"""Custom mergers: a function of the user merges the events of a key (MERGE.md, "Custom").
 
-The function sees rows, sorted by (key, version), in which one row is either an event or the result of an earlier call,
-and gives one row per key. Calls may be nested in any way (by logs, by compactions), so it must be associative:
-``m(a + b + c) == m(m(a + b) + c) == m(a + m(b + c))``, whatever is between. `storage.testing.check_merger` looks for
-counter-examples.
+The function gets rows sorted by (key, version) and returns one row per key. A row is an event, or the result of an
+earlier call. Calls are nested in any way, as logs and compactions require, so the function must be associative:
+``m(a + b + c) == m(m(a + b) + c) == m(a + m(b + c))``. `storage.testing.check_merger` searches for counter-examples.
 
 Rows have the group's columns, ``_op`` (upsert, delete, or merged for an earlier result), and the group's declared state
-columns (NULL in events). The result has the group's value columns and its state columns, and optionally ``_present``
-(boolean; without it a group is present once there was an upsert).
+columns (NULL in events). The result has the group's value columns and its state columns, and optionally the boolean
+``_present``; without it, a group is present once there was an upsert.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PRESENT: Final = "_present"
 _WORDS: Final = pa.array(["upsert", "delete", "merged"])
 _MERGED: Final = 2
 _SHOWN_KEYS: Final = 3
-_TRIED_KEYS: Final = 1000  # to name the culprits, not to wait for them
+_TRIED_KEYS: Final = 1000  # to find the keys that fail, in bounded time
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -69,8 +68,8 @@ class Custom(MergeMode):
         version = {names.top_arrival(group.id): pa.int64()} | {
             names.top_ordering(group.id, i): columns[name].type for i, name in enumerate(group.ordering)
         }
-        own = {names.group_state(group.id, name): parse_type(type_name) for name, type_name in group.state}
-        return {names.arrival(group.id): pa.int64(), **version, **own}
+        declared = {names.group_state(group.id, name): parse_type(type_name) for name, type_name in group.state}
+        return {names.arrival(group.id): pa.int64(), **version, **declared}
 
     def reads(self, group: Group, columns: Mapping[str, Column], values: Collection[str]) -> tuple[str, ...]:
         return (*group.columns, *self.state(group, columns))
@@ -92,20 +91,20 @@ class Custom(MergeMode):
         self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
     ) -> tuple[Mask, Arrays]:
         exists = [~np.asarray(_nothing(group, columns, side)) for side in (old, new)]
-        # A merger that keeps nothing of a key's deletes leaves nothing to merge, and is never shown a key without rows.
+        # A merger may keep nothing of a key's deletes. It never gets a key without rows.
         some = exists[0] | exists[1]
         if not some.all():
             old, new, new_keys = take_rows(old, some), take_rows(new, some), keys.take(new_keys, some)
             exists = [mask[some] for mask in exists]
         versions = [_version(group, old), _version(group, new)]
         count = len(versions[0][1])
-        # Two results of one key stand in the order of their largest versions, as events would.
+        # Two results of one key are sorted by their newest upserts, as events would be.
         _, (old_number, new_number) = number_versions(versions)
-        owner = np.concatenate([np.arange(count)[exists[0]], np.arange(count)[exists[1]]])
-        order = np.lexsort((np.concatenate([old_number[exists[0]], new_number[exists[1]]]), owner))
+        row_of = np.concatenate([np.arange(count)[exists[0]], np.arange(count)[exists[1]]])
+        order = np.lexsort((np.concatenate([old_number[exists[0]], new_number[exists[1]]]), row_of))
         rows = {}
         shown = [*group.columns, *(names.group_state(group.id, name) for name, _ in group.state)]
-        # What an absent group shows (a default) is not the merger's.
+        # An absent group shows defaults: they do not come from the merger.
         old = {
             n: pc.if_else(old[names.arrival(group.id)].is_valid(), c, None) if n in group.columns else c
             for n, c in old.items()
@@ -116,7 +115,7 @@ class Custom(MergeMode):
         for name, _ in group.state:
             rows[name] = rows.pop(names.group_state(group.id, name))
         rows[OP] = _WORDS.take(pa.array(np.full(len(order), _MERGED)))
-        offsets = np.searchsorted(owner[order], np.arange(count + 1))
+        offsets = np.searchsorted(row_of[order], np.arange(count + 1))
         merged = _call(self.merger, group, columns, rows, offsets, new_keys)
         later = pa.array(newer(*versions))
         version = [pc.if_else(later, b, a) for a, b in zip(versions[0][0], versions[1][0], strict=True)]
@@ -130,7 +129,7 @@ def _version(group: Group, side: Arrays) -> tuple[list[pa.Array], pa.Array]:
 
 
 def _nothing(group: Group, columns: Mapping[str, Column], side: Arrays) -> pa.Array:
-    """Rows without any register: every hidden column is NULL."""
+    """Rows without a register: every hidden column is NULL."""
     mask = side[names.arrival(group.id)].is_null()
     for name in Custom().state(group, columns):
         mask = pc.and_(mask, side[name].is_null())
@@ -145,14 +144,14 @@ def _call(
     offsets: Indices,
     of_keys: KeyVector,
 ) -> pa.Table:
-    """Run the merger, and hold it to what it must return.
+    """Run the merger, and check what it returns.
 
     Raises:
         InvalidInput: It raised, or returned something else; names the merger and the keys.
     """
     where = f"merger {group.merge!r} of group {group.name!r}"
     if merger is None:
-        raise InvalidInput(f"{where} is not loaded", hint="allow its module: see storage.mergers")
+        raise InvalidInput(f"{where} is not loaded", hint="allow its module with storage.mergers.allow")
     table = pa.table(dict(rows))
     try:
         result = merger(table, offsets)
@@ -160,10 +159,12 @@ def _call(
         failing = _failing(merger, table, offsets, of_keys)
         raise InvalidInput(
             f"{where} failed for {failing}: {type(error).__name__}: {error}",
-            hint="mend the merger; nothing was changed",
+            hint="correct the merger; nothing was changed",
         ) from error
     if not isinstance(result, pa.Table) or len(result) != len(offsets) - 1:
-        raise InvalidInput(f"{where} did not return one row for each of {len(offsets) - 1} keys", hint="mend it")
+        raise InvalidInput(
+            f"{where} did not return one row for each of {len(offsets) - 1} keys", hint="correct the merger"
+        )
     wanted = {name: columns[name].type for name in group.values} | {n: parse_type(t) for n, t in group.state}
     try:
         fields = {name: keys.one_array(result.column(name).cast(arrow_type)) for name, arrow_type in wanted.items()}
@@ -175,7 +176,7 @@ def _call(
 
 
 def _failing(merger: Merger, table: pa.Table, offsets: Indices, of_keys: KeyVector) -> str:
-    """The first keys that fail alone, or all if it takes several to fail."""
+    """The first keys for which the merger fails alone, or all keys if it only fails for several together."""
     found = []
     for i in range(min(len(of_keys), _TRIED_KEYS)):
         try:
@@ -191,7 +192,7 @@ def _register(group: Group, merged: pa.Table, version: list[pa.Array], arrival: 
     present = arrival.is_valid()
     if PRESENT in merged.schema.names:
         present = pc.and_(present, keys.one_array(merged.column(PRESENT)))
-    # An absent group shows nothing: what a merger wants to remember of it belongs into its state columns.
+    # An absent group shows nothing: what a merger must remember belongs in its state columns.
     shown = dict(zip(group.ordering, version, strict=True)) | {
         n: keys.one_array(merged.column(n)) for n in group.values
     }

@@ -17,7 +17,7 @@ from storage.core.modes.history import newer, pick
 
 @dataclass(frozen=True, slots=True)
 class Extreme(AggregateFunction):
-    """Least or largest value; NaN is the largest."""
+    """Smallest or largest value; NaN is the largest."""
 
     largest: bool
 
@@ -29,7 +29,7 @@ class Extreme(AggregateFunction):
         reduce = np.maximum if self.largest else np.minimum
         outside = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
         best = reduce.reduceat(np.where(events.valid, rank, outside), events.history.starts)
-        # Any event with the best rank will do: equal ranks are equal values.
+        # Any event with the best rank will do: equal ranks mean equal values.
         chosen = events.history.first(events.valid & (rank == best[events.history.runs]))
         return {context.column.name: pick(events.values, chosen)}
 
@@ -44,7 +44,7 @@ class Extreme(AggregateFunction):
 
 @dataclass(frozen=True, slots=True)
 class Edge(AggregateFunction):
-    """Value of the smallest or largest version among non-null ones; keeps that version."""
+    """Non-null value with the smallest or largest version; keeps that version."""
 
     largest: bool
     ordered = True
@@ -65,7 +65,7 @@ class Edge(AggregateFunction):
         if self.largest:
             take_new = newer(old_version, new_version)
         else:
-            # Smaller: the old one is larger, or there is none; versions are unique.
+            # The new version is smaller if the old one is larger, or if there is none: versions are unique.
             take_new = (newer(new_version, old_version) | np.asarray(old[arrival].is_null())) & np.asarray(
                 new[arrival].is_valid()
             )
@@ -75,7 +75,7 @@ class Edge(AggregateFunction):
 
 @dataclass(frozen=True, slots=True)
 class Logical(AggregateFunction):
-    """All, or any, of the non-null values."""
+    """Logical and, or logical or, of the non-null values."""
 
     conjunction: bool
 
@@ -97,7 +97,7 @@ class Logical(AggregateFunction):
 
 
 def value_ranks(values: pa.Array) -> Indices:
-    """int64 that compare like the values, NaN above all; anything where a value is NULL."""
+    """int64 numbers that compare like the values, NaN largest; any number where a value is NULL."""
     if pa.types.is_int64(values.type) or pa.types.is_timestamp(values.type):
         return np.asarray(pc.fill_null(values.view(pa.int64()), 0))
     if pa.types.is_boolean(values.type):

@@ -1,4 +1,4 @@
-"""Events of many keys in version order, and versions as numbers: what the modes with memory share."""
+"""Events of many keys in version order, and versions as numbers; used by every mode but ``latest``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class History:
 
     Attributes:
         keys: Distinct keys, sorted.
-        order: Per place in the sorted sequence the event's number.
-        starts: Per key the first of its places.
+        order: Number of the event at every place of the sorted sequence.
+        starts: First place of every key.
     """
 
     keys: KeyVector
@@ -41,7 +41,7 @@ class History:
 
     @property
     def runs(self) -> Indices:
-        """Per place the number of its key."""
+        """Number of the key at every place."""
         return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(self.order))))
 
     def sort(self, column: pa.Array) -> pa.Array:
@@ -49,11 +49,11 @@ class History:
         return column.take(pa.array(self.order))
 
     def last(self, chosen: Mask) -> Indices:
-        """Per key the last place that is chosen; -1 where there is none. ``chosen`` is in sorted order."""
+        """Last chosen place of every key, or -1; ``chosen`` is in sorted order."""
         return np.maximum.reduceat(np.where(chosen, np.arange(len(chosen)), -1), self.starts)
 
     def first(self, chosen: Mask) -> Indices:
-        """Per key the first place that is chosen; -1 where there is none."""
+        """First chosen place of every key, or -1; ``chosen`` is in sorted order."""
         found = np.minimum.reduceat(np.where(chosen, np.arange(len(chosen)), len(chosen)), self.starts)
         return np.where(found == len(chosen), -1, found)
 
@@ -68,15 +68,15 @@ class Versions:
     """Versions by number: the larger number is the larger version.
 
     Attributes:
-        ordering: Per ordering column its value, by number.
-        arrival: By number.
+        ordering: Per ordering column the values, indexed by number.
+        arrival: Indexed by number.
     """
 
     ordering: Sequence[pa.Array]
     arrival: pa.Array
 
     def at(self, numbers: Indices) -> tuple[list[pa.Array], pa.Array]:
-        """Ordering columns and arrival of numbered versions, NULL where a number is negative."""
+        """Ordering columns and arrival of versions by number, NULL where the number is negative."""
         return [pick(column, numbers) for column in self.ordering], pick(self.arrival, numbers)
 
 
@@ -84,10 +84,10 @@ def number_versions(parts: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> tup
     """Number the versions of several lists together.
 
     Args:
-        parts: (ordering columns, arrival) lists; a NULL arrival is no version.
+        parts: Lists of (ordering columns, arrival); where the arrival is NULL there is no version.
 
     Returns:
-        The versions, and per list the number of each element, -1 for none.
+        The versions, and per list the number of each element, -1 where it has no version.
     """
     arrival = pa.concat_arrays([part for _, part in parts])
     columns = [pa.concat_arrays(list(column)) for column in zip(*(part for part, _ in parts), strict=True)]
@@ -107,14 +107,14 @@ def number_versions(parts: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> tup
 
 
 def newer(old: tuple[Sequence[pa.Array], pa.Array], new: tuple[Sequence[pa.Array], pa.Array]) -> Mask:
-    """Row by row whether the new version is larger; a NULL arrival is no version, and smaller than all."""
+    """Row by row, whether the new version is larger. A NULL arrival means no version, which is smaller than all."""
     old_ordering, old_arrival = list(old[0]), old[1]
     new_ordering, new_arrival = list(new[0]), new[1]
     later = np.asarray(pc.greater(pc.fill_null(new_arrival, -1), pc.fill_null(old_arrival, -1)))
     if old_ordering:
         if len(old_ordering) == 1:
-            # The only ordering value of a version is never NULL; where there is no version any number does, and a
-            # column without NULLs compares as it is.
+            # The only ordering value of a version is never NULL. Where there is no version any number will do, and a
+            # column without NULLs is compared faster.
             old_ordering = [pc.coalesce(old_ordering[0], new_ordering[0])]
             new_ordering = [pc.coalesce(new_ordering[0], old_ordering[0])]
         rank = ordering.ranks([pa.concat_arrays(pair) for pair in zip(old_ordering, new_ordering, strict=True)])

@@ -1,7 +1,8 @@
 """Mode ``latest``: the event with the largest version wins the whole group; its NULLs are values.
 
-If the winner is a delete the group is absent and the delete stays as the floor, so that a late older event never
-resurrects anything (S14). A register is thus an upsert (arrival set) or a delete (floor set), never both.
+If the winner is a delete, the group is absent. The register keeps the version of the delete as its floor, so that a
+late older event never brings anything back (S14). A register is an upsert (arrival set) or a delete (floor set), never
+both.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ class Latest(MergeMode):
         arrival = events.arrival.take(chosen)
         op = events.op.take(chosen)
         values = take_rows({**events.values, **events.ordering}, chosen)
-        none = pa.nulls(len(winners), pa.int64())
         state: dict[str, pa.Array] = {}
         if pc.any(pc.not_equal(op, int(Op.UPSERT))).as_py():
             upsert = pc.equal(op, int(Op.UPSERT))
@@ -54,7 +54,7 @@ class Latest(MergeMode):
             for i, name in enumerate(group.ordering):
                 state[names.floor_ordering(group.id, i)] = pa.nulls(len(winners), values[name].type)
             state[names.arrival(group.id)] = arrival
-            state[names.floor_arrival(group.id)] = none
+            state[names.floor_arrival(group.id)] = pa.nulls(len(winners), pa.int64())
             state[names.floor_kind(group.id)] = pa.nulls(len(winners), pa.int8())
         return Registers(distinct, {**values, **state})
 
@@ -70,7 +70,7 @@ class Latest(MergeMode):
 
 
 def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Indices:
-    """Per run of consecutive places the last one of the largest rank: equal ones stand in (arrival, position) order."""
+    """Per run of consecutive events, the last one with the largest rank."""
     if rank.dtype.kind == "f":
         ends = np.append(starts[1:], len(rank)) - 1
         last: Indices = np.lexsort((rank, run))[ends]  # stable, and NaN is the largest
@@ -80,7 +80,7 @@ def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Ind
 
 
 def _winners(events: GroupEvents) -> tuple[Indices, Any]:
-    """Position of the largest version of every key, in key order; and the distinct keys, sorted."""
+    """Position of the largest version of every key, in key order, and the distinct keys, sorted."""
     order, ordered = keys.in_order(events.keys)
     starts = keys.run_starts(ordered)
     if len(starts) == len(order):
@@ -102,7 +102,7 @@ def _winners(events: GroupEvents) -> tuple[Indices, Any]:
 
 
 def _version(group: Group, columns: Arrays) -> tuple[list[pa.Array], pa.Array]:
-    """Ordering tuple and arrival (NULL: there is no register) of a register, be it an upsert or a delete."""
+    """Ordering values and arrival of registers, upserts or deletes; the arrival is NULL where there is no register."""
     arrival = columns[names.arrival(group.id)]
     floor = columns[names.floor_arrival(group.id)]
     if floor.null_count == len(floor):
@@ -115,7 +115,7 @@ def _version(group: Group, columns: Arrays) -> tuple[list[pa.Array], pa.Array]:
 
 
 def _where(condition: pa.Array, when_true: pa.Array | None, when_false: pa.Array | None) -> pa.Array:
-    """Choose row by row; None stands for NULL of the other's type."""
+    """Choose row by row; None means NULL of the other argument's type."""
     if when_true is None:
         assert when_false is not None
         when_true = pa.scalar(None, when_false.type)

@@ -1,17 +1,16 @@
-"""Mode ``latest_non_null`` (partial update): one register per column over a delete floor.
+"""Mode ``latest_non_null`` (partial update): a version per column, above a delete floor.
 
-A column's value is that of the largest-version upsert that supplies it, among upserts above the largest delete. Peers
-keep one ordering value per row, so that what is shown depends on how events were batched; here every column knows its
-version.
+A column shows the value of the newest upsert that supplies it, among the upserts above the largest delete. Because the
+version is kept per column, and not per row, the result does not depend on how events were batched.
 
-State of a group, beside its ordering columns and `arrival`, which are those of its largest upsert:
+State of a group, besides its ordering columns and `arrival`, which are those of its newest upsert (the *top*):
 
-- floor: the largest delete (arrival, kind, ordering tuple)
-- suppliers: one byte per value column, in the group's order: 0 that largest upsert supplied it, n > 0 the version
-  number n of the list did, 255 nobody did. NULL: all bytes are 0.
-- versions: the list of those other versions (ordering tuple and arrival), ascending. NULL: none.
+- floor: the largest delete (arrival, kind, ordering values)
+- suppliers: one byte per value column, in the group's order: 0 if the top supplied the column, n > 0 if version number
+  n of the list did, 255 if no upsert did. NULL means that all bytes are 0.
+- versions: the list of these other versions (ordering values and arrival), ascending. NULL means an empty list.
 
-A row whose columns all come from one event, the usual case, thus costs two NULLs.
+A row whose columns all come from one event, which is the usual case, costs two NULLs.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from storage.core.model import Column, Group, Op
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
 from storage.core.modes.history import History, Versions, number_versions, pick
 
-_NOBODY: Final = 255
+_NO_SUPPLIER: Final = 255
 Numbers = npt.NDArray[np.int64]
-"""Keys x value columns: number of the supplying version, -1 for none."""
+"""Keys x value columns: number of the supplying version, or -1."""
 
 
 class LatestNonNull(MergeMode):
@@ -90,8 +89,8 @@ class LatestNonNull(MergeMode):
         old_supply = _decode(group, old, old_top, old_list)
         new_supply = _decode(group, new, new_top, new_list)
         floor = np.maximum(old_floor, new_floor)
-        # Each side's upserts are above its own floor already. Only the other's may take them: an upsert and a delete of
-        # one commit may have equal numbers here, and their positions, which decided, are not kept.
+        # The upserts of each side are above that side's floor already, so only the other side's floor can drop them. An
+        # upsert and a delete of one commit may have equal numbers here: positions decided, and they are not kept.
         top = np.maximum(_above(old_top, new_floor), _above(new_top, old_floor))
         kept, added = _above(old_supply, new_floor[:, None]), _above(new_supply, old_floor[:, None])
         take_new = added > kept
@@ -115,30 +114,30 @@ class LatestNonNull(MergeMode):
         return (names.arrival(group.id), suppliers) if changed and suppliers in wanted else ()
 
     def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
-        """Added columns, the last of the group, are supplied by nobody; that "all bytes are 0" no longer says."""
+        """No event supplied the added columns, which are the last of the group; NULL suppliers would say otherwise."""
         if not added:
             return {}
         stored = rows[names.suppliers(group.id)]
         width = len(group.values)
         known = width - len(added)
-        places = np.full((len(stored), width), _NOBODY, np.uint8)
-        places[:, :known] = 0
+        slots = np.full((len(stored), width), _NO_SUPPLIER, np.uint8)
+        slots[:, :known] = 0
         explicit = np.asarray(stored.is_valid())
         if known and explicit.any():
             old_width = stored.type.byte_width
             data = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * old_width :][: len(stored) * old_width]
-            places[explicit, :known] = data.reshape(-1, old_width)[explicit, :known]
+            slots[explicit, :known] = data.reshape(-1, old_width)[explicit, :known]
         present = np.asarray(rows[names.arrival(group.id)].is_valid())
-        return {names.suppliers(group.id): _bytes(places, present)}
+        return {names.suppliers(group.id): _bytes(slots, present)}
 
 
 def _above(numbers: Indices, floor: Indices) -> Indices:
-    """Versions that survive the delete; -1 for those that do not."""
+    """Versions above the floor; -1 for the others."""
     return np.where(numbers > floor, numbers, -1)
 
 
 def _parts(group: Group, side: Arrays) -> list[tuple[Sequence[pa.Array], pa.Array]]:
-    """The three lists of versions in registers: largest upserts, floors, and the other suppliers."""
+    """The three lists of versions in registers: tops, floors, and the other suppliers."""
     floor = [side[names.floor_ordering(group.id, i)] for i in range(len(group.ordering))]
     others = side[names.versions(group.id)].flatten()
     return [
@@ -149,7 +148,7 @@ def _parts(group: Group, side: Arrays) -> list[tuple[Sequence[pa.Array], pa.Arra
 
 
 def _decode(group: Group, side: Arrays, top: Indices, others: Indices) -> Numbers:
-    """Per register and value column the number of the supplying version."""
+    """Number of the supplying version, per register and value column."""
     width = len(group.values)
     suppliers = side[names.suppliers(group.id)]
     rows = len(suppliers)
@@ -157,12 +156,12 @@ def _decode(group: Group, side: Arrays, top: Indices, others: Indices) -> Number
     explicit = np.flatnonzero(np.asarray(suppliers.is_valid()))
     if width and len(explicit):
         stored = suppliers.take(pa.array(explicit))
-        places = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * width :][: len(explicit) * width]
-        places = places.reshape(-1, width).astype(np.int64)
+        slots = np.frombuffer(stored.buffers()[1], np.uint8)[stored.offset * width :][: len(explicit) * width]
+        slots = slots.reshape(-1, width).astype(np.int64)
         lengths = list_lengths(side[names.versions(group.id)])
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:rows][explicit]
-        listed = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(places - 1, 0), len(others))]
-        result[explicit] = np.where(places == _NOBODY, -1, np.where(places == 0, result[explicit], listed))
+        listed = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(slots - 1, 0), len(others))]
+        result[explicit] = np.where(slots == _NO_SUPPLIER, -1, np.where(slots == 0, result[explicit], listed))
     return result
 
 
@@ -193,34 +192,34 @@ def _encode(
 def _suppliers(
     group: Group, columns: Mapping[str, Column], versions: Versions, supply: Numbers, top: Indices
 ) -> tuple[pa.Array, pa.Array]:
-    """The bytes and the lists of `supply`."""
+    """The columns ``suppliers`` and ``versions`` for the versions in ``supply``."""
     state = LatestNonNull().state(group, columns)
     list_type = state[names.versions(group.id)]
     rows, width = supply.shape
     is_top = supply == top[:, None]
     other = ~is_top & (supply >= 0)
-    places = np.where(is_top, 0, _NOBODY)
-    # Sort each row's other versions; equal ones get one place in the list.
+    slots = np.where(is_top, 0, _NO_SUPPLIER)
+    # Sort the other versions of each row; equal ones share an entry of the list.
     wanted = np.where(other, supply, -1)
     by_version = np.argsort(wanted, axis=1, kind="stable")
     in_order = np.take_along_axis(wanted, by_version, axis=1)
     fresh = in_order >= 0
     fresh[:, 1:] &= in_order[:, 1:] != in_order[:, :-1]
     np.put_along_axis(wanted, by_version, np.cumsum(fresh, axis=1), axis=1)
-    places = np.where(other, wanted, places)
+    slots = np.where(other, wanted, slots)
     counts = fresh.sum(axis=1)
     ordering, arrival = versions.at(in_order[fresh])
     elements = pa.StructArray.from_arrays([*ordering, arrival], fields=list(list_type.value_type))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
     listed = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
-    plain = (places == 0).all(axis=1) if width else np.ones(rows, np.bool_)
-    stored = places.astype(np.uint8) if width else np.zeros((rows, 1), np.uint8)
+    plain = (slots == 0).all(axis=1) if width else np.ones(rows, np.bool_)
+    stored = slots.astype(np.uint8) if width else np.zeros((rows, 1), np.uint8)
     return _bytes(stored, ~plain), listed
 
 
-def _bytes(places: npt.NDArray[np.uint8], valid: Mask) -> pa.Array:
-    """The suppliers column: one row of bytes a register, NULL where not ``valid``."""
-    rows, width = places.shape
+def _bytes(slots: npt.NDArray[np.uint8], valid: Mask) -> pa.Array:
+    """The column ``suppliers``: one row of bytes per register, NULL where not ``valid``."""
+    rows, width = slots.shape
     validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    data = pa.py_buffer(np.ascontiguousarray(places))
+    data = pa.py_buffer(np.ascontiguousarray(slots))
     return pa.Array.from_buffers(pa.binary(width), rows, [validity, data])

@@ -15,14 +15,14 @@ from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvent
 
 MAX_PRECISION: Final = 38
 _CARRIED_PRECISION: Final = 28  # sums of wider values may need more than 38 digits
-_WIDE_PRECISION: Final = 60  # of such sums, with a carry of 64 bits; leaves Arrow digits for its own results
+_WIDE_PRECISION: Final = 60  # of such sums, with a carry of 64 bits; Arrow's arithmetic needs the other digits
 
 
 class Sum(AggregateFunction):
-    """Integers and decimals, exact: what is shown may not fit its column, what is kept always fits.
+    """Sum of integers or decimals. The state is exact and always fits; the shown value may not fit its column.
 
-    The state is a decimal(38, s). Values that come near to that have a carry too, in units of 10^38 of the last digit;
-    for narrower ones it would take more than 10^10 events of one key to need it.
+    The state is a decimal(38, s). Columns with many digits have a carry too, in units of 10^38 of the last digit; for
+    narrower ones it would take more than 10^10 events of one key to need it.
     """
 
     retractable = True
@@ -63,7 +63,7 @@ class Sum(AggregateFunction):
         return _fitting(self._total(context, state), context.column.type)
 
     def _total(self, context: Context, state: Arrays) -> pa.Array:
-        """The sum as a decimal256; Arrow gives results of arithmetic more digits than decimal128 has to spare."""
+        """The sum as a decimal256: Arrow's arithmetic needs more digits than a decimal128 has."""
         sum_name, *carry = self.state(context)
         low = state[sum_name].cast(pa.decimal256(_WIDE_PRECISION, state[sum_name].type.scale))
         if not carry or state[carry[0]].null_count == len(low):
@@ -73,7 +73,7 @@ class Sum(AggregateFunction):
         return pc.add(low, high).cast(low.type)
 
     def _split(self, context: Context, total: pa.Array) -> dict[str, pa.Array]:
-        """State of sums."""
+        """The state columns of sums: sum and, where the column has one, carry."""
         sum_name, *carry = self.state(context)
         state_type = self.state(context)[sum_name]
         if not carry:
@@ -86,7 +86,7 @@ class Sum(AggregateFunction):
 
 
 def _rescaled(values: pa.Array, scale: int) -> pa.Array:
-    """The same digits with the point elsewhere."""
+    """The same digits with another scale."""
     target = pa.decimal256(values.type.precision, scale)
     return pa.Array.from_buffers(target, len(values), values.buffers(), offset=values.offset)
 
@@ -96,14 +96,14 @@ def _as_decimal(integers: pa.Array) -> pa.Array:
 
 
 def _fitting(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Values of a type; NULL where one does not fit."""
+    """The values as another type; NULL where a value does not fit."""
     if values.type == target:
         return values
     if pa.types.is_integer(target):
         bits = target.bit_width - 1
         low, high = decimal.Decimal(-(1 << bits)), decimal.Decimal((1 << bits) - 1)
     else:
-        # Built from its digits: arithmetic of Python's decimals rounds to 28 of them.
+        # Built from digits: Python's decimal arithmetic rounds to 28 of them.
         high = decimal.Decimal((0, (9,) * target.precision, -target.scale))
         low = high.copy_negate()
     wide = values.cast(pa.decimal256(76, values.type.scale))
@@ -114,7 +114,7 @@ def _fitting(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 class Count(AggregateFunction):
-    """Non-null values, minus those taken back."""
+    """Number of non-null values, minus those that were taken back."""
 
     retractable = True
     may_overflow = True
