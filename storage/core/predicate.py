@@ -1,95 +1,126 @@
-"""Predicate: what a pyarrow expression says, as a tree that can be asked about.
+"""Conditions on rows: what a filter says, as a tree that can be evaluated by Arrow and asked for pruning.
 
-pyarrow shows nothing of an expression but its text. It does write one as Arrow data, to send it to another process:
-calls, columns and literals, in order, as the metadata of a schema, and the literals' values as its columns. That is
-read here. What is asked of the tree only ever saves reading; an expression that cannot be read (another version of
-Arrow may write it differently) is None, and saves nothing.
-
-Every answer errs on one side: `possible_values` and `may_hold` may allow too much, never too little.
+Conditions are three-valued, as in SQL: a comparison with null is null, and rows for which a condition is null are not
+in the answer. Pruning asks two questions, and both answers err on the safe side: `possible_values` and `may_hold` may
+allow too much, never too little.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
+import operator as python
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-MAX_DEPTH: Final = 50  # of a tree: what is asked of it recurses
-_AND: Final = frozenset({"and", "and_kleene"})
-_OR: Final = frozenset({"or", "or_kleene"})
-_MIRRORED: Final = {
-    "equal": "equal",
-    "not_equal": "not_equal",
-    "less": "greater",
-    "less_equal": "greater_equal",
-    "greater": "less",
-    "greater_equal": "less_equal",
-}
-_NEGATED: Final = {
-    "equal": "not_equal",
-    "not_equal": "equal",
-    "less": "greater_equal",
-    "less_equal": "greater",
-    "greater": "less_equal",
-    "greater_equal": "less",
-    "is_null": "is_valid",
-    "is_valid": "is_null",
+Operator: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
+
+NEGATED: Final[dict[Operator, Operator]] = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_COMPARE: Final[dict[Operator, Callable[[pc.Expression, pc.Expression], pc.Expression]]] = {
+    "==": python.eq,
+    "!=": python.ne,
+    "<": python.lt,
+    "<=": python.le,
+    ">": python.gt,
+    ">=": python.ge,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the table; ``nested`` if a part of it is meant."""
+class Comparison:
+    """A column compared with a value.
 
-    name: str
-    nested: bool = False
+    Attributes:
+        column: Name of the column.
+        operator: How the column, on the left, is compared with the value.
+        value: The value (`pa.Scalar.as_py`); None for null.
+        type: Type of the value.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Literal:
+    column: str
+    operator: Operator
     value: Any
     type: pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
-class ValueSet:
-    """The set of ``is_in``.
+class In:
+    """A column is one of some values.
 
     Attributes:
-        type: Of its values.
-        values: Distinct, in order, without NULL.
-        has_null: Whether NULL is among them.
+        column: Name of the column.
+        values: The values, ascending and distinct, without null.
+        type: Type of the values.
+        of_null: What the condition is where the column is null: null as in SQL, or true or false as in Arrow.
     """
 
-    type: pa.DataType
+    column: str
     values: tuple[Any, ...]
-    has_null: bool
+    type: pa.DataType
+    of_null: bool | None = None
 
     @classmethod
-    def of(cls, array: pa.Array) -> ValueSet:
-        return cls(array.type, tuple(sorted(set(array.drop_null().to_pylist()))), array.null_count > 0)
+    def of(cls, column: str, values: pa.Array, *, of_null: bool | None = None) -> In:
+        """The condition for the distinct values of an array; null among them is left out."""
+        return cls(column, tuple(sorted(set(values.drop_null().to_pylist()))), values.type, of_null)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A function of its arguments. Of options only the set of ``is_in`` is kept.
-
-    An AND of an AND is one of all their arguments, and so is an OR of an OR: chains of many are common.
-    """
-
-    function: str
-    arguments: tuple[Node, ...]
-    values: ValueSet | None = None
+class IsNull:
+    column: str
 
 
-Node: TypeAlias = Column | Literal | Call
+@dataclass(frozen=True, slots=True)
+class StartsWith:
+    """A string column begins with a prefix."""
+
+    column: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same for every row; None for null."""
+
+    value: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A condition of which only the columns are known. Only Arrow can evaluate it, so it has no `to_arrow`."""
+
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IfElse:
+    """``then`` where ``condition`` is true, ``otherwise`` where it is false, null where it is null."""
+
+    condition: Condition
+    then: Condition
+    otherwise: Condition
+
+
+Condition: TypeAlias = Comparison | In | IsNull | StartsWith | Constant | Other | Not | And | Or | IfElse
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +128,10 @@ class ColumnRange:
     """What is known of the values of a column in some rows.
 
     Attributes:
-        type: Of the column.
-        least, largest: Of the values that are not NULL, NaN left out; None if nothing is known or there are none.
-        nulls: None if that is not known.
-        rows: How many there are.
+        type: Type of the column.
+        least, largest: Bounds of the values that are neither null nor NaN; None if unknown, or if there are none.
+        nulls: Number of nulls; None if unknown.
+        rows: Number of rows.
     """
 
     type: pa.DataType
@@ -115,129 +146,88 @@ class ColumnRange:
 
 
 Known: TypeAlias = Callable[[str], ColumnRange | None]
-"""Column to what is known of it; None: nothing."""
+"""From the name of a column to what is known of it; None if nothing is."""
 
 
-def parse(expression: pc.Expression) -> Node | None:
-    """The tree of an expression that is not bound yet; None if it cannot be read."""
-    try:
-        _, (buffer, *_) = expression.__reduce__()
-        reader = pa.ipc.open_file(buffer)
-        return _read(_metadata(reader.schema), reader.get_batch(0))
-    except (pa.ArrowException, LookupError, OverflowError, StopIteration, TypeError, ValueError, struct.error):
-        return None  # OverflowError: a moment that Python's calendar does not reach
+def to_arrow(condition: Condition) -> pc.Expression:
+    """The condition as an expression, which has the same value for every row.
 
-
-@dataclass(slots=True)
-class _Open:
-    """A call of which some arguments are read."""
-
-    function: str
-    arguments: list[Node] = field(default_factory=list)
-    values: ValueSet | None = None
-    depth: int = 1
-
-    def add(self, node: Node, depth: int) -> None:
-        """Append an argument, which is a tree of this depth."""
-        if depth > MAX_DEPTH:
-            raise ValueError(self.function)
-        self.arguments.append(node)
-        self.depth = max(self.depth, depth + 1)
-
-    def absorb(self, inner: _Open) -> None:
-        """Append a call."""
-        if inner.function == self.function and self.function in _AND | _OR:
-            self.arguments += inner.arguments
-            self.depth = max(self.depth, inner.depth)
-        else:
-            self.add(Call(inner.function, tuple(inner.arguments), inner.values), inner.depth)
-
-
-def _read(words: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> Node:
-    """The serialised form: a call is ``call f``, its arguments, ``end f``. Not recursive: chains are deep here."""
-    root = _Open("")
-    calls = [root]
-    for kind, word in words:
-        if kind == "call":
-            calls.append(_Open(word))
-        elif kind == "end":
-            inner = calls.pop()
-            calls[-1].absorb(inner)
-        elif kind == "options":
-            if calls[-1].function == "is_in":
-                calls[-1].values = ValueSet.of(literals.column(int(word))[0]["value_set"].values)
-        elif kind == "literal":
-            column = literals.column(int(word))
-            calls[-1].add(Literal(column[0].as_py(), column.type), 0)
-        elif kind == "field_ref":
-            calls[-1].add(Column(word), 0)
-        elif kind == "nested_field_ref":
-            path = [next(words)[1] for _ in range(int(word))]
-            calls[-1].add(Column(path[0], nested=True), 0)
-        else:
-            raise ValueError(kind)
-    (node,) = root.arguments
-    return node
-
-
-def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """All pairs of a schema's metadata. pyarrow makes a dictionary of them, but here keys repeat.
-
-    By Arrow's C data interface: ``metadata`` is the third pointer of an ArrowSchema, and points to the number of pairs,
-    then per pair the length and the bytes of key and value.
+    Raises:
+        TypeError: It contains an `Other`.
     """
-    capsule = schema.__arrow_c_schema__()
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    address = (ctypes.c_void_p * 3).from_address(get_pointer(capsule, b"arrow_schema"))[2]
-    if address is None:
-        return
+    match condition:
+        case Comparison(column, operator, value, arrow_type):
+            return _COMPARE[operator](pc.field(column), pc.scalar(pa.scalar(value, arrow_type)))
+        case In(column, values, arrow_type, of_null):
+            field, nulls = pc.field(column), [None] if of_null else []
+            found = field.isin(pa.array([*values, *nulls], arrow_type))
+            return pc.if_else(field.is_valid(), found, pa.scalar(None, pa.bool_())) if of_null is None else found
+        case IsNull(column):
+            return pc.field(column).is_null()
+        case StartsWith(column, prefix):
+            return pc.starts_with(pc.field(column), prefix)
+        case Constant(value):
+            return pc.scalar(pa.scalar(value, pa.bool_()))
+        case Not(IsNull(column)):
+            return pc.field(column).is_valid()
+        case Not(inner):
+            return ~to_arrow(inner)
+        case And(conditions):
+            return reduce(python.and_, map(to_arrow, conditions), *_if_none(conditions, value=True))
+        case Or(conditions):
+            return reduce(python.or_, map(to_arrow, conditions), *_if_none(conditions, value=False))
+        case IfElse(chosen, then, otherwise):
+            return pc.if_else(to_arrow(chosen), to_arrow(then), to_arrow(otherwise))
+    raise TypeError(f"{condition!r} can only be evaluated by the expression that it was read from")
 
-    def number() -> int:
-        nonlocal address
-        (value,) = struct.unpack("=i", ctypes.string_at(address, 4))
-        address += 4
-        return int(value)
 
-    def text() -> str:
-        nonlocal address
-        length = number()
-        value = ctypes.string_at(address, length).decode()
-        address += length
-        return value
-
-    for _ in range(number()):
-        yield text(), text()
+def _if_none(conditions: tuple[Condition, ...], *, value: bool) -> list[pc.Expression]:
+    return [] if conditions else [pc.scalar(pa.scalar(value))]
 
 
-def columns_of(node: Node) -> frozenset[str]:
-    """The table's columns that an expression looks at."""
-    match node:
-        case Column():
-            return frozenset({node.name})
-        case Call():
-            return frozenset().union(*map(columns_of, node.arguments))
+def columns_of(condition: Condition) -> frozenset[str]:
+    """The columns of the table that a condition looks at."""
+    match condition:
+        case Comparison(column) | In(column) | IsNull(column) | StartsWith(column):
+            return frozenset({column})
+        case Other(columns):
+            return columns
+        case Not(inner):
+            return columns_of(inner)
+        case And(conditions) | Or(conditions):
+            return frozenset().union(*map(columns_of, conditions))
+        case IfElse(chosen, then, otherwise):
+            return columns_of(chosen) | columns_of(then) | columns_of(otherwise)
     return frozenset()
 
 
-def possible_values(node: Node, column: str, arrow_type: pa.DataType) -> frozenset[Any] | None:
-    """The values (`pa.Scalar.as_py`) that a column can have in a row for which the expression is true; None: any."""
-    match node:
-        case Literal():
-            return None if node.value else frozenset()
-        case Call(function, arguments) if function in _AND:
-            return reduce(_both, (possible_values(one, column, arrow_type) for one in arguments))
-        case Call(function, arguments) if function in _OR:
-            return _either(possible_values(one, column, arrow_type) for one in arguments)
-        case Call("if_else", (condition, first, second)):
-            chosen = (possible_values(one, column, arrow_type) for one in (condition, first))
-            return _either([reduce(_both, chosen), possible_values(second, column, arrow_type)])
-        case Call("equal", (Column(name, False), Literal() as literal)) if name == column:
-            return _exact([literal.value], literal.type, arrow_type)
-        case Call("equal", (Literal() as literal, Column(name, False))) if name == column:
-            return _exact([literal.value], literal.type, arrow_type)
-        case Call("is_in", (Column(name, False),), values) if name == column and values is not None:
-            return _exact(values.values, values.type, arrow_type)
+def possible_values(condition: Condition, column: str, arrow_type: pa.DataType) -> frozenset[Any] | None:
+    """The values that a column can have in a row for which a condition is true.
+
+    Args:
+        condition: The condition.
+        column: Name of the column.
+        arrow_type: Type of the column.
+
+    Returns:
+        The values (`pa.Scalar.as_py`) without null; None for any value.
+    """
+    match condition:
+        case Constant(value):
+            return None if value else frozenset()
+        case Comparison(name, "==", value, given) if name == column:
+            return _exact([value], given, arrow_type)
+        case In(name, values, given) if name == column:
+            return _exact(values, given, arrow_type)
+        case IsNull(name) if name == column:
+            return frozenset()
+        case And(conditions):
+            return reduce(_both, (possible_values(one, column, arrow_type) for one in conditions), None)
+        case Or(conditions):
+            return _either(possible_values(one, column, arrow_type) for one in conditions)
+        case IfElse(chosen, then, otherwise):
+            first = _both(*(possible_values(one, column, arrow_type) for one in (chosen, then)))
+            return _either([first, possible_values(otherwise, column, arrow_type)])
     return None
 
 
@@ -257,7 +247,7 @@ def _either(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
 
 
 def _exact(values: Iterable[Any], given: pa.DataType, wanted: pa.DataType) -> frozenset[Any] | None:
-    """Values that a column of type ``wanted`` can have, of those it is compared with; None where that is not plain."""
+    """Those of the values that a column of type ``wanted`` can have; None if the types do not compare exactly."""
     if not _same_kind(given, wanted):
         return None
     if given == wanted:
@@ -284,33 +274,47 @@ _KINDS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 )
 
 
-def may_hold(node: Node, known: Known) -> bool:
-    """Whether the expression can be true for one of some rows, of whose columns ranges are known."""
-    match node:
-        case Literal():
-            return bool(node.value)
-        case Call(function, arguments) if function in _AND:
-            return all(may_hold(one, known) for one in arguments)
-        case Call(function, arguments) if function in _OR:
-            return any(may_hold(one, known) for one in arguments)
-        case Call("if_else", (condition, first, second)):
-            return (may_hold(condition, known) and may_hold(first, known)) or may_hold(second, known)
-        case Call("invert", (Call(function, arguments),)) if function in _NEGATED:
-            # The negation of a comparison with NaN is true.
-            floats = any(_is_floating(known(name)) for name in columns_of(node))
-            return floats or may_hold(Call(_NEGATED[function], arguments), known)
-        case Call("is_null", (Column(name, False),)):
-            found = known(name)
+def may_hold(condition: Condition, known: Known) -> bool:
+    """Whether a condition can be true for at least one of some rows, given the ranges of their columns."""
+    match condition:
+        case Constant(value):
+            return bool(value)
+        case Comparison(column, operator, value, arrow_type):
+            return _may_compare(known(column), operator, value, arrow_type)
+        case In(column):
+            return _may_be_in(known(column), condition)
+        case IsNull(column):
+            found = known(column)
             return found is None or found.nulls is None or found.nulls > 0 or _is_floating(found)  # NaN may count
-        case Call("is_valid", (Column(name, False),)):
-            found = known(name)
+        case And(conditions):
+            return all(may_hold(one, known) for one in conditions)
+        case Or(conditions):
+            return any(may_hold(one, known) for one in conditions)
+        case IfElse(chosen, then, otherwise):
+            return (may_hold(chosen, known) and may_hold(then, known)) or may_hold(otherwise, known)
+        case Not(inner):
+            return _may_fail(inner, known)
+    return True
+
+
+def _may_fail(condition: Condition, known: Known) -> bool:
+    """Whether a condition can be false (not null) for at least one of some rows."""
+    match condition:
+        case Constant(value):
+            return value is False
+        case Comparison(column, operator, value, arrow_type):
+            # A comparison with NaN is false, and ranges leave NaN out.
+            found = known(column)
+            return _is_floating(found) or _may_compare(found, NEGATED[operator], value, arrow_type)
+        case IsNull(column):
+            found = known(column)
             return found is None or not found.all_null
-        case Call(function, (Column(name, False), Literal() as literal)) if function in _MIRRORED:
-            return _may_compare(function, known(name), literal)
-        case Call(function, (Literal() as literal, Column(name, False))) if function in _MIRRORED:
-            return _may_compare(_MIRRORED[function], known(name), literal)
-        case Call("is_in", (Column(name, False),), values) if values is not None:
-            return _may_be_in(known(name), values)
+        case And(conditions):
+            return any(_may_fail(one, known) for one in conditions)
+        case Or(conditions):
+            return all(_may_fail(one, known) for one in conditions)
+        case Not(inner):
+            return may_hold(inner, known)
     return True
 
 
@@ -318,32 +322,31 @@ def _is_floating(found: ColumnRange | None) -> bool:
     return found is not None and bool(pa.types.is_floating(found.type))
 
 
-def _may_compare(function: str, found: ColumnRange | None, literal: Literal) -> bool:
-    value = literal.value
+def _may_compare(found: ColumnRange | None, operator: Operator, value: Any, arrow_type: pa.DataType) -> bool:
     if value is None or (found is not None and found.all_null):
-        return False  # comparing with NULL is never true
-    if found is None or found.least is None or not _same_kind(literal.type, found.type):
+        return False  # comparing with null is never true
+    if found is None or found.least is None or not _same_kind(arrow_type, found.type):
         return True
-    match function:
-        case "equal":
+    match operator:
+        case "==":
             return bool(found.least <= value <= found.largest)
-        case "not_equal":
+        case "!=":
             return bool(found.least != value or found.largest != value or _is_floating(found))
-        case "less":
+        case "<":
             return bool(found.least < value)
-        case "less_equal":
+        case "<=":
             return bool(found.least <= value)
-        case "greater":
+        case ">":
             return bool(found.largest > value)
-        case _:
+        case ">=":
             return bool(found.largest >= value)
 
 
-def _may_be_in(found: ColumnRange | None, wanted: ValueSet) -> bool:
+def _may_be_in(found: ColumnRange | None, wanted: In) -> bool:
     if found is None or _is_floating(found) or not _same_kind(wanted.type, found.type):
         return True
-    if wanted.has_null and found.nulls != 0:
-        return True  # NULL may be in a set
+    if wanted.of_null and found.nulls != 0:
+        return True
     if found.least is None:
         return not found.all_null
     first = bisect_left(wanted.values, found.least)

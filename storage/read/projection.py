@@ -12,10 +12,11 @@ import pyarrow.dataset as ds
 
 from storage.core import names
 from storage.core.model import Group
-from storage.core.predicate import Node, columns_of, parse
+from storage.core.predicate import Condition, columns_of
 from storage.core.schema.state_columns import StateColumn, state_columns
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import InvalidInput, NotFound
+from storage.read.filter_input import parse_filter
 from storage.read.scan_request import ScanRequest
 
 _UNFIT: Final = (pa.ArrowException, ValueError, TypeError)  # what Arrow raises for a filter that does not fit
@@ -38,7 +39,7 @@ class Projection:
 
     columns: tuple[str, ...]
     filter: pc.Expression | None
-    predicate: Node | None
+    predicate: Condition | None
     filter_columns: tuple[str, ...]
     require: tuple[str, ...]
     arrivals: tuple[int, ...]
@@ -97,10 +98,10 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
     shown = tuple(states[name] for name in dict.fromkeys(wanted) if name in states)
     predicate, looked_at = None, ()
     filtered: tuple[StateColumn, ...] = ()
-    condition = request.filter
-    if condition is not None:
+    condition = None
+    if request.filter is not None:
+        condition, predicate = parse_filter(request.filter)
         with_states = _check_filter(schema, condition, states.values())
-        predicate = parse(condition)
         # A filter that cannot be read may look at anything.
         seen = columns_of(predicate) if predicate is not None else frozenset((*schema.arrow.names, *states))
         looked_at = tuple(name for name in schema.arrow.names if name in seen)

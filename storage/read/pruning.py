@@ -25,7 +25,7 @@ from storage.core.keys import KeyVector
 from storage.core.log.file_refs import FileGroup
 from storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
 from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
-from storage.core.predicate import ColumnRange, Known, Node, may_hold, possible_values
+from storage.core.predicate import ColumnRange, Condition, Known, may_hold, possible_values
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalar
 from storage.errors import InvalidInput
@@ -39,7 +39,7 @@ KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
 """Keys as a user gives them."""
 
 
-def keys_in(schema: TableSchema, predicate: Node | None) -> Keys | None:
+def keys_in(schema: TableSchema, predicate: Condition | None) -> Keys | None:
     """The keys that a filter names; None if there can be others."""
     if predicate is None:
         return None
@@ -107,7 +107,7 @@ def _refuse(row: tuple[Any, ...]) -> Never:
 
 
 def matching(
-    schema: TableSchema, slices: Sequence[FileSlice], predicate: Node | None, wanted: Keys | None
+    schema: TableSchema, slices: Sequence[FileSlice], predicate: Condition | None, wanted: Keys | None
 ) -> list[FileSlice]:
     """The file groups that can have rows of the answer."""
     if wanted is not None:
@@ -120,7 +120,7 @@ def matching(
     return [own for own in slices if own.group.partition in kept]
 
 
-def _folders_in(schema: TableSchema, predicate: Node) -> Mapping[str, frozenset[str]]:
+def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, frozenset[str]]:
     """Per partition column the folders of the values that a filter names; without those of which there can be others.
 
     Once a read: a filter may name many values, and there may be many partitions.
@@ -135,7 +135,7 @@ def _folders_in(schema: TableSchema, predicate: Node) -> Mapping[str, frozenset[
 
 
 def _partition_may_match(
-    schema: TableSchema, partition: str, predicate: Node, named: Mapping[str, frozenset[str]]
+    schema: TableSchema, partition: str, predicate: Condition, named: Mapping[str, frozenset[str]]
 ) -> bool:
     folders = dict(zip(schema.partition_by, partition.split("/"), strict=True))
     if any(folders[name] not in found for name, found in named.items()):
@@ -192,7 +192,7 @@ class RowGroups:
     """
 
     schema: TableSchema
-    predicate: Node | None
+    predicate: Condition | None
     wanted: KeyVector | None
     touched: KeyVector | None
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from storage.core.log import cut as cuts
@@ -25,6 +24,7 @@ from storage.core.log.file_refs import FileGroup
 from storage.core.names import LaneName
 from storage.core.plan.slices import FileSlice
 from storage.read.base_dataset import base_dataset
+from storage.read.filter_input import Filter
 from storage.read.plan_scan import plan_scan
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
@@ -120,7 +120,7 @@ class ReadOptimized:
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's own word for it
+        filter: Filter | None = None,  # noqa: A002 - pyarrow's own word for it
         require: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of the base files as one table, in no particular order."""
@@ -129,7 +129,7 @@ class ReadOptimized:
     def to_reader(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002
+        filter: Filter | None = None,  # noqa: A002
         require: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
         """The rows of the base files as a stream of batches; needs memory for one row group."""

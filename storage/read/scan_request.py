@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
+from storage.read.filter_input import Filter
 from storage.read.pruning import Keys
 
 
@@ -27,7 +26,7 @@ class ScanRequest:
     """
 
     columns: Sequence[str] | None = None
-    filter: pc.Expression | None = None
+    filter: Filter | None = None
     require: Sequence[str] | None = None
     parallelism: int | None = None
     read_optimized: bool = False

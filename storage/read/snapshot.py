@@ -7,7 +7,6 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.core.log.cut import Cut
 from storage.core.log.table_state import TableState
@@ -18,6 +17,7 @@ from storage.core.plan.watermarks import Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
+from storage.read.filter_input import Filter
 from storage.read.lane_watermarks import read_watermarks
 from storage.read.plan_scan import plan_scan
 from storage.read.pruning import KeyRows, key_table
@@ -137,7 +137,7 @@ class Snapshot:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 - pyarrow's own word for it
+        filter: Filter | None = None,  # noqa: A002 - pyarrow's own word for it
         require: Sequence[str] | None = None,
         *,
         parallelism: int | None = None,
@@ -165,7 +165,7 @@ class Snapshot:
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002
+        filter: Filter | None = None,  # noqa: A002
         require: Sequence[str] | None = None,
         *,
         read_optimized: bool = False,
@@ -198,7 +198,7 @@ class Snapshot:
     def to_reader(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002
+        filter: Filter | None = None,  # noqa: A002
         require: Sequence[str] | None = None,
         *,
         read_optimized: bool = False,

@@ -17,11 +17,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from operator import and_
+from functools import cached_property
 from typing import Final
 
-import pyarrow.compute as pc
 from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -30,6 +28,7 @@ from storage import Snapshot, Table
 from storage.core.log.file_refs import FileRef
 from storage.core.names import Path
 from storage.core.plan.slices import FileSlice, base_slices, whole_files
+from storage.core.predicate import And, Condition
 from storage.read.scan import Scan, make_tasks
 from streams.read.arrow_filters import translate
 from streams.read.read_options import ReadOptions
@@ -203,10 +202,10 @@ class PinnedSnapshot:
         tasks = make_tasks(slices, self.snapshot.files, self.parallelism)
         return replace(scan, tasks=tuple(tasks), skipped=len(of_part) - len(slices))
 
-    def _predicate(self, filters: Sequence[Filter]) -> pc.Expression | None:
+    def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
         found = [translate(item, self.snapshot.schema) for item in filters]
-        known = [expression for expression in found if expression is not None]
-        return reduce(and_, known) if known else None
+        known = tuple(condition for condition in found if condition is not None)
+        return And(known) if known else None
 
     def _facts(self, scan: Scan, *, native: bool) -> ScanFacts:
         slices = [own for task in scan.tasks for own in task.slices]

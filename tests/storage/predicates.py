@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -42,3 +43,20 @@ def predicates(draw: st.DrawFn, config: Config, *, depth: int = 2) -> pc.Express
 
 def _type(config: Config, name: str) -> pa.DataType:
     return parse_type(type_of(config, name))
+
+
+@st.composite
+def tuples(draw: st.DrawFn, config: Config) -> list[list[tuple[str, str, Any]]]:
+    """Filters as tuples: OR of ANDs of comparisons and sets, also over the key."""
+    scalar = [name for name in config["columns"] if "<" not in type_of(config, name)]
+
+    def one() -> tuple[str, str, Any]:
+        name = draw(st.sampled_from(config["key"]) | st.sampled_from(scalar))
+        value = st.sampled_from(POOLS[type_of(config, name)])
+        if draw(st.booleans()):
+            values = draw(st.lists(value | st.none(), max_size=4))
+            return name, draw(st.sampled_from(["in", "not in"])), pa.array(values, _type(config, name))
+        operator = draw(st.sampled_from(["=", "==", "!=", "<", "<=", ">", ">="]))
+        return name, operator, pa.scalar(draw(value), _type(config, name))
+
+    return [[one() for _ in range(draw(st.integers(1, 3)))] for _ in range(draw(st.integers(1, 3)))]

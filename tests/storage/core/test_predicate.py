@@ -9,19 +9,28 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pytest
 
 from storage.core.predicate import (
-    MAX_DEPTH,
-    Call,
-    Column,
+    And,
     ColumnRange,
-    Literal,
+    Comparison,
+    Condition,
+    Constant,
+    IfElse,
+    In,
+    IsNull,
+    Not,
+    Or,
+    Other,
+    StartsWith,
     columns_of,
     may_hold,
-    parse,
     possible_values,
+    to_arrow,
 )
+from storage.read.arrow_expression import MAX_DEPTH, read_expression
 
 A, B = pc.field("a"), pc.field("b")
 NAMES = ["a", "a b", "it's", 'say "x"', "line\nbreak", "call", "é", "a.b", "x: 'y'", ""]
@@ -29,46 +38,48 @@ NAMES = ["a", "a b", "it's", 'say "x"', "line\nbreak", "call", "é", "a.b", "x: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_read_as_they_are(name: str) -> None:
-    assert parse((pc.field(name) == "it's\n'x'") & B.is_valid()) == Call(
-        "and_kleene",
-        (
-            Call("equal", (Column(name), Literal("it's\n'x'", pa.string()))),
-            Call("is_valid", (Column("b"),)),
-        ),
+    assert read_expression((pc.field(name) == "it's\n'x'") & B.is_valid()) == And(
+        (Comparison(name, "==", "it's\n'x'", pa.string()), Not(IsNull("b")))
     )
 
 
 def test_columns_are_all_those_that_it_looks_at() -> None:
     nested = pc.field("s", "x")
-    found = parse((pc.add(A, B) > 3) | ~nested.is_null() | pc.starts_with(pc.field("t"), "x"))
+    found = read_expression((pc.add(A, B) > 3) | ~nested.is_null() | pc.starts_with(pc.field("t"), "x"))
     assert found is not None
     assert columns_of(found) == {"a", "b", "s", "t"}
 
 
 def test_an_expression_in_another_form_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.core.predicate._metadata", lambda _: iter([("novelty", "1")]))
-    assert parse(A == 1) is None
+    monkeypatch.setattr("storage.read.arrow_expression._metadata", lambda _: iter([("novelty", "1")]))
+    assert read_expression(A == 1) is None
 
 
 def test_long_chains_are_one_condition_of_many() -> None:
     ones = [pc.equal(A, number) for number in range(2000)]
     for chain in (reduce(or_, ones), reduce(lambda one, other: other | one, ones), ~~reduce(or_, ones)):
-        node = parse(chain)
+        node = read_expression(chain)
         assert node is not None
         assert columns_of(node) == {"a"}
         assert may_hold(node, {"a": INTS}.get)
-    assert possible_values(parse(reduce(or_, ones)), "a", pa.int64()) == set(range(2000))  # type: ignore[arg-type]
-    assert parse(reduce(and_, [A == 1, B == 2, A < 3])) == parse((A == 1) & ((B == 2) & (A < 3)))
-    assert parse((A == 1) & ((B == 2) | (A < 3))) != parse((A == 1) & (B == 2) & (A < 3))
+    assert possible_values(read_expression(reduce(or_, ones)), "a", pa.int64()) == set(range(2000))  # type: ignore[arg-type]
+    assert read_expression(reduce(and_, [A == 1, B == 2, A < 3])) == read_expression((A == 1) & ((B == 2) & (A < 3)))
+    assert read_expression((A == 1) & ((B == 2) | (A < 3))) != read_expression((A == 1) & (B == 2) & (A < 3))
 
 
-def test_deep_trees_are_not_read() -> None:
+def test_of_deep_trees_the_columns_are_known_and_nothing_else() -> None:
     def sums(count: int) -> pc.Expression:
         return reduce(pc.add, [A] * count) == 1
 
-    assert parse(sums(MAX_DEPTH)) is not None
-    assert parse(sums(MAX_DEPTH + 1)) is None
-    assert parse(sums(2000)) is None
+    def alternating(depth: int) -> pc.Expression:
+        return reduce(lambda found, level: found & (B == 2) if level % 2 else found | (B == 2), range(depth), A == 1)
+
+    assert read_expression(sums(2000)) == Other(frozenset({"a"}))
+    for depth in (10, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 300):
+        found = read_expression(alternating(depth) & (pc.field("c") == 1))
+        assert found is not None
+        assert columns_of(found) == {"a", "b", "c"}
+        assert possible_values(found, "c", pa.int64()) == {1}
 
 
 @pytest.mark.parametrize(
@@ -81,8 +92,8 @@ def test_deep_trees_are_not_read() -> None:
     ids=["timestamp", "date", "zone"],
 )
 def test_moments_beyond_the_calendar_of_python_are_not_read(far: pa.Scalar) -> None:
-    assert parse(pc.less(A, far)) is None
-    assert parse(A.isin(pa.array([far]))) is None
+    assert read_expression(pc.less(A, far)) is None
+    assert read_expression(A.isin(pa.array([far]))) is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +121,7 @@ def test_moments_beyond_the_calendar_of_python_are_not_read(far: pa.Scalar) -> N
     ids=str,
 )
 def test_values_that_a_column_can_have(expression: pc.Expression, expected: set[Any] | None) -> None:
-    node = parse(expression)
+    node = read_expression(expression)
     assert node is not None
     assert possible_values(node, "a", pa.int32()) == expected
 
@@ -172,11 +183,65 @@ NULL = pc.scalar(pa.scalar(None, pa.int64()))
         (A.is_null(), FLOATS, True),
         (A.isin([5.0]), FLOATS, True),
         (pc.add(A, 1) == 1, INTS, True),
+        (~((A == 7) | (A < 10)), ONE, False),
+        (~((A == 7) & (B == 1)), ONE, True),
+        (~((A == 7) & (A < 10)), ONE, False),
+        (~~(A == 9), INTS, False),
+        (~A.isin([7]), ONE, True),
+        (~(A == NULL), INTS, False),
+        (~pc.scalar(pa.scalar(value=True)), INTS, False),
+        (~pc.scalar(pa.scalar(None, pa.bool_())), INTS, False),
         (pc.scalar(pa.scalar(value=False)), INTS, False),
     ],
     ids=str,
 )
 def test_whether_it_may_hold(expression: pc.Expression, known: ColumnRange | None, *, expected: bool) -> None:
-    node = parse(expression)
+    node = read_expression(expression)
     assert node is not None
     assert may_hold(node, {"a": known}.get) is expected
+
+
+ROWS = pa.table(
+    {
+        "a": pa.array([None, 1, 2, 3, 7], pa.int64()),
+        "b": pa.array([1.5, None, float("nan"), 3.0, -0.0]),
+        "s": pa.array(["x", "xy", None, "", "y"]),
+    }
+)
+LESS, VALID, NONE = Comparison("a", "<", 3, pa.int64()), Not(IsNull("a")), Constant(None)
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (LESS, [None, True, True, False, False]),
+        (Comparison("a", "==", None, pa.int64()), [None] * 5),
+        (Comparison("b", "!=", 3.0, pa.float64()), [True, None, True, False, True]),
+        (In("a", (1, 7), pa.int64()), [None, True, False, False, True]),
+        (In("a", (1, 7), pa.int64(), of_null=False), [False, True, False, False, True]),
+        (In("a", (1, 7), pa.int64(), of_null=True), [True, True, False, False, True]),
+        (In("a", (), pa.int64()), [None, False, False, False, False]),
+        (IsNull("a"), [True, False, False, False, False]),
+        (VALID, [False, True, True, True, True]),
+        (StartsWith("s", "x"), [True, True, None, False, False]),
+        (Not(LESS), [None, False, False, True, True]),
+        (And((LESS, VALID)), [False, True, True, False, False]),
+        (Or((LESS, VALID)), [None, True, True, True, True]),
+        (And(()), [True] * 5),
+        (Or(()), [False] * 5),
+        (IfElse(LESS, VALID, NONE), [None, True, True, None, None]),
+    ],
+    ids=str,
+)
+def test_conditions_are_three_valued_in_arrow(condition: Condition, expected: list[bool | None]) -> None:
+    expression = to_arrow(condition)
+    found = ds.dataset(ROWS).scanner(columns={"found": expression}).to_table()["found"].to_pylist()
+    assert found == expected
+    again = read_expression(expression)
+    assert again is not None
+    assert columns_of(again) == columns_of(condition)
+
+
+def test_a_condition_that_only_arrow_knows_is_not_evaluated() -> None:
+    with pytest.raises(TypeError, match="can only be evaluated by the expression"):
+        to_arrow(And((LESS, Other(frozenset({"a"})))))
