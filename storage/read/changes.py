@@ -37,7 +37,8 @@ from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInval
 from storage.files.log_reader import LogReader
 from storage.log.table_log import TableLog
 from storage.read.pruning import Keys
-from storage.read.scan import ReadTask, Scan, read_task
+from storage.read.read_task import ReadTask, read_task
+from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
 

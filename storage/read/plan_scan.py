@@ -7,7 +7,8 @@ import os
 from storage.core.plan.slices import base_slices, whole_files
 from storage.read.projection import make_projection
 from storage.read.pruning import keys_in, matching
-from storage.read.scan import Scan, make_tasks
+from storage.read.read_task import make_tasks
+from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot_files import SnapshotFiles
 

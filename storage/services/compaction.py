@@ -20,7 +20,7 @@ from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.slices import FileSlice
 from storage.environment import Tuning
 from storage.log.table_log import TableLog
-from storage.read.scan import read_task
+from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.compaction_task import CompactionTask, Execute, one_by_one
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan

@@ -31,7 +31,7 @@ from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.log.table_log import TableLog
 from storage.read.missing_file import explain_missing_file
-from storage.read.scan import read_task
+from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
 

@@ -29,7 +29,8 @@ from storage.core.log.file_refs import FileRef
 from storage.core.names import Path
 from storage.core.plan.slices import FileSlice, base_slices, whole_files
 from storage.core.predicate import And, Condition
-from storage.read.scan import Scan, make_tasks
+from storage.read.read_task import make_tasks
+from storage.read.scan import Scan
 from streams.read.arrow_filters import translate
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, ReadPlan

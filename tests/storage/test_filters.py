@@ -67,6 +67,7 @@ def test_an_expression_that_cannot_be_read_selects_the_same_rows(story: Story, d
         ([~K.isin([1, 2]) & (K < 4), [("id", "not in", [1, 2]), ("id", "<", 4)]], 2, 0),
         ([pc.field("paid").is_valid(), Not(IsNull("paid"))], 3, 0),
         ([pc.starts_with(STATUS, "ne"), StartsWith("status", "ne")], 40, 0),
+        ([~pc.field("_present_payment") & (K == 17), [("_present_payment", "=", False), ("id", "=", 17)]], 1, 3),
         ([~pc.field("_present_payment"), [("_present_payment", "=", False)]], 37, 0),
         ([pc.scalar(pa.scalar(value=False)), Or(())], 0, 4),
         ([pc.scalar(pa.scalar(value=True)), And(())], 40, 0),

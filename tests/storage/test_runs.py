@@ -13,7 +13,7 @@ from storage.core.log.file_refs import FileGroup
 from storage.core.plan.slices import combine_slices, plan_slices
 from storage.environment import Tuning
 from storage.errors import InvalidInput
-from storage.read import scan
+from storage.read import read_runs
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.storage.world import bag
 from tests.tuning import tune, tuned
@@ -142,4 +142,4 @@ def test_few_bytes_of_many_rows_are_not_held_at_once() -> None:
     for sizes in (logs, base):
         assert sum(sizes) == 120_000
         assert 2 <= len(sizes) <= 4
-        assert max(sizes) <= scan.RUN_ROWS
+        assert max(sizes) <= read_runs.RUN_ROWS
