@@ -1,14 +1,14 @@
-"""Changes between two snapshots: which file groups and keys can differ, and both read for those alone.
+"""Changes between two snapshots: which file groups and keys can differ, and both snapshots read for those only.
 
-What can differ are the rows of keys that commits between the two cuts name. Log files of commits give these keys, of
-each file group by itself; both snapshots are read for them, and `storage.core.merge.diff` compares. No table is
-compared with another, but for file groups where that is less work, or all that can be done:
+Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
+keys; both snapshots are read for them, and `storage.core.merge.diff` compares the rows. A file group is compared as a
+whole only if that is less work, or the only way:
 
-- more was committed to the file group in between than it holds by now;
-- the earlier snapshot is kept by name only (a savepoint, a pin), so that logs of after it may be gone.
+- more was committed to the file group in between than it contains now;
+- the earlier snapshot is retained only by a savepoint or a pin, so that later logs may have been cleaned.
 
-What cannot be answered completely is refused (S21 IncrementalComplete): `OffsetExpired` if cleaning has given up one of
-the snapshots, `OffsetInvalidated` if a restore or an undo lies between them.
+If the changes cannot be given completely, the read fails (S21 IncrementalComplete): with `OffsetExpired` if cleaning
+has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies between them.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
 
-WINDOW: Final = 64  # entries of a lane that one round trip brings anyway; claims among the commits are few
-_ANEW: Final = "read the snapshot anew (since=None; as a stream: with a new checkpoint)"
+WINDOW: Final = 64  # entries of a lane that one round trip reads anyway; few of them are claims
+_START_OVER: Final = "read the whole table again (since=None; as a stream: with a new checkpoint)"
 _EXPIRED: Final = (
-    f"{_ANEW} and go on from its cut; consumers that lag need a longer retention (clean retain), or a savepoint at the "
-    "cut where they stand"
+    f"{_START_OVER} and continue from its cut; consumers that lag need a longer retention (clean retain), or a "
+    "savepoint at their cut"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """A run of file groups.
+    """The changes of some file groups. A task can be pickled.
 
     Attributes:
-        before: Them in the earlier snapshot; None where everything is new.
-        after: Them in the later one.
-        touched: What was committed to them in between, where keys are taken from it; None for all rows.
+        before: The file groups in the earlier snapshot; None if none of them existed.
+        after: The file groups in the later snapshot.
+        touched: The commits in between, whose keys are compared; None to compare all rows.
     """
 
     before: ReadTask | None
@@ -67,7 +67,14 @@ class ChangeTask:
 
 @dataclass(frozen=True)
 class ChangeScan:
-    """Planned changes; like a `Scan` it can be pickled, and its tasks read anywhere."""
+    """Planned changes. Like a `Scan` it can be pickled, and its tasks can be read anywhere.
+
+    Attributes:
+        shape: Columns of the answer.
+        before: The read of the earlier snapshot, without tasks; None if all rows are inserts.
+        after: The read of the later snapshot, without tasks.
+        tasks: What has to be read; no key is in the answers of two tasks.
+    """
 
     shape: ChangeShape
     before: Scan | None
@@ -80,48 +87,42 @@ class ChangeScan:
         return self.shape.arrow
 
     def without_tasks(self) -> ChangeScan:
-        """What all tasks need besides themselves, where they travel one by one."""
+        """A copy without the tasks, for processes to which tasks are sent one by one."""
         return replace(self, tasks=())
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """All tasks, one after the other, as a stream: memory is that of one task."""
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for task in self.tasks:
-                yield from self.read(task)
-
-        return pa.RecordBatchReader.from_batches(self.arrow, batches())
+        """All changes as a stream of batches, one task after the other. Reading it raises what `read` raises."""
+        batches = (batch for task in self.tasks for batch in self.read(task))
+        return pa.RecordBatchReader.from_batches(self.arrow, batches)
 
     def read(self, task: ChangeTask) -> Iterator[pa.RecordBatch]:
-        """Changes of one task.
+        """Changes of one task, one row per changed key, in no particular order.
 
         Raises:
             CorruptData: A file that one of the snapshots needs is missing or damaged.
-            OffsetExpired: It is missing because cleaning has given the snapshot up meanwhile.
+            OffsetExpired: A file is missing because cleaning has removed the snapshot.
+            InvalidInput: A merge function has failed.
         """
         with expiring():
-            keys = self._keys(task.touched)
+            keys: Keys | None = None
             before: list[pa.RecordBatch] = []
-            if self.before is not None and task.before is not None:
-                before = list(self.before.read(task.before, keys))
-            first = _joined(before, (self.before or self.after).arrow)
-            yield from diff(self.shape, first, map(_columns, self.after.read(task.after, keys)))
+            if self.before is not None:
+                keys = self._touched_keys(self.before.at, task.touched)
+                if task.before is not None:
+                    before = list(self.before.read(task.before, keys))
+            earlier = _arrays_of_all(before, (self.before or self.after).arrow)
+            yield from diff(self.shape, earlier, map(_arrays, self.after.read(task.after, keys)))
 
-    def _keys(self, touched: ReadTask | None) -> Keys | None:
-        """Keys of the commits in between, by file group."""
+    def _touched_keys(self, since: Cut, touched: ReadTask | None) -> Keys | None:
+        """Keys of the commits after ``since``, by file group."""
         if touched is None:
             return None
-        assert self.before is not None, "commits lie between two snapshots"
         env, schema = self.after.env, self.shape.schema
         columns = {*schema.key, schema.sort_column}
         logs = LogReader(env, schema, touched.files, touched.slices, [columns] * len(touched.slices), NO_MERGERS)
-        result = {}
-        with _logs_after(env, self.before.at):
-            for own in touched.slices:
-                found = logs.collapse(own, (), ())
-                assert found is not None, "a range has rows"
-                result[own.group] = found.directory.keys
-        return result
+        with _logs_after(env, since):
+            found = {file_slice.group: logs.collapse(file_slice, (), ()) for file_slice in touched.slices}
+        return {group: state.directory.keys for group, state in found.items() if state is not None}
 
 
 def scan_changes(
@@ -133,20 +134,20 @@ def scan_changes(
     before: bool,
     under: TableState | None = None,
 ) -> ChangeScan:
-    """Plan the changes between two snapshots of a table, both seen under the schema of the later one.
+    """Plan the changes between two snapshots of a table, both read with the schema of the later one.
 
     Args:
-        since: The earlier snapshot; None for one without rows.
-        until: The later one.
-        columns: Of the answer, besides the key; None for all. Only what differs in them is a change.
-        require: Groups that a row must have to be in a snapshot at all.
-        before: With the image of before.
-        under: A later state of the table still: both are seen under its schema.
+        since: The earlier snapshot; None to get every row of the later one as an insert.
+        until: The later snapshot.
+        columns: Columns of the answer besides the key; None for all. A row has changed if it differs in them.
+        require: Names of groups that must be present in a row; other rows count as absent.
+        before: Add the struct column ``_before`` with the earlier row.
+        under: A still later state of the table, whose schema is used instead.
 
     Raises:
         InvalidInput: ``since`` is not before ``until``, or see `ChangeShape.of`.
         NotFound: The table has no such column or group.
-        OffsetExpired: Cleaning has given up one of the snapshots.
+        OffsetExpired: Cleaning has removed one of the snapshots.
         OffsetInvalidated: A restore or an undo lies between them.
     """
     shape = ChangeShape.of((under or until.state).schema, columns, before=before)
@@ -156,15 +157,15 @@ def scan_changes(
     with expiring():
         after = replace(until.plan_scan(ScanRequest(shape.columns, require=require, arrivals=True)), tasks=())
         if since is None:
-            runs = _runs([_Work(None, own, None) for own in until.slices], until.table_log.env.tuning)
+            runs = _runs([_Work(None, file_slice, None) for file_slice in until.slices], until.table_log.env.tuning)
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
         since = _under(since, until.state)
         if until.table_log.refresh().oldest_retained <= since.cut.table:
-            with _logs_after(until.table_log.env, since.cut):  # an index may stand in a file of its own
+            with _logs_after(until.table_log.env, since.cut):  # a large index is in a file of its own
                 start = _start(since.cut, until.state)
                 touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
-            work = _by_keys(since, until, _ranges(until.state, touched))
+            work = _by_keys(since, until, _log_slices(until.state, touched))
         else:
             touched, work = [], _whole(since, until)
         first = replace(since.plan_scan(ScanRequest(shape.earlier, require=require, arrivals=True)), tasks=())
@@ -173,7 +174,7 @@ def scan_changes(
 
 
 def _under(snapshot: Snapshot, later: TableState) -> Snapshot:
-    """The snapshot as it is seen under the schema of a later state."""
+    """The snapshot with the schema of a later state."""
     if snapshot.state.schema_rev == later.schema_rev:
         return snapshot
     state = replace(snapshot.state, schema=later.schema, schema_rev=later.schema_rev)
@@ -181,30 +182,30 @@ def _under(snapshot: Snapshot, later: TableState) -> Snapshot:
 
 
 def check_order(since: Cut, until: Snapshot) -> None:
-    """Refuse to compare where the later snapshot does not go on from the earlier one.
+    """Check that a snapshot continues from an earlier cut.
 
     Raises:
-        InvalidInput: It is not the later one.
+        InvalidInput: The cut is not before the snapshot.
         OffsetInvalidated: A restore or an undo lies between them.
     """
     if since.table > until.cut.table or not cut.within(_start(since, until.state), until.cut.lanes):
         raise InvalidInput(
             f"there are no changes from {since} up to {until.cut}, which is not after it",
-            hint="changes run forwards: give the earlier cut as since, the later one as until",
+            hint="give the earlier cut as since and the later cut as until",
         )
     if until.state.restored > since.table:
         raise OffsetInvalidated(
-            f"the table was restored (entry {until.state.restored} of the table lane) after {since}: what it showed "
-            "may never have been",
-            hint=f"{_ANEW}, replace what was made of the changes so far, and go on from its cut",
+            f"the table was restored (entry {until.state.restored} of the table lane) after {since}: rows of that cut "
+            "may have been rolled back",
+            hint=f"{_START_OVER}, replace what was derived from earlier changes, and continue from its cut",
         )
 
 
 def _start(since: Cut, state: TableState) -> cut.Seqs:
-    """How far an earlier snapshot goes in each lane, as a later state knows the lanes.
+    """The last entry of an earlier cut in each lane, limited to the ends of the lanes that a later state knows.
 
-    A claim may stand behind the end of a lane: it came too late for its closing. A snapshot that was taken before
-    anybody could know of the closing has it in its cut, and no later one does; there is nothing in it.
+    A lane may have a claim after the entry at which it was closed, because the claim came too late. A snapshot that was
+    taken before the closing was visible includes the claim, later snapshots do not. The claim has no rows.
     """
     ends = {name: lane.closed for name, lane in state.lanes.items() if lane.closed is not None}
     return {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
@@ -212,7 +213,13 @@ def _start(since: Cut, state: TableState) -> cut.Seqs:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One file group in both snapshots, and what was committed to it in between; None: compare all its rows."""
+    """One file group to compare.
+
+    Attributes:
+        before: The file group in the earlier snapshot; None if it has no rows there.
+        after: The file group in the later snapshot.
+        touched: The commits in between, whose keys are compared; None to compare all rows.
+    """
 
     before: FileSlice | None
     after: FileSlice
@@ -220,57 +227,60 @@ class _Work:
 
     @property
     def parts(self) -> list[FileSlice]:
-        return [own for own in (self.before, self.after, self.touched) if own is not None]
+        return [part for part in (self.before, self.after, self.touched) if part is not None]
 
     @property
     def bytes(self) -> int:
-        return sum(own.log_bytes + own.base_bytes for own in self.parts)
+        return sum(part.log_bytes + part.base_bytes for part in self.parts)
 
     @property
     def rows(self) -> int:
-        return sum(own.stored_rows for own in self.parts)
+        return sum(part.stored_rows for part in self.parts)
 
 
-def _ranges(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
-    """Per file group all that log files hold of it, as if nothing had been compacted or folded."""
+def _log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
+    """All log ranges of each file group in some log files, as if nothing had been compacted or folded."""
     return plan_slices(replace(state, slices={}, covered={}, folds=(), folded={}), files)
 
 
 def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[_Work]:
-    """File groups that commits in between name."""
+    """File groups with commits in between."""
     before, after = _by_group(since), _by_group(until)
     work = []
-    for own in touched:
-        new, old = after.get(own.group), before.get(own.group)
-        if new is not None:  # else events touched nothing, and compaction found nothing to keep
-            by_keys = old is not None and own.log_bytes <= new.log_bytes + new.base_bytes
-            work.append(_Work(old, new, own if by_keys else None))
+    for commits in touched:
+        new, old = after.get(commits.group), before.get(commits.group)
+        if new is not None:  # otherwise the events changed nothing, and compaction found no rows to keep
+            by_keys = old is not None and commits.log_bytes <= new.log_bytes + new.base_bytes
+            work.append(_Work(old, new, commits if by_keys else None))
     return work
 
 
 def _whole(since: Snapshot, until: Snapshot) -> list[_Work]:
-    """File groups of which the two snapshots do not plainly read the same."""
+    """File groups whose files are not the same in both snapshots."""
     fresh = np.array([not cut.within(live.reach, since.cut.lanes) for live in until.files], np.bool_)
     before = _by_group(since)
     work = []
-    for own in until.slices:
-        old = before.get(own.group)
-        if old is None or old.slice != own.slice or fresh[own.file].any():
-            work.append(_Work(old, own, None))
+    for new in until.slices:
+        old = before.get(new.group)
+        if old is None or old.slice != new.slice or fresh[new.file].any():
+            work.append(_Work(old, new, None))
     return work
 
 
 def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
-    return {own.group: own for own in snapshot.slices}
+    return {file_slice.group: file_slice for file_slice in snapshot.slices}
 
 
 def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
-    """Neighbours of about the bytes and rows of a task; where keys are known and where not, apart."""
+    """Neighbouring file groups of at most the bytes and rows of a task, or one larger one.
+
+    File groups that are compared by keys and those that are compared as a whole are in different runs.
+    """
     runs: list[list[_Work]] = []
-    for known in (True, False):
+    for by_keys in (True, False):
         size, rows = tuning.change_task_bytes, tuning.change_task_rows
         for item in work:
-            if (item.touched is not None) is known:
+            if (item.touched is not None) is by_keys:
                 size, rows = size + item.bytes, rows + item.rows
                 if size > tuning.change_task_bytes or rows > tuning.change_task_rows:
                     runs.append([])
@@ -282,20 +292,20 @@ def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
 def _task(
     run: Sequence[_Work], before: Sequence[LiveFile], after: Sequence[LiveFile], touched: Sequence[LiveFile]
 ) -> ChangeTask:
-    old = [item.before for item in run if item.before is not None]
-    ranges = [item.touched for item in run if item.touched is not None]
+    earlier = [item.before for item in run if item.before is not None]
+    commits = [item.touched for item in run if item.touched is not None]
     return ChangeTask(
-        before=read_task(old, before) if old else None,
+        before=read_task(earlier, before) if earlier else None,
         after=read_task([item.after for item in run], after),
-        touched=read_task(ranges, touched) if ranges else None,
+        touched=read_task(commits, touched) if commits else None,
     )
 
 
 def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
-    """A snapshot between two others with about ``commits`` commits more than the earlier one, in order of time.
+    """The cut of a snapshot between two others, with about ``commits`` commits more than the earlier one.
 
-    Commits that only a newer prefix of the table lane knows, or that its slices hold already, come with others: then
-    there are more.
+    Commits are taken in order of time. There are more if some of them are visible only together with others: through a
+    newer entry of the table lane, or because a slice has merged them already.
 
     Raises:
         InvalidInput, OffsetInvalidated: See `check_order`.
@@ -319,10 +329,10 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
 
 @contextlib.contextmanager
 def expiring() -> Iterator[None]:
-    """What is given up in here are the ends of a range of changes.
+    """Raise `OffsetExpired` for a `SnapshotExpired` in the block: the snapshots are ends of a range of changes.
 
     Raises:
-        OffsetExpired: Cleaning has given a snapshot up.
+        OffsetExpired: Cleaning has removed a snapshot.
     """
     try:
         yield
@@ -334,11 +344,11 @@ def expiring() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logs_after(env: Environment, at: Cut) -> Iterator[None]:
-    """Read in the block what was committed after a snapshot: kept as long as that is ``oldest_retained`` or newer (D3).
+    """Read in the block files of commits after a cut. They exist if the cut is ``oldest_retained`` or newer (D3).
 
     Raises:
-        OffsetExpired: A file is missing, and cleaning was faster.
-        CorruptData: A file is missing that must be there.
+        OffsetExpired: A file is missing because cleaning has removed it.
+        CorruptData: A file is missing although cleaning retains it.
     """
     try:
         yield
@@ -346,15 +356,15 @@ def _logs_after(env: Environment, at: Cut) -> Iterator[None]:
         if TableLog(env, Stamps()).refresh().oldest_retained <= at.table:
             raise
         raise OffsetExpired(
-            f"cleaning has given up what was committed after {at} while changes were being read: {error.message}",
+            f"cleaning removed what was committed after {at} while the changes were read: {error.message}",
             hint=_EXPIRED,
         ) from error
 
 
-def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Arrays:
+def _arrays_of_all(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Arrays:
     table = pa.Table.from_batches(batches, schema)
     return {name: one_array(column) for name, column in zip(table.schema.names, table.columns, strict=True)}
 
 
-def _columns(batch: pa.RecordBatch) -> Arrays:
+def _arrays(batch: pa.RecordBatch) -> Arrays:
     return dict(zip(batch.schema.names, batch.columns, strict=True))

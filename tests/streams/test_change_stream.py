@@ -231,7 +231,7 @@ def test_what_cannot_be_told_completely_fails_the_query(table: Table, consumer: 
     table.clean(NOW)
     with pytest.raises(StreamingQueryException, match="OffsetExpired") as caught:
         mine.run()
-    assert "read the snapshot anew (since=None;" in str(caught.value)
+    assert "read the whole table again (since=None;" in str(caught.value)
     assert len(mine.rows) == 1
 
 
@@ -243,7 +243,7 @@ def test_a_restore_fails_the_query(table: Table, consumer: Make) -> None:
     table.restore("good")
     with pytest.raises(StreamingQueryException, match="OffsetInvalidated") as caught:
         mine.run()
-    assert "read the snapshot anew" in str(caught.value)
+    assert "read the whole table again" in str(caught.value)
 
 
 def test_a_table_that_was_made_anew_is_not_taken_for_the_one_before(table: Table, consumer: Make) -> None:

@@ -80,4 +80,4 @@ def test_what_is_void_is_told_with_its_hint(table: Table) -> None:
     table.restore("start")
     result = weft(table.uri, "--since", cut)
     assert result.exit_code == 1
-    assert "hint: read the snapshot anew" in result.stderr
+    assert "hint: read the whole table again" in result.stderr
