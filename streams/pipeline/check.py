@@ -1,4 +1,4 @@
-"""What the writers of a pipeline and its table must have in common; pure comparisons, messages by field."""
+"""Checks the writers of a pipeline against the schema of its table. Pure; errors name the field."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from storage.errors import Conflict, InvalidInput
 from streams.pipeline.model import Pipeline, WriterSpec
 
 KAFKA: Final = "_kafka"
-"""Name under which `select` and `where` see where a message came from."""
+"""Name of the struct with which `select` and `where` see topic, partition, offset, timestamp, key and headers."""
 KEY: Final = "_key"
-"""Name under which they see the decoded Kafka key, where its fields are declared."""
+"""Name of the struct with the decoded Kafka key, if its fields are declared."""
 
-_RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may give these beside the stream's columns
+_RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may have these besides the columns of the stream
 
 
 def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
-    """Check that every writer's stream is the table's and gets exactly columns of its own.
+    """Check that each writer's stream exists in the table and that its `select` gives columns of this stream.
 
     Raises:
-        InvalidInput: It is not; the message names the field.
+        InvalidInput: It does not; the message names the field.
     """
     for writer in pipeline.writers.values():
         streams = {stream.name: stream for stream in schema.streams}
@@ -54,7 +54,7 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
     where = f"writers.{writer.name}.{'schema' if writer.select is None else 'select'}"
     selected = writer.message if writer.select is None else writer.select
     if selected is None:
-        return  # whatever columns the source has: Spark knows, and the sink checks them
+        return  # all columns of the source; the sink checks them when Spark knows them
     columns = schema.stream_columns(stream)
     for name in selected:
         if name not in columns and name not in _RESERVED_COLUMNS:
@@ -70,27 +70,27 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
         absent = [name for name in known if name not in selected]
         if absent and len(absent) < len(known):
             raise InvalidInput(
-                f"{where}: only part of group {group.name!r}: {', '.join(absent)} is missing",
+                f"{where}: group {group.name!r} is incomplete: {', '.join(absent)} is missing",
                 hint="select all columns of a group or none; NULL is an expression too",
             )
 
 
 def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
-    """Check that tombstones can become deletes: their key is known, and what orders them is.
+    """Check that tombstones can become deletes: their key and their ordering value must be known.
 
     Raises:
-        InvalidInput: One is not, or deletes mean nothing to the stream.
+        InvalidInput: One of them is not known, or the stream ignores deletes.
     """
     if stream.on_delete == "ignore":
         raise InvalidInput(
-            f"tombstones: stream {stream.name!r} ignores deletes (on_delete: ignore)", hint="leave tombstones out"
+            f"tombstones: stream {stream.name!r} ignores deletes (on_delete: ignore)", hint="remove tombstones"
         )
     key_of(writer, schema)
     columns = writer.message if writer.select is None else writer.select
     groups = [schema.group_by_name[name] for name in stream.groups]
     written = [group for group in groups if columns and set(group.columns) & set(columns)]
     if not all(group.ordering for group in written):
-        return  # a delete that is in commit order needs no value
+        return  # a delete in commit order needs no ordering value
     ordering = [name for group in written for name in group.ordering]
     expressions = {} if writer.select is None else writer.select
     if not any(KAFKA in expressions.get(name, "") or KEY in expressions.get(name, "") for name in ordering):
@@ -103,14 +103,14 @@ def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
 
 
 def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
-    """Fields of the Kafka key for `streams.write.decode.decode_json`; None where it is not decoded.
+    """Fields of the Kafka key for `streams.write.decode.decode_json`; None if the key is not decoded.
 
-    Without a ``key`` of their own, writers that turn tombstones into deletes take those fields of the message that the
-    table's key columns are. A column may also be computed by an expression over ``_kafka``.
+    A writer that turns tombstones into deletes and declares no ``key`` uses the fields of the message that are the
+    table's key columns. A key column may also be an expression over ``_kafka``.
 
     Raises:
-        InvalidInput: A key column is computed from fields, so nobody knows what the Kafka key calls it; or it uses
-            nothing of the ``key`` that is declared, so no tombstone would name a row.
+        InvalidInput: A key column is an expression over fields of the message, so its name in the Kafka key is not
+            known; or it uses no field of the declared ``key``, so a tombstone would not name a row.
     """
     if writer.tombstones != "delete":
         return writer.key
@@ -131,7 +131,8 @@ def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
             fields[name] = message[name]
         elif KAFKA not in expression:
             raise InvalidInput(
-                f"tombstones: nobody knows where the Kafka key has {column}: {expression!r} is no field of the message",
+                f"tombstones: cannot tell which field of the Kafka key is {column}: {expression!r} is not a field of "
+                "the message",
                 hint=f"declare the fields of the Kafka key, key: {{id: bigint}}, and use them in select: "
                 f"{column}: coalesce({expression}, {KEY}.id)",
             )
@@ -139,10 +140,10 @@ def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
 
 
 def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
-    """Check that the table that exists is the one that the file describes, as it is or as it was when it had less.
+    """Check that the existing table is the one that the file describes, now or before schema changes.
 
     Raises:
-        Conflict: It is not; the message names the fields and both values.
+        Conflict: It is another table; the message names the fields and both values.
     """
     if pipeline.config is None:
         return
@@ -156,13 +157,13 @@ def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
             found.append(f"{part}: {wanted} in the file, {theirs[part]} in the table")
     if found:
         raise Conflict(
-            f"{pipeline.path.name}: table.config is not that of the table at {pipeline.table.uri}: {'; '.join(found)}",
-            hint="give the table's own configuration, leave config out, or write to another uri",
+            f"{pipeline.path.name}: table.config differs from the table at {pipeline.table.uri}: {'; '.join(found)}",
+            hint="use the configuration of the table, remove config, or write to another uri",
         )
 
 
 def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
-    """The table without what schema changes have added, widened or set since it was as described."""
+    """The schema of the table before the schema changes that the file does not have."""
     columns = []
     for column in there.columns:
         mine = described.column_by_name.get(column.name)
@@ -186,13 +187,13 @@ def _as_described(there: TableSchema, described: TableSchema) -> TableSchema:
     streams = [
         replace(stream, groups=tuple(name for name in stream.groups if name in known))
         for stream in there.streams
-        if stream.id <= len(described.streams)  # those that were added have the larger ids
+        if stream.id <= len(described.streams)  # streams that were added later have larger ids
     ]
     return replace(there, columns=tuple(columns), groups=tuple(groups), streams=tuple(streams))
 
 
 def _plain(schema: TableSchema) -> dict[str, Any]:
-    """What a user has said of a table; when it was said is no part of that."""
+    """The schema as JSON, without the revisions in which columns were added or changed."""
     plain = schema.to_json()
     for column in plain["columns"]:
         del column["since"], column["changed"]
@@ -200,7 +201,7 @@ def _plain(schema: TableSchema) -> dict[str, Any]:
 
 
 def _differences(part: str, mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[str]:
-    """How two lists of named things differ, in the user's words."""
+    """Differences of two lists of named items, as text."""
     here, there = ({item["name"]: item for item in items} for items in (mine, theirs))
     found = [f"{part}.{name} is only in the file" for name in here if name not in there]
     found += [f"{part}.{name} is only in the table" for name in there if name not in here]
@@ -211,5 +212,5 @@ def _differences(part: str, mine: list[dict[str, Any]], theirs: list[dict[str, A
             if key != "id" and value != there[name][key]
         ]
     if not found and list(here) != list(there):
-        found.append(f"{part}: another order in the table: {', '.join(there)}")
+        found.append(f"{part}: the table has another order: {', '.join(there)}")
     return found

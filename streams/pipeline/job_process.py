@@ -1,7 +1,7 @@
-"""One run of one job: an operating-system process in a session of its own, its pipes and its log.
+"""One run of one job: a process in its own session, with its pipes and its log.
 
-Rules of this room: the process and all its descendants are one process group, and the group ends with the process; a
-log never grows beyond its bound; reading never blocks the caller.
+The process and its descendants are one process group, which is killed when the process ends. The log has a bounded
+size. Reading reports never blocks.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import IO, Final
 
 from streams.pipeline.status import LIFELINE_FD, RESUME, STATUS_FD, Report, parse_report
 
-STOP_SECONDS: Final = 20.0  # for a writer to finish its batch and stop Spark; then it is killed, and loses nothing
-LOG_BYTES: Final = 4 * 1024 * 1024  # of a log file; the one before it is kept, so twice that per job
+STOP_SECONDS: Final = 20.0  # time to finish a batch and stop Spark; a killed writer loses nothing
+LOG_BYTES: Final = 4 * 1024 * 1024  # per log file; one older file is kept, so a job uses up to twice that
 TAIL_LINES: Final = 20  # of the log, shown when a job fails
 _READ_BYTES: Final = 1 << 16
-_PUMP_SECONDS: Final = 2.0  # what is still in the log's pipe when the group is dead is read in far less
+_PUMP_SECONDS: Final = 2.0  # reading the rest of the log after the group has ended takes far less
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run.
+    """A command to run.
 
     Attributes:
         name: Unique within a supervisor.
-        argv: The command; a job follows `streams.pipeline.status`.
+        argv: The command; it reports as `streams.pipeline.status` says.
         log: File for its standard output and error.
-        env: On top of the supervisor's own environment.
-        background: It serves other jobs: when only such jobs are left, they are stopped.
-        stop_seconds: From SIGTERM to SIGKILL.
-        held: Open files that its process shall keep open, too: locks.
+        env: Environment variables in addition to those of the supervisor.
+        background: The job serves other jobs; when only such jobs are left, they are stopped.
+        stop_seconds: Time from SIGTERM to SIGKILL.
+        held: Open file descriptors that the process inherits: locks.
     """
 
     name: str
@@ -55,8 +55,8 @@ class JobProcess:
     """A running process of a job.
 
     Attributes:
-        status_fd: Readable when there are reports to take.
-        silent: The job has closed its end of it: usually, it has ended.
+        status_fd: Descriptor of the status pipe; readable when there are reports.
+        silent: Whether the job has closed its end of the pipe, usually because it ended.
     """
 
     def __init__(self, job: Job, lifeline: int, resumed: Report) -> None:
@@ -82,7 +82,7 @@ class JobProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing, lifeline, *job.held),
-                start_new_session=True,  # Ctrl-C reaches the supervisor only, which then decides
+                start_new_session=True,  # Ctrl-C reaches the supervisor only, which then stops the jobs
             )
         except OSError:
             os.close(reading)
@@ -110,10 +110,10 @@ class JobProcess:
         return tuple(self._log.tail)
 
     def reports(self) -> list[Report]:
-        """What the job has said since the last call.
+        """Reports since the last call.
 
         Raises:
-            ValueError: It said something that is no report.
+            ValueError: The job wrote something that is not a report.
         """
         data = self._partial
         with contextlib.suppress(BlockingIOError):
@@ -124,37 +124,37 @@ class JobProcess:
         return [parse_report(line) for line in lines if line]
 
     def send(self, number: int) -> None:
-        """Send a signal to the process itself; nothing happens if it has ended."""
+        """Send a signal to the process; does nothing if it has ended."""
         self._popen.send_signal(number)
 
     def exit_code(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while the process runs."""
         return self._popen.poll()
 
     def kill_group(self) -> None:
-        """End the process and all its descendants now."""
+        """Kill the process and all its descendants."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def close(self) -> list[Report]:
-        """Clean up after the process has ended, and return what it said last."""
+        """Clean up after the process has ended, and return its last reports."""
         assert self._popen.poll() is not None, "only an ended process is closed"
-        self.kill_group()  # its children, if any: they must not outlive it
+        self.kill_group()  # descendants must not outlive the process
         try:
             return self.reports()
         except ValueError:
-            return []  # cut off in the middle of a line by a kill
+            return []  # the process was killed while it wrote a line
         finally:
             os.close(self.status_fd)
             self._pump.join(_PUMP_SECONDS)
 
     def abandon(self) -> None:
-        """Give up on a process that the kernel does not end."""
+        """Stop waiting for a process that SIGKILL does not end."""
         os.close(self.status_fd)
 
 
 class _Log:
-    """A log file that keeps the newest `LOG_BYTES` at least, and twice that at most."""
+    """A log file that keeps between `LOG_BYTES` and twice `LOG_BYTES` of the newest output."""
 
     def __init__(self, path: Path) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -166,13 +166,13 @@ class _Log:
     def pump(self, source: IO[bytes]) -> None:
         """Copy line by line until the source ends."""
         with source:
-            # A line without end is cut, not waited for.
+            # A very long line is cut.
             while line := source.readline(_READ_BYTES):
                 self.tail.append(line.decode(errors="replace").rstrip())
                 try:
                     self._write(line)
                 except OSError as error:
-                    # A full disk is no reason to stop a writer, which would happen if nobody read its output.
+                    # A full disk must not stop a writer: its output has to be read even if it cannot be stored.
                     self.tail.append(f"(not written to {self._path}: {error})")
         self.close()
 
@@ -185,5 +185,5 @@ class _Log:
                 self._file = self._path.open("ab")
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk again: what was to be flushed is in the tail
+        with contextlib.suppress(OSError):  # a full disk; the last lines are in the tail
             self._file.close()

@@ -1,20 +1,20 @@
-"""How far a writer is behind its Kafka topics: measured from the brokers, beside the query.
+"""Lag of a writer behind its Kafka topics, measured from the brokers while the query runs.
 
-Spark tells how far behind a query is when a batch ends, as of the time when the batch was planned. In the middle of a
-long batch, after a stop or while the brokers are away that is old news. So this module asks the brokers itself:
+Spark reports the lag of a query when a batch ends, as of the time when that batch was planned. During a long batch,
+after a stop, or while the brokers are away this is out of date. So this module asks the brokers:
 
     waiting  =  sum over partitions of  end of the log - max(where the last finished batch ended, start of the log)
 
 `waiting` is an upper bound of the messages that are not in the table yet. Kafka counts offsets, not messages:
-compaction leaves gaps, transactions take offsets for their markers and for aborted records, and no request tells how
-many. It is exact where it is 0: batches end at the end of a log and not at their last message, so what follows that
-(markers, aborted records) is passed over. Records that retention has deleted before they were read are not counted.
+compaction leaves gaps, and transactions use offsets for markers and aborted records; no request tells how many. 0 is
+exact, because batches end at the end of a log and not at their last message. Records that retention deleted before they
+were read are not counted.
 
-A table is complete as of the newest look at the logs whose ends the finished batches have reached. So freshness is
-known also while messages never stop coming.
+The table is complete as of the newest measurement whose log ends the finished batches have reached. So freshness is
+known even if messages never stop arriving.
 
-What cannot be known is None: before the first batch of a new checkpoint has ended, while the brokers do not answer,
-and when a log does not reach as far as what was read of it (the topic was deleted, truncated or created again).
+The lag is None (unknown) before the first batch of a new checkpoint has ended, while the brokers do not answer, and if
+a log ends before the position that was read (the topic was deleted, truncated or created again).
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from streams.pipeline.status import is_outage
 __all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"]
 
 MAX_AGE_SECONDS: Final = 10.0
-"""An older measurement says nothing of now."""
-MIN_SECONDS: Final = 1.0  # between two measurements, so that many writers are no burden for the brokers
-MAX_SECONDS: Final = MAX_AGE_SECONDS / 2  # likewise; below the age at which the last one is given up
-MAX_LOOKS: Final = 1_000  # at the logs that are remembered; beyond that every other one, and freshness is coarser
-TIMEOUT_SECONDS: Final = 5.0  # brokers that take longer count as away
+"""An older measurement is not used."""
+MIN_SECONDS: Final = 1.0  # shortest time between two measurements, to limit the load on the brokers
+MAX_SECONDS: Final = (
+    MAX_AGE_SECONDS / 2
+)  # longest time between two measurements; below the age at which one is not used any more
+MAX_LOOKS: Final = 1_000  # measurements to keep; beyond that every other one is dropped, and freshness is coarser
+TIMEOUT_SECONDS: Final = 5.0  # brokers that take longer count as not answering
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind a writer is.
+    """Lag of a writer.
 
     Attributes:
-        waiting: At most so many messages are in the topics and not in the table.
-        complete_at_ms: The table holds all that was in the topics at this time (wall clock); None if that was not seen.
+        waiting: Upper bound of the messages that are in the topics and not in the table.
+        complete_at_ms: The table holds all that was in the topics at this time (Unix milliseconds); None if not known.
     """
 
     waiting: int
@@ -56,17 +58,17 @@ class Lag:
 
 
 def messages_waiting(logs: Mapping[Partition, Log], position: Offsets) -> int:
-    """Upper bound of the messages that the logs hold and that were not read.
+    """Upper bound of the messages in the logs that were not read.
 
     Args:
-        logs: Of all partitions of the subscribed topics.
-        position: Next offset to read, by partition. A partition that is missing is new, and is read from its beginning.
+        logs: Logs of all partitions of the subscribed topics.
+        position: Next offset to read, by partition. A missing partition is new and is read from its beginning.
     """
     return sum(max(0, log.high - max(position.get(p, log.low), log.low)) for p, log in logs.items())
 
 
 def is_past_end(logs: Mapping[Partition, Log], position: Offsets) -> bool:
-    """Whether more was read of a subscribed topic than its logs hold: they are not those that were read."""
+    """Whether the position is past the end of a log, so that this is not the log that was read."""
     topics = {partition.topic for partition in logs}
     return any(
         partition.topic in topics and (partition not in logs or offset > logs[partition].high)
@@ -86,13 +88,13 @@ def kafka_offsets(source: Mapping[str, Any]) -> Offsets | None:
 
 
 class LagMeter:
-    """Measures every few seconds in a thread of its own while the ``with`` block lasts; usable from any thread."""
+    """Measures in a background thread while its ``with`` block runs; usable from any thread."""
 
     def __init__(self, options: KafkaOptions, *, every_seconds: float) -> None:
-        """Nothing is opened yet.
+        """Opens nothing yet.
 
         Args:
-            options: Of the writer's source.
+            options: Options of the source.
             every_seconds: Time between two measurements; kept between `MIN_SECONDS` and `MAX_SECONDS`.
         """
         timeout = min(options.request_timeout_seconds, TIMEOUT_SECONDS)
@@ -100,7 +102,9 @@ class LagMeter:
         self._cluster = Cluster(self._options)
         self._every = min(max(every_seconds, MIN_SECONDS), MAX_SECONDS)
         self._position: Offsets | None = None
-        self._looks: list[tuple[int, Mapping[Partition, Log]]] = []  # the newest that was reached, and all after it
+        self._looks: list[
+            tuple[int, Mapping[Partition, Log]]
+        ] = []  # the newest one that was reached, and those after it
         self._complete_at_ms: int | None = None
         self._taken = 0.0
         self._outage: TableError | None = None
@@ -120,14 +124,14 @@ class LagMeter:
         self._thread.join(2 * TIMEOUT_SECONDS)
 
     def reached(self, position: Offsets | None) -> None:
-        """Say up to where the table holds the topics; None if nobody knows."""
+        """Set the position that the table has reached; None if it is not known."""
         with self._state:
             self._position = position
             self._compare()
 
     @property
     def lag(self) -> Lag | None:
-        """As last measured; None if that was never, failed, or is too long ago to speak of now."""
+        """The last measurement; None if there is none, it failed, or it is too old."""
         with self._state:
             if self._position is None or not self._looks or time.monotonic() - self._taken > MAX_AGE_SECONDS:
                 return None
@@ -135,7 +139,7 @@ class LagMeter:
 
     @property
     def outage(self) -> TableError | None:
-        """Why the brokers did not answer the last question; None if they did. As long as there is one, lag is None."""
+        """Why the brokers did not answer last; None if they did. The lag is None while there is an outage."""
         return self._outage
 
     def measure(self) -> Lag | None:
@@ -160,7 +164,7 @@ class LagMeter:
         return self.lag
 
     def _compare(self) -> None:
-        """Find the newest look whose ends were reached, and forget those before it."""
+        """Find the newest measurement whose log ends were reached, and drop those before it."""
         if self._position is None:
             return
         for number in reversed(range(len(self._looks))):

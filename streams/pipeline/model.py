@@ -1,7 +1,7 @@
-"""Shape of a pipeline: the file's sections as pydantic models, and the settled values that everything else works with.
+"""Model of a pipeline: the sections of the file as pydantic models, and the resolved values.
 
-`PipelineConfig` is what stands in the file. `Pipeline` is what it means: every default filled in, every path absolute.
-Meaning of the fields: example_pipeline.yaml, which `weft init` writes.
+`PipelineConfig` is the content of the file. `Pipeline` is the resolved form: defaults filled in, paths absolute.
+README.md, "Pipeline file", and example_pipeline.yaml, which `weft init` writes, explain the fields.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from storage.errors import InvalidInput
 from storage.services.clean.clean import DEFAULT_ABANDON, DEFAULT_RETENTION
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
-_MIN_EVERY_SECONDS: Final = 0.1  # a service that looks more often does nothing but look
+_MIN_EVERY_SECONDS: Final = 0.1  # a shorter interval would keep the service busy with looking
 
 
 def _text(value: Any) -> Any:
-    """A setting as its consumer spells it: YAML's ``true`` and ``10`` are text to Kafka and Spark."""
+    """YAML's ``true`` and ``10`` as text, as Kafka and Spark expect settings."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
@@ -48,7 +48,7 @@ class _Model(BaseModel):
 
 
 class TableSection(_Model):
-    """Where the table is, how its store is reached, and what it is made of if it does not exist yet."""
+    """Location of the table, options of its store, and the configuration to create it with."""
 
     uri: str = Field(min_length=1)
     config: dict[str, Any] | None = None
@@ -56,7 +56,7 @@ class TableSection(_Model):
 
 
 class KafkaSection(_Model):
-    """Messages of Kafka topics, read by ``weft_kafka``."""
+    """Kafka topics, read by ``weft_kafka``."""
 
     type: Literal["kafka"]
     topic: str | None = None
@@ -68,7 +68,7 @@ class KafkaSection(_Model):
 
 
 class SparkSection(_Model):
-    """Any other streaming source of Spark, by the name of its format."""
+    """Another streaming source of Spark, by the name of its format."""
 
     type: Literal["spark"]
     format: str = Field(min_length=1)
@@ -77,7 +77,7 @@ class SparkSection(_Model):
 
 
 class WriterSection(_Model):
-    """One writer: where its events come from and which columns they give."""
+    """One writer: its source, and how messages become columns."""
 
     source: Annotated[KafkaSection | SparkSection, Field(discriminator="type")]
     message: dict[str, str] | None = Field(default=None, alias="schema")
@@ -99,7 +99,7 @@ class WriterSection(_Model):
 
 
 class CompactionSection(_Model):
-    """How often compaction looks at the table, when it finds a file group due, and when it folds logs meanwhile."""
+    """How often compaction looks at the table, when a file group is due, and when logs are folded."""
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
     min_commits: int = Field(default=8, ge=1)
@@ -108,7 +108,7 @@ class CompactionSection(_Model):
 
 
 class CleanSection(_Model):
-    """How often what nobody needs any more is deleted, what is kept, and when a compaction is taken for dead."""
+    """How often to clean, what to keep, and after what time an open compaction counts as abandoned."""
 
     every: Duration = Field(default=600.0, ge=_MIN_EVERY_SECONDS)
     retain: Duration = DEFAULT_RETENTION.total_seconds()
@@ -117,7 +117,7 @@ class CleanSection(_Model):
 
 
 class PipelineConfig(_Model):
-    """The file."""
+    """The content of a pipeline file."""
 
     table: TableSection
     writers: dict[str, WriterSection] = Field(min_length=1)
@@ -130,7 +130,7 @@ class PipelineConfig(_Model):
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Where a table is. Options may hold secrets, so they are kept out of ``repr``."""
+    """Location of a table. Options may hold secrets, so they are not in ``repr``."""
 
     uri: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -144,7 +144,7 @@ class TableLocation:
 
 
 class CommandConfig(_Model):
-    """Those sections of the file that commands other than ``weft run`` take settings from."""
+    """The sections of the file that commands other than ``weft run`` use."""
 
     table: TableSection
     spark: Settings = {}
@@ -154,14 +154,14 @@ class CommandConfig(_Model):
 
 @dataclass(frozen=True, slots=True)
 class CommandSettings:
-    """What a command that takes a pipeline file or a table's location knows from it.
+    """Settings of a command that takes a pipeline file or the location of a table.
 
     Attributes:
-        table: Where the table is.
+        table: Location of the table.
         spark: Spark settings of the file.
-        compaction: When the file's compaction finds something due; None for a location, or where it is switched off.
-        clean: What the file's cleaning keeps; None for a location, or where the file has none.
-        written: Each section that was looked at, as it stands in the file; empty for a location.
+        compaction: The ``compaction`` section; None for a location, or if it is ``false``.
+        clean: The ``clean`` section; None for a location, or if the file has none.
+        written: The sections that were read, as in the file; empty for a location.
     """
 
     table: TableLocation
@@ -171,29 +171,29 @@ class CommandSettings:
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def as_written(self, section: str, name: str) -> Any:
-        """A setting in the file's own words; None if the file leaves it to the default."""
+        """A setting as written in the file; None if the file does not have it."""
         values = self.written.get(section)
         return values.get(name) if isinstance(values, Mapping) else None
 
 
 @dataclass(frozen=True, slots=True)
 class WriterSpec:
-    """One writer with everything settled.
+    """One writer, resolved.
 
     Attributes:
         reader_format: For ``spark.readStream.format``.
-        reader_options: Of that format; may hold secrets.
-        reader_schema: DDL for ``.schema(...)``, None where the format has its own.
-        message: Columns of the JSON in column ``value``; None where the source's rows are used as they are.
-        select: Output column to SQL expression; None: the source's or the message's columns as they are.
-        trigger_seconds: At least so long from one batch's start to the next.
-        resume: What says where to go on: the checkpoint alone, or the table (`streams.write.resume`).
-        lateness: How late its events come at most; None: it promises nothing (`storage.core.plan.watermarks`).
-        key: Fields of the Kafka key and their types; None: those that the table's key columns are.
-        tombstones: What becomes of messages without a value (`streams.write.tombstones`).
-        dead_letter: Folder for messages that cannot be stored; None: beside the table, see `streams.write_stream`.
-        on_error: ``stop``: such a message is fatal.
-        spark: Spark settings of this writer, the pipeline's included.
+        reader_options: Options of that format; may hold secrets.
+        reader_schema: DDL for ``.schema(...)``; None if the format has a schema.
+        message: Fields of the message in column ``value`` and their types; None: use the rows of the source.
+        select: Output column to SQL expression; None: the columns of the message or the source.
+        trigger_seconds: Shortest time from the start of one batch to the start of the next.
+        resume: Where to continue: from the checkpoint alone, or from the table (`streams.write.resume`).
+        lateness: By how much events come out of order at most; None: no watermarks.
+        key: Fields of the Kafka key and their types; None: the fields that are the key columns of the table.
+        tombstones: How messages without a value are handled (`streams.write.tombstones`).
+        dead_letter: Folder for messages that cannot be stored; None: the default of `streams.write_stream`.
+        on_error: ``stop``: such a message stops the writer.
+        spark: Spark settings of this writer, including those of the pipeline.
     """
 
     name: str
@@ -222,14 +222,14 @@ class Pipeline:
     """A checked pipeline file.
 
     Attributes:
-        path: The file, absolute.
-        table: Where the table is.
-        config: The table's configuration, None if the file leaves it to the table.
-        writers: By name, in the file's order.
+        path: Absolute path of the file.
+        table: Location of the table.
+        config: Configuration of the table; None if the file has none.
+        writers: Writers by name, in the order of the file.
         compaction: None: no compaction service.
-        clean: None: nothing is ever deleted.
-        spark: Spark settings for everything.
-        state: Folder for checkpoints, logs and scratch files.
+        clean: None: no cleaning service.
+        spark: Spark settings of all sessions.
+        state: Folder of checkpoints, logs and scratch files.
     """
 
     path: Path
@@ -245,7 +245,7 @@ class Pipeline:
         """The writer of that name.
 
         Raises:
-            InvalidInput: There is none; the hint names those there are.
+            InvalidInput: There is no such writer; the hint names the writers.
         """
         if name not in self.writers:
             raise InvalidInput(f"the pipeline has no writer {name!r}", hint=f"writers: {', '.join(self.writers)}")

@@ -1,7 +1,7 @@
-"""Outages: a broker or a store that does not answer is waited for as long as it takes, and everybody can see it.
+"""Outages: waits for a broker or a store that does not answer, without a time limit, and reports it.
 
-What counts as an outage is decided by the kind of the error (`streams.pipeline.status.is_outage`), never by its text.
-Whoever answers and refuses (a wrong password, a missing right) is not waited for: those errors are of other kinds.
+The type of an error decides whether it is an outage (`streams.pipeline.status.is_outage`), never its text. A server
+that answers and refuses (wrong password, missing permission) is not an outage.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from streams.pipeline.status import WAITING_CHARS, Reporter, StopSignal, describe, is_outage, shortened
 
 FIRST_PAUSE_SECONDS: Final = 1.0
-LAST_PAUSE_SECONDS: Final = 30.0  # how long the end of an outage may go unnoticed
-LOG_SECONDS: Final = 60.0  # between two lines of a job's log about one outage
+LAST_PAUSE_SECONDS: Final = 30.0  # bounds how late the end of an outage is noticed
+LOG_SECONDS: Final = 60.0  # time between two lines about one outage in the log of a job
 
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def pause_seconds(failures: int) -> float:
-    """Seconds before asking again after so many failures in a row, from 1: doubled each time up to a bound."""
+    """Seconds to wait after so many failures in a row (1, 2, ...): doubled each time, up to a bound."""
     # The exponent is bounded, because an outage may last for weeks.
     return min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10), LAST_PAUSE_SECONDS)
 
@@ -32,18 +32,18 @@ def pause_seconds(failures: int) -> float:
 def wait_out(
     ask: Callable[[], T], tell: Callable[[Exception, float], None], pause: Callable[[float], bool]
 ) -> T | None:
-    """Ask until there is an answer.
+    """Repeat a call until it does not fail with an outage.
 
     Args:
-        ask: What to do; after an outage's error it is done again.
-        tell: Called with each such error, and the seconds until the next try.
-        pause: Waits so many seconds; true if the waiting shall end.
+        ask: The call.
+        tell: Called with the error of each outage, and the seconds until the next try.
+        pause: Waits so many seconds; returns True to stop waiting.
 
     Returns:
-        The answer; None if the waiting was ended.
+        The result of the call; None if waiting was stopped.
 
     Raises:
-        Exception: What `ask` raises, unless it is an outage.
+        Exception: Raised by `ask`, and not an outage.
     """
     failures = 0
     while True:
@@ -60,23 +60,26 @@ def wait_out(
 
 
 class JobOutages:
-    """What one job waits for, in its status and its log. The status outlives the process: so does the outage's age."""
+    """Reports what a job waits for, in its status and its log. A restarted process keeps the start of the outage."""
 
     def __init__(self, reporter: Reporter, stop: StopSignal) -> None:
-        """Nothing is told yet."""
+        """Reports nothing yet."""
         self._reporter, self._stop = reporter, stop
         self._logged: float | None = None
         self._reason = ""
 
     def wait_out(self, ask: Callable[[], T], what: str) -> T | None:
-        """Ask until there is an answer; None if the job was told to stop before that.
+        """Repeat a call until it does not fail with an outage.
 
         Args:
-            ask: What to do.
-            what: Whom it asks, for example "the broker 127.0.0.1:9092".
+            ask: The call.
+            what: What it asks, such as "the broker 127.0.0.1:9092".
+
+        Returns:
+            The result of the call; None if the job was told to stop.
 
         Raises:
-            Exception: What `ask` raises, unless it is an outage.
+            Exception: Raised by `ask`, and not an outage.
         """
         answer = wait_out(ask, lambda error, _: self.began(what, describe(error)), self._stop.wait)
         if not self._stop:
@@ -84,7 +87,7 @@ class JobOutages:
         return answer
 
     def began(self, what: str, reason: str) -> None:
-        """Tell that something does not answer, or still does not."""
+        """Report that something does not answer."""
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
         known = last.waiting_since_ms if last.waiting_for == what else None
         since_ms = time.time_ns() // 1_000_000 if known is None else known
@@ -96,7 +99,7 @@ class JobOutages:
             _log(f"waiting for {what}, {spell_since(since_ms)}: {reason}")
 
     def ended(self, what: str) -> None:
-        """Tell that it has answered, if it did not before."""
+        """Report that something answers again, if it did not before."""
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
         if last.waiting_for != what or last.waiting_since_ms is None:
             return
@@ -111,7 +114,7 @@ class JobOutages:
 
 
 def store_name(uri: str) -> str:
-    """The store of a table, as something that is waited for."""
+    """Name of the store of a table, for reports."""
     return f"the store of {uri}"
 
 
@@ -121,13 +124,13 @@ def _log(text: str) -> None:
 
 
 def spell_since(then_ms: int, now_ms: int | None = None) -> str:
-    """How long ago that is: 45 seconds, 3 minutes, 1 day."""
+    """Time since then as text: 45 seconds, 3 minutes, 1 day."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     return spell_duration(max(0, now_ms - then_ms) / 1000)
 
 
 def spell_duration(seconds: float) -> str:
-    """Seconds in the largest unit of which there is at least one, rounded down."""
+    """Seconds in the largest unit that fits at least once, rounded down."""
     size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), _UNITS[-1])
     count = int(seconds // size)
     return f"{count} {unit}{'s' * (count != 1)}"

@@ -1,10 +1,10 @@
-"""The pipeline: one table, its writers and its services, as one YAML file describes them. START HERE for `weft run`.
+"""Loads and checks a pipeline file: one table, its writers and its services. START HERE for `weft run`.
 
-What this room decides: which files are accepted. Everything that can be checked without Spark and without the network
-is checked at loading, so that a mistake is told at once and by the name of its field.
-    `pipeline_file`   text, environment variables, durations, wording of mistakes
-    `pipeline_model`  the sections of the file, and the settled `Pipeline`
-    `pipeline_check`  what the writers and the table must have in common
+Everything that can be checked without Spark and without the network is checked here, so that an error names the field
+before any process starts.
+    `pipeline_file`   YAML, environment variables, durations, wording of errors
+    `model`           the sections of the file, and the resolved `Pipeline`
+    `check`           the writers against the schema of the table
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_pipeline(text: str) -> bool:
 
 
 def load_location(target: str, environment: Mapping[str, str] = os.environ) -> TableLocation:
-    """Where a table is, from its own location or from a pipeline file's ``table`` section (no other is looked at).
+    """Where a table is: ``target`` itself, or the ``table`` section of a pipeline file. Other sections are not read.
 
     Raises:
         InvalidInput, NotFound: See `load_pipeline`.
@@ -67,13 +67,13 @@ def load_location(target: str, environment: Mapping[str, str] = os.environ) -> T
 
 
 def load_settings(target: str, *sections: str, environment: Mapping[str, str] = os.environ) -> CommandSettings:
-    """What a command takes from a pipeline file, or from a table's own location.
+    """Settings of a command, from a pipeline file or from the location of a table.
 
     Args:
         target: A pipeline file or a location.
-        sections: Of the file, besides ``table``: ``spark``, ``compaction``, ``clean``. No other is looked at, so that
-            neither its mistakes nor its environment variables are in the way.
-        environment: For ``${NAME}``.
+        sections: Sections to read besides ``table``: ``spark``, ``compaction``, ``clean``. Other sections are not read,
+            so errors in them, or environment variables that they need, do not matter.
+        environment: Values of ``${NAME}``.
 
     Raises:
         InvalidInput, NotFound: See `load_pipeline`.
@@ -97,12 +97,12 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
 
     Raises:
         NotFound: There is no such file.
-        InvalidInput: It is wrong; the message names the file and the field, the hint the mend.
+        InvalidInput: The file is wrong; the message names the file and the field, the hint how to fix it.
     """
     path = Path(path).absolute()
     raw = read_yaml(path)
     try:
-        return _settle(path, _validate(substitute(raw, environment)))
+        return _resolve(path, _validate(substitute(raw, environment)))
     except InvalidInput as error:
         raise InvalidInput(f"{path.name}: {error.message}", hint=error.hint) from None
 
@@ -134,7 +134,7 @@ def _fields_at(path: tuple[str, ...], raw: Mapping[str, Any]) -> tuple[str, ...]
     return _fields(PipelineConfig)
 
 
-def _settle(path: Path, given: PipelineConfig) -> Pipeline:
+def _resolve(path: Path, given: PipelineConfig) -> Pipeline:
     config = None
     if given.table.config is not None:
         try:
@@ -147,10 +147,10 @@ def _settle(path: Path, given: PipelineConfig) -> Pipeline:
     writers = {}
     for name, section in given.writers.items():
         try:
-            writers[name] = _settle_writer(name, section, given, folder, state)
+            writers[name] = _resolve_writer(name, section, given, folder, state)
         except InvalidInput as error:
             raise InvalidInput(f"writers.{name}{error.message}", hint=error.hint) from None
-    _check_apart(writers)
+    _check_distinct(writers)
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
     pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, given.spark, state)
     if config is not None:
@@ -158,8 +158,8 @@ def _settle(path: Path, given: PipelineConfig) -> Pipeline:
     return pipeline
 
 
-def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
-    """One writer; messages start with ``.field:``, after the writer's name."""
+def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
+    """Resolve one writer. Messages of errors start with ``.field:``; the caller adds the writer's name."""
     stream = given.stream or name
     for text, where in ((name, ""), (stream, ".stream"), (given.lane or stream, ".lane")):
         try:
@@ -174,9 +174,9 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
                 raise InvalidInput(f".{section}.{column}: {error.message}", hint=error.hint) from None
     for setting, is_given in (("key", given.key is not None), ("tombstones", given.tombstones != "ignore")):
         if is_given and not given.message:
-            raise InvalidInput(f".{setting}: is for messages that are decoded", hint="add schema, or leave it out")
+            raise InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")
     if given.on_error == "stop" and given.dead_letter:
-        raise InvalidInput(".dead_letter: is given, but on_error is stop", hint="leave one of the two out")
+        raise InvalidInput(".dead_letter: cannot be combined with on_error: stop", hint="remove one of the two")
     if isinstance(given.source, KafkaSection):
         if not given.message:
             raise InvalidInput(".schema: is missing", hint="add schema: {column: type} of the JSON message")
@@ -187,11 +187,11 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
             options = {"includeHeaders": "true", **options}
     else:
         if given.kafka:
-            raise InvalidInput(".kafka: the source is not of type kafka", hint="give source.options instead")
+            raise InvalidInput(".kafka: the source is not of type kafka", hint="use source.options instead")
         if given.resume == "table":
             raise InvalidInput(
-                ".resume: only a Kafka source can be told to start at the offsets that the table recorded",
-                hint="leave it out; after a restore give this writer a new checkpoint, a source that starts where the "
+                ".resume: only a Kafka source can start at the offsets that the table recorded",
+                hint="remove it; after a restore give this writer a new checkpoint, a source that starts where the "
                 "lane ends (weft show URI streams), and takeover: true",
             )
         reader_format, ddl = given.source.format, given.source.ddl
@@ -220,41 +220,41 @@ def _settle_writer(name: str, given: WriterSection, whole: PipelineConfig, folde
 
 
 def _kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, str]:
-    """Options of ``weft_kafka``, which checks what they say when the source is loaded."""
+    """Options of ``weft_kafka``. Their values are checked when the source is loaded."""
     topics = [source.topic, *source.topics] if source.topic else list(source.topics)
     if not topics:
         raise InvalidInput(".source.topic: is missing", hint="add topic, or topics for several")
     if source.topic and source.topics:
-        raise InvalidInput(".source.topics: topic is given too", hint="keep one of the two")
+        raise InvalidInput(".source.topics: cannot be combined with topic", hint="keep one of the two")
     if not kafka.get(_BOOTSTRAP):
         raise InvalidInput(
             f": kafka.{_BOOTSTRAP} is missing", hint=f'add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
         )
     starting = source.starting_offsets
-    own = {
+    fixed = {
         "subscribe": ",".join(topics),
         "startingOffsets": starting if isinstance(starting, str) else json.dumps(starting),
     }
     if source.max_offsets_per_trigger is not None:
-        own["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
+        fixed["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
     for option in source.options:
-        if option.lower() in {name.lower() for name in own} or option.lower().startswith("kafka."):
+        if option.lower() in {name.lower() for name in fixed} or option.lower().startswith("kafka."):
             raise InvalidInput(
-                f".source.options.{option}: has a field of its own",
+                f".source.options.{option}: has its own field",
                 hint="use topic, starting_offsets, max_offsets_per_trigger, or the kafka section",
             )
-    return {**own, **source.options, **{f"kafka.{name}": value for name, value in kafka.items()}}
+    return {**fixed, **source.options, **{f"kafka.{name}": value for name, value in kafka.items()}}
 
 
-def _check_apart(writers: Mapping[str, WriterSpec]) -> None:
-    """No two writers may share what has one owner."""
+def _check_distinct(writers: Mapping[str, WriterSpec]) -> None:
+    """Check that no two writers share a lane or a checkpoint."""
     for what in ("lane", "checkpoint"):
         owner: dict[str, str] = {}
         for writer in writers.values():
             value = getattr(writer, what)
             if value in owner:
                 raise InvalidInput(
-                    f"writers.{writer.name}.{what}: writer {owner[value]!r} has {what} {value!r} already",
-                    hint=f"give one of them a {what} of its own",
+                    f"writers.{writer.name}.{what}: {what} {value!r} is used by writer {owner[value]!r} already",
+                    hint=f"give one of them another {what}",
                 )
             owner[value] = writer.name

@@ -1,8 +1,8 @@
-"""Text of a pipeline file to plain values: YAML, environment variables, durations, locations, wording of mistakes.
+"""Reads a pipeline file as plain values: YAML, environment variables, durations, locations, wording of errors.
 
-Rules of this room: every refusal names the field as the user wrote it (``writers.orders.source.topic``) and says how to
-mend it; a secret comes from the environment and is never part of a message; nothing here knows what a field means
-(`streams.pipeline.pipeline` does).
+Every error names the field as the user wrote it (``writers.orders.source.topic``) and says how to fix it. Values of
+environment variables, which may be secrets, are never part of a message. `streams.pipeline.pipeline` knows what the
+fields mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from storage.errors import InvalidInput, NotFound
 
 SUFFIXES: Final = (".yaml", ".yml")
-MAX_SECONDS: Final = 366 * 24 * 3600  # a longer wait is a slip of the pen, and milliseconds of it still fit Spark's int
+MAX_SECONDS: Final = 366 * 24 * 3600  # a longer one is a mistake; a year in milliseconds still fits into Spark's int
 
 _VARIABLE: Final = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,47 +41,49 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: C
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Plain YAML, but a name given twice is a mistake: PyYAML keeps the last one and says nothing."""
+    """YAML in which a repeated key is an error; PyYAML silently keeps the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} appears twice", problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The file's mapping, as it stands there.
+    """Read the file as a mapping.
 
     Raises:
         NotFound: There is no such file.
-        InvalidInput: It cannot be read, or is not a YAML mapping.
+        InvalidInput: The file cannot be read, or is not a YAML mapping.
     """
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
         raise NotFound(f"there is no pipeline file {path}", hint="weft init DIR writes one to start from") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the pipeline file {path}: {error}", hint="give a YAML file") from error
+        raise InvalidInput(
+            f"cannot read the pipeline file {path}: {error}", hint="check the file and its permissions"
+        ) from error
     except yaml.MarkedYAMLError as error:
         where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InvalidInput(f"{path}{where}: {error.problem}", hint="mend the YAML there") from None
+        raise InvalidInput(f"{path}{where}: {error.problem}", hint="fix the YAML there") from None
     except yaml.YAMLError as error:
-        raise InvalidInput(f"{path} is not YAML: {error}", hint="mend the file") from None
+        raise InvalidInput(f"{path} is not YAML: {error}", hint="fix the file") from None
     if not isinstance(raw, dict):
         raise InvalidInput(
-            f"{path} is not a mapping", hint="a pipeline has the fields table and writers; see weft init"
+            f"{path} is not a mapping", hint="a pipeline has the sections table and writers; see weft init"
         )
     return raw
 
 
 def substitute(value: Any, environment: Mapping[str, str], field: str = "") -> Any:
-    """Replace ``${NAME}`` in every string value by the environment variable, and ``$$`` by a dollar sign.
+    """Replace ``${NAME}`` in string values by the environment variable, and ``$$`` by a dollar sign.
 
     Raises:
-        InvalidInput: A variable is not set, or its name is not one; the field is named.
+        InvalidInput: A variable is not set, or its name is invalid; the message names the field.
     """
     if isinstance(value, Mapping):
         return {k: substitute(v, environment, f"{field}.{k}" if field else str(k)) for k, v in value.items()}
@@ -96,7 +98,7 @@ def substitute(value: Any, environment: Mapping[str, str], field: str = "") -> A
         name = match.group(1)
         if name is None or not _NAME.fullmatch(name):
             raise InvalidInput(
-                f"{field}: {match.group()!r} does not name an environment variable",
+                f"{field}: {match.group()!r} is not the name of an environment variable",
                 hint="write ${NAME}, or $$ for a dollar sign",
             )
         if name not in environment:
@@ -109,10 +111,10 @@ def substitute(value: Any, environment: Mapping[str, str], field: str = "") -> A
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds of ``2 seconds``, ``10 minutes``, ``1 hour``, ``500 ms``, or of a plain number.
+    """Parse ``2 seconds``, ``10 minutes``, ``1 hour``, ``500 ms`` or a number of seconds; returns seconds.
 
     Raises:
-        ValueError: It is none of these, or longer than a year.
+        ValueError: The value is not a duration, or longer than a year.
     """
     text = str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
     match = _DURATION.fullmatch(text)
@@ -127,10 +129,10 @@ def parse_duration(value: Any) -> float:
 
 
 def parse_lateness(value: Any) -> int | dt.timedelta:
-    """How late events may be: ``10 minutes`` where they are ordered by a time, a whole number where by an integer.
+    """Parse a lateness: ``10 minutes`` for events that a time orders, a whole number if an integer orders them.
 
     Raises:
-        ValueError: It is neither, or longer than a year.
+        ValueError: The value is neither, or longer than a year.
     """
     if isinstance(value, dt.timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
         return value
@@ -138,11 +140,13 @@ def parse_lateness(value: Any) -> int | dt.timedelta:
         return int(value)  # from the environment, or in quotes
     if isinstance(value, str):
         return dt.timedelta(seconds=parse_duration(value))
-    raise ValueError(f"{value!r} is no lateness; write for example 10 minutes, or a whole number for integer columns")
+    raise ValueError(
+        f"{value!r} is not a lateness; write for example 10 minutes, or a whole number for integer columns"
+    )
 
 
 def resolve_location(location: str, folder: Path) -> str:
-    """A URL as it is; a path made absolute, relative ones against the pipeline file's folder."""
+    """A URL unchanged, or an absolute path; relative paths start at the folder of the pipeline file."""
     if _URL.match(location):
         return location
     return os.path.normpath(folder / Path(location).expanduser())
@@ -151,11 +155,11 @@ def resolve_location(location: str, folder: Path) -> str:
 def describe_mistakes(
     error: ValidationError, raw: Any, fields_at: Callable[[tuple[str, ...]], tuple[str, ...]]
 ) -> tuple[str, str]:
-    """What is wrong, every field on it, and the mend, from a pydantic error.
+    """Message and hint for a pydantic error; the message names every wrong field.
 
     Args:
         error: Raised while validating ``raw``.
-        raw: The values; a part of pydantic's path that they do not have is an inner word that nobody wrote.
+        raw: The values. Parts of pydantic's path that are not in them are internal names and are left out.
         fields_at: The known field names of the mapping at a path.
     """
     seen: dict[str, str] = {}
@@ -168,7 +172,7 @@ def describe_mistakes(
         if item["type"] == "extra_forbidden":
             known = fields_at(path[:-1])
             close = get_close_matches(path[-1], known, n=1)
-            seen[field] = "is not a field here"
+            seen[field] = "is not a known field"
             hints.append(f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}")
         elif item["type"] == "missing":
             seen[field] = "is missing"
@@ -179,7 +183,7 @@ def describe_mistakes(
 
 
 def _written(loc: tuple[int | str, ...], raw: Any) -> tuple[str, ...]:
-    """The part of pydantic's path that stands in the file; its last step may be what is missing there."""
+    """The part of pydantic's path that is in the file; the last step may be a missing field."""
     path = []
     for i, part in enumerate(loc):
         there = isinstance(raw, dict) and part in raw

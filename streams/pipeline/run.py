@@ -1,6 +1,6 @@
-"""``weft run`` without the command line: the table is there, then every writer and service is a job.
+"""Runs a pipeline: opens or creates its table, then starts each writer and service as a job.
 
-Decides which processes a pipeline is. Used by the command and by the demo alike.
+Used by ``weft run`` and by the demo.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ COMPACTION: Final = services.COMPACTION
 CLEAN: Final = services.CLEAN
 
 ONCE: Final = RestartPolicy(waits_out=False)
-"""For a run that is to end: whoever waits for it learns soon that Kafka or the store is away."""
+"""For ``--once``: an outage fails the run, because somebody waits for its end."""
 
 OnStatus = Callable[[tuple[JobStatus, ...]], None]
 
-# -P: a folder called `storage` or `streams` where the command is given must not hide the packages.
+# -P: a folder called `storage` or `streams` in the working directory must not hide the packages.
 _PYTHON: Final = (sys.executable, "-P", "-m")
 
 
 def check_sources(pipeline: Pipeline) -> None:
-    """Check the options of Kafka sources, before any process is started for them.
+    """Check the options of Kafka sources before any process is started.
 
     Raises:
-        InvalidInput: One is wrong; the message names the writer and the option.
+        InvalidInput: An option is wrong; the message names the writer and the option.
     """
     from streams.kafka import FORMAT
     from streams.kafka.options import parse_options
@@ -53,12 +53,12 @@ def check_sources(pipeline: Pipeline) -> None:
 
 
 def open_table(pipeline: Pipeline) -> Table:
-    """The pipeline's table; created if there is none and the file says what it is made of.
+    """Open the table of a pipeline, or create it if the file has a configuration for it.
 
     Raises:
         NotFound: There is no table, and the file has no configuration for one.
-        Conflict: The table is not what the file says.
-        InvalidInput: A writer's stream or columns are not the table's.
+        Conflict: The table differs from the configuration in the file.
+        InvalidInput: The table has no such stream or column as a writer needs.
     """
     location = pipeline.table
     check_reachable(location.uri, location.storage_options)
@@ -71,7 +71,7 @@ def open_table(pipeline: Pipeline) -> Table:
             ) from None
         try:
             table = Table.create(location.uri, pipeline.config, storage_options=location.storage_options)
-        except Conflict:  # another process was quicker
+        except Conflict:  # another process created it first
             table = Table.open(location.uri, storage_options=location.storage_options)
     check_same_table(pipeline, table.schema)
     check_writers(pipeline, table.schema)
@@ -90,7 +90,7 @@ def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
 
 
 def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
-    """The job of a service, or of one round of it; it bears the service's name, unless a writer is called so."""
+    """The job of a service, or of one round of it; named after the service, unless a writer has that name."""
     name = f"{service}-service" if service in pipeline.writers else service
     return Job(
         name,
@@ -109,13 +109,13 @@ def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
 
 
 def make_jobs(pipeline: Pipeline) -> list[Job]:
-    """All writers, and the services that the pipeline has."""
+    """One job for each writer and each service of the pipeline."""
     jobs = [writer_job(pipeline, name) for name in pipeline.writers]
     return [*jobs, *(service_job(pipeline, service) for service in _services(pipeline))]
 
 
 def _services(pipeline: Pipeline) -> list[str]:
-    """In the order in which one round of each makes sense: what compaction leaves behind is there to be cleaned."""
+    """Names of the services. Compaction comes first, because cleaning deletes what it replaced."""
     wanted = {COMPACTION: pipeline.compaction, CLEAN: pipeline.clean}
     return [service for service, section in wanted.items() if section is not None]
 
@@ -128,17 +128,20 @@ def run_pipeline(
     exit_on_failure: bool = False,
     on_status: OnStatus = lambda _: None,
 ) -> bool:
-    """Run a pipeline until it is stopped (SIGTERM, Ctrl-C), or until it is done; returns whether all went well.
+    """Run a pipeline until it is stopped (SIGTERM, Ctrl-C) or done.
 
     Args:
-        pipeline: What to run.
-        only: This writer alone, and no service.
-        once: What the sources hold now, then one round of every service. Outages are not waited out.
-        exit_on_failure: When a writer or a service has ended for good without success, stop all others.
-        on_status: Called several times a second.
+        pipeline: The pipeline.
+        only: Run this writer alone, without services.
+        once: Process what the sources hold now, then run one round of each service. Do not wait for outages to end.
+        exit_on_failure: Stop all jobs as soon as one has failed for good.
+        on_status: Called several times a second with the status of each job.
+
+    Returns:
+        Whether all jobs succeeded.
 
     Raises:
-        Conflict: A part of it is being run already; nothing was started.
+        Conflict: Another process runs one of these jobs; nothing was started.
         TableError: See `open_table`; nothing was started.
     """
     if only is not None:
@@ -170,10 +173,10 @@ def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_
 
 
 def _await_table(pipeline: Pipeline, jobs: list[Job], on_status: OnStatus) -> None:
-    """Open the table, or create it; as long as its store does not answer, all jobs wait.
+    """Open or create the table. While its store does not answer, show all jobs as waiting.
 
     Raises:
-        TableError: See `open_table`, other than for an outage.
+        TableError: See `open_table`, except for outages.
     """
     since_ms = time.time_ns() // 1_000_000
     statuses: list[JobStatus] = []

@@ -1,12 +1,11 @@
-"""One `weft run` at a time: a lock on each writer and service of a pipeline, which ends with whoever holds it.
+"""Locks on the writers and services of a pipeline, so that each runs only once.
 
-A lock is ``flock`` on a file below the pipeline's state folder, one for each job: two commands may run different
-writers of one pipeline (``--writer``), never the same. Whoever shares a state folder, by whatever path or link,
-excludes each other. Job processes inherit the lock of their job: it is free when the last of them has ended, not
-earlier, and a process that dies in whatever way leaves no lock behind.
+A lock is ``flock`` on a file in the state folder of the pipeline, one per job. So two commands may run different
+writers of one pipeline (``--writer``), but not the same one. Job processes inherit the lock of their job: it is
+released when the last of them has ended, for whatever reason.
 
-Relied on: the kernel's ``flock``, on NFS too, where Linux passes it on to the server. A file system without locks is
-refused. What the file says of its holder is for messages, and decides nothing but how long to wait.
+This relies on the ``flock`` of the kernel; on NFS, Linux passes it to the server. A file system without locks is
+refused. The content of the file names the holder for messages; it decides only how long to wait.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ LOCKS: Final = "locks"
 """Folder of the lock files, in the state folder."""
 
 ENDING_SECONDS: Final = ORPHAN_SECONDS + 5.0
-"""What the jobs of a `weft run` that has died get to end; they are waited for, because they do."""
+"""How long to wait for the jobs of a `weft run` that was killed; they end by themselves."""
 
 _LOOK_SECONDS: Final = 0.2
 
 
 @contextlib.contextmanager
 def hold_locks(state: Path, names: Sequence[str], pipeline: str) -> Iterator[Mapping[str, int]]:
-    """Hold the locks of some jobs, or of none of them.
+    """Hold the locks of some jobs: all of them, or none.
 
     Args:
-        state: The pipeline's state folder; made if need be.
-        names: Of the jobs.
-        pipeline: Its name in messages.
+        state: The state folder of the pipeline; created if it does not exist.
+        names: Names of the jobs.
+        pipeline: Name of the pipeline, for messages.
 
     Yields:
-        The open file of each lock, by name, for `Job.held`.
+        The open file descriptor of each lock, by job, for `Job.held`.
 
     Raises:
-        Conflict: Another process holds one of them; the message names it.
+        Conflict: Another process holds one of the locks; the message names it.
         InvalidInput: The folder cannot be written, or its file system has no locks.
     """
     with contextlib.ExitStack() as stack:
@@ -75,11 +74,11 @@ def _take(path: Path, name: str, pipeline: str) -> int:
     return file
 
 
-_STATE_HINT: Final = "give the pipeline a `state:` folder on a local disk that can be written"
+_STATE_HINT: Final = "set `state:` in the pipeline to a writable folder on a local disk"
 
 
 def _await_lock(file: int, path: Path, name: str, pipeline: str) -> None:
-    """Lock the file. What a dead `weft run` has left is waited for; a living one is not."""
+    """Lock the file. Wait only if the `weft run` that holds it has ended and its jobs are still ending."""
     deadline = time.monotonic() + ENDING_SECONDS
     while True:
         try:
@@ -90,8 +89,8 @@ def _await_lock(file: int, path: Path, name: str, pipeline: str) -> None:
                 time.sleep(_LOOK_SECONDS)
                 continue
             raise Conflict(
-                f"{pipeline}: {name} is being run already, {_describe(holder)}",
-                hint="one command at a time may run it; stop that one first, or run another writer with --writer",
+                f"{pipeline}: {name} is already running, {_describe(holder)}",
+                hint="stop that process first, or run another writer with --writer",
             ) from None
         except OSError as error:
             raise InvalidInput(f"cannot lock {path}: {error.strerror}", hint=_STATE_HINT) from error
@@ -100,7 +99,7 @@ def _await_lock(file: int, path: Path, name: str, pipeline: str) -> None:
 
 
 def _read_holder(file: int) -> Mapping[str, object]:
-    """What the holder has written of itself; empty if it has not yet."""
+    """What the holder has written about itself; empty if nothing yet."""
     try:
         holder = json.loads(os.pread(file, 4096, 0))
     except ValueError:
@@ -109,7 +108,7 @@ def _read_holder(file: int) -> Mapping[str, object]:
 
 
 def _is_dead(holder: Mapping[str, object]) -> bool:
-    """Whether the process that took the lock is known to have ended, so that only its jobs hold it still."""
+    """Whether the process that took the lock has ended, so that only its jobs hold it."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return False
@@ -118,15 +117,15 @@ def _is_dead(holder: Mapping[str, object]) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it lives, and is somebody else's
+        pass  # it runs, as another user
     return False
 
 
 def _describe(holder: Mapping[str, object]) -> str:
     if not holder:
-        return "by a process that does not say who it is"
+        return "by an unknown process"
     text = f"by process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
-    return f"{text}, which has ended; its jobs have not yet" if _is_dead(holder) else text
+    return f"{text}, which has ended, but its jobs have not" if _is_dead(holder) else text
 
 
 def _now() -> str:

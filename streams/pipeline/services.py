@@ -1,10 +1,10 @@
-"""Services of a pipeline, each a process beside the writers: compaction (with folding), and cleaning.
+"""The services of a pipeline, each a process: compaction (with folding), and cleaning.
 
     python -m streams.pipeline.services PIPELINE [--service compaction|clean] [--once]
 
-No Spark here: a service works on Arrow in this process. No writer ever waits for one, and it may be killed at any time:
-what a compaction had not published is garbage that nobody refers to, and what a cleaning had not deleted the next one
-finds again. On SIGTERM the round in hand is finished.
+A service works with Arrow in its process, without Spark. Writers never wait for it, and it may be killed at any time:
+unpublished files of a compaction are garbage, and the next cleaning continues where one was killed. On SIGTERM the
+current round is finished.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 COMPACTION: Final = "compaction"
 CLEAN: Final = "clean"
 
-MAX_FAILURES: Final = 5  # rounds in a row; then the process ends, and its supervisor decides
-MAX_BACK_OFF_SECONDS: Final = 300.0  # a store that was away for hours is noticed again within minutes
-STOP_SECONDS: Final = 60.0  # a round folds at most the logs of one interval; a killed one is only done again
+MAX_FAILURES: Final = 5  # failed rounds in a row after which the process ends; its supervisor may restart it
+MAX_BACK_OFF_SECONDS: Final = 300.0  # bounds how late the end of a long outage is noticed
+STOP_SECONDS: Final = 60.0  # time to finish a round; a killed round is repeated
 
 Round = Callable[[], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the service; returns the process's exit code."""
+    """Run the service; returns the exit code of the process."""
     stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.pipeline.services", description="A service of a pipeline.")
     parser.add_argument("pipeline")
@@ -86,17 +86,17 @@ def _service(service: str, pipeline: Pipeline, table: Table, reporter: Reporter,
 
 
 def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, store: str = "the store") -> None:
-    """Do a round every so often until told to stop. An outage of the store is waited out.
+    """Run rounds until told to stop. Wait for outages of the store to end.
 
     Args:
-        stop: When to stop.
-        every: Seconds from the start of one round to that of the next.
+        stop: Set when the service has to stop.
+        every: Seconds from the start of one round to the start of the next.
         work: The round.
-        reporter: Where to tell of rounds that fail.
-        store: What is waited for in an outage.
+        reporter: Reports failed rounds and outages.
+        store: Name of the store, for the report of an outage.
 
     Raises:
-        Exception: That of the last of `MAX_FAILURES` rounds that failed in a row, outages not counted.
+        Exception: The error of the last round, after `MAX_FAILURES` failed rounds in a row. Outages do not count.
     """
     outages = JobOutages(reporter, stop)
     failures = silences = 0
@@ -127,7 +127,7 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
 
 
 def compact_round(table: Table, policy: CompactionSection | None, reporter: Reporter) -> None:
-    """Compact what is due, all there is to do without a policy, fold what then waits, and tell."""
+    """Compact what is due (everything, without a policy), fold if due, and report."""
     reporter.update(doing="compacting")
     compacted = table.compact() if policy is None else compact_due(table, policy)
     if compacted is not None:
@@ -157,17 +157,17 @@ def compact_due(table: Table, policy: CompactionSection) -> CompactionResult | N
     )
     if not due:
         return None
-    # All of them in one go is more than each of them: see `storage.core.plan.compaction_plan`.
+    # Compacting all file groups that have logs also raises the position up to which logs need not be read.
     if any(len(file_slice.rows) and file_slice.group not in due for file_slice in snapshot.slices):
         return table.compact(lambda file_slice: file_slice.group in due)
     return table.compact()
 
 
 def fold_due(table: Table, policy: CompactionSection) -> tuple[FoldResult, int] | None:
-    """Fold if so many commits wait outside slices and folds that reading them one by one begins to cost.
+    """Fold if enough commits are in neither slices nor folds.
 
     Returns:
-        What was done, and how many commits had waited; None if they are too few.
+        The result and the number of such commits; None if there were too few.
     """
     if policy.fold_commits is None:
         return None
@@ -176,7 +176,7 @@ def fold_due(table: Table, policy: CompactionSection) -> tuple[FoldResult, int] 
 
 
 def clean_round(table: Table, policy: CleanSection, reporter: Reporter) -> None:
-    """Delete what nobody needs any more, and tell."""
+    """Delete what is not needed any more, and report."""
     reporter.update(doing="cleaning")
     result = table.clean(
         retain=dt.timedelta(seconds=policy.retain),

@@ -1,11 +1,11 @@
-"""What a job says of itself while it runs, and how it hears that its supervisor is gone.
+"""How a job reports to its supervisor, and how it notices that the supervisor has ended.
 
 A job is an operating-system process started by `streams.pipeline.supervisor`. Between the two:
-    status pipe    job -> supervisor, one JSON line a report; reports hold totals, so losing one loses nothing
-    lifeline pipe  never written to; its end means that the supervisor died, however it died, and the job stops too
-    exit code      why the job ended (`Ending`), which decides whether and how it is started again
-Both pipes are named by environment variables, so that a job also runs by hand: it then reports to its standard output.
-A job reports before it imports anything heavy, and so does this module.
+    status pipe    job -> supervisor, one JSON line per report; reports hold totals, so a lost report loses nothing
+    lifeline pipe  never written to; it closes when the supervisor ends for whatever reason, and the job stops then
+    exit code      why the job ended (`Ending`), which decides whether it is restarted
+Environment variables name both pipes. A job that is started by hand reports to its standard output. This module
+imports nothing heavy, so that a job can report as soon as it starts.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ from typing import Any, Final
 STATUS_FD: Final = "WEFT_STATUS_FD"
 LIFELINE_FD: Final = "WEFT_LIFELINE_FD"
 RESUME: Final = "WEFT_RESUME"
-"""The last report of the job's earlier incarnation: its totals go on from there."""
+"""The last report of the previous process of the job: totals continue from there."""
 
-ORPHAN_SECONDS: Final = 10.0  # what a job without a supervisor gets to finish its batch; shorter than any restart of it
-_LINE_BYTES: Final = 4096  # POSIX's least PIPE_BUF: such a line is written whole or not at all
+ORPHAN_SECONDS: Final = 10.0  # time for a job without a supervisor to finish its batch; shorter than any restart
+_LINE_BYTES: Final = 4096  # a write of up to PIPE_BUF (4096 on Linux) is atomic
 _OUTAGES: Final = frozenset({"SOURCE_UNAVAILABLE", "STORE_UNAVAILABLE", "COMMIT_UNKNOWN"})
-"""Codes of errors that say that a broker or a store does not answer. They pass without anybody's help."""
+"""Codes of errors that mean that a broker or a store does not answer. They end without a change by the user."""
 _LASTING: Final = frozenset({"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS"})
-"""Codes of errors (`storage.errors`, `streams.kafka.errors`) that are the same however often one tries."""
+"""Codes of errors (`storage.errors`, `streams.kafka.errors`) that a retry does not change."""
 _INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
-"""The last line of a Python traceback, in the text of an error of Spark's."""
+"""The last line of a Python traceback within the text of a Spark error."""
 _MESSAGE_CHARS: Final = 600
 WAITING_CHARS: Final = 80
-_ESCAPED_BYTES: Final = 6  # the most that JSON makes of one character of such texts
+_ESCAPED_BYTES: Final = 6  # the longest JSON escape of one character
 
 
 class Ending(IntEnum):
-    """Exit codes of jobs. 2 is Python's own for a wrong command line, so it is left out."""
+    """Exit codes of jobs. 2 is not used: Python and argparse use it for a wrong command line."""
 
     DONE = 0
-    FAILED = 1  # may be better next time: started again, a bounded number of times in a row
-    REFUSED = 3  # will be the same next time: not started again
-    FENCED = 4  # another owner took over: not started again
-    UNAVAILABLE = 5  # a broker or a store does not answer: started again until it does
+    FAILED = 1  # a retry may help: restarted, a bounded number of times in a row
+    REFUSED = 3  # a retry does not help: not restarted
+    FENCED = 4  # another process took over the lane: not restarted
+    UNAVAILABLE = 5  # a broker or a store does not answer: restarted until it does
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One report.
+    """One report. Totals count from the first start of the job, over all its restarts. Times are Unix milliseconds.
 
     Attributes:
         doing: One word: starting, waiting, running, idle, compacting, stopping.
-        rows: Stored since the job first started, over all its restarts.
-        rows_per_second: Of late.
-        commits: Since the job first started.
-        seq: Lane entry of the last commit.
-        committed_at_ms: When that was.
-        complete_at_ms: The table holds everything that the source had to offer at this time; None as long as this
-            process has not measured it.
-        lag: So many messages at most are in the source and not in the table; 0 is exact. Kafka counts offsets, which
-            is more than messages on compacted and transactional topics (`streams.pipeline.lag`). None if this process
-            has not measured it, or cannot: the source does not tell, or does not answer.
-        dead_letters: Messages refused since the job first started.
-        message: The last thing worth telling: what a service did, why a job failed.
-        reported_at_ms: When this report was made; None for one that no process has made.
-        progress: Grows with everything that shows that the job works: a batch committed, a look at the source that
-            found nothing, a round of a service. A run in which it has not grown has failed, however long it lasted.
-        waiting_for: What does not answer: "the broker 127.0.0.1:9092". Empty if nothing is waited for.
-        waiting_since_ms: When it was first found not to answer; null if nothing is waited for.
-        tombstones: Messages without a value that were passed over, since the job first started.
+        rows: Rows stored.
+        rows_per_second: Average over the last seconds.
+        commits: Commits.
+        seq: Lane entry of the last commit; None before the first one.
+        committed_at_ms: Time of the last commit; None before the first one.
+        complete_at_ms: The table holds everything that was in the source at this time. None until this process has
+            measured it.
+        lag: Upper bound of the messages that are in the source and not in the table; 0 is exact. Kafka counts offsets,
+            which exceed messages on compacted and transactional topics (`streams.pipeline.lag`). None until this
+            process has measured it, and while the source does not answer.
+        dead_letters: Refused messages.
+        message: The result of the last round of a service, or why a job failed.
+        reported_at_ms: Time of this report; None if no process has made it.
+        progress: Grows with each committed batch, each look at a source that has nothing new, and each round of a
+            service. A run in which it did not grow has failed, however long it lasted.
+        waiting_for: What does not answer, such as "the broker 127.0.0.1:9092"; empty if the job does not wait.
+        waiting_since_ms: Time when it was first found not to answer; None if the job does not wait.
+        tombstones: Messages without a value that were skipped.
     """
 
     doing: str = "starting"
@@ -94,7 +94,7 @@ class Report:
     tombstones: int = 0
 
     def restarted(self) -> Report:
-        """What is left of the report when its process has ended: totals. What it measured is not known any more."""
+        """The report after its process has ended: totals are kept, measurements are unknown."""
         return replace(
             self,
             doing="starting",
@@ -110,25 +110,25 @@ _FIELDS: Final = frozenset(f.name for f in fields(Report))
 
 
 def encode_report(report: Report) -> bytes:
-    """One line, short enough to be written to a pipe whole or not at all."""
+    """One line, short enough for an atomic write to a pipe."""
     report = replace(report, waiting_for=shortened(report.waiting_for, WAITING_CHARS))
-    room = _LINE_BYTES - len(json.dumps(asdict(replace(report, message="")))) - 1
-    report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, room // _ESCAPED_BYTES)))
+    left = _LINE_BYTES - len(json.dumps(asdict(replace(report, message="")))) - 1
+    report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, left // _ESCAPED_BYTES)))
     line = json.dumps(asdict(report)).encode() + b"\n"
-    assert len(line) <= _LINE_BYTES, "the message is bounded, and so are all other fields"
+    assert len(line) <= _LINE_BYTES, "all fields have a bounded length"
     return line
 
 
 def shortened(text: str, chars: int) -> str:
-    """A text of at most so many characters; one that was longer ends with three dots."""
+    """The text, cut to so many characters; a cut text ends with three dots."""
     return text if len(text) <= chars else text[: chars - 3] + "..."
 
 
 def parse_report(line: bytes | str) -> Report:
-    """The report in a line.
+    """Parse a line into a report.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The line is not a report.
     """
     try:
         values = json.loads(line)
@@ -140,12 +140,12 @@ def parse_report(line: bytes | str) -> Report:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error says that a broker or a store does not answer, so that waiting helps."""
+    """Whether an error means that a broker or a store does not answer."""
     return getattr(error, "code", None) in _OUTAGES
 
 
 def ending_of(error: BaseException) -> Ending:
-    """Whether trying again may help."""
+    """The exit code for an error."""
     if is_outage(error):
         return Ending.UNAVAILABLE
     code = getattr(error, "code", None)
@@ -177,7 +177,7 @@ class Reporter:
 
     @classmethod
     def from_environment(cls) -> Reporter:
-        """As the supervisor arranged it; to standard output if there is none."""
+        """A reporter to the pipe of the supervisor, or to standard output without a supervisor."""
         text = os.environ.get(STATUS_FD)
         descriptor = int(text) if text else None
         if descriptor is not None:
@@ -187,11 +187,11 @@ class Reporter:
 
     @property
     def report(self) -> Report:
-        """The last one."""
+        """The last report."""
         return self._report
 
     def update(self, **changes: Any) -> None:
-        """Change some fields, and tell."""
+        """Change some fields and send the report."""
         with self._lock:
             self._report = replace(self._report, **changes, reported_at_ms=time.time_ns() // 1_000_000)
             self._send(encode_report(self._report))
@@ -201,14 +201,14 @@ class Reporter:
             sys.stdout.write(line.decode())
             sys.stdout.flush()
             return
-        # A supervisor that does not listen for a while must not hold up a writer, and one that died is the lifeline's
-        # business. The next report has everything that is in this one.
+        # A supervisor that does not read must not block a writer. The next report repeats everything. If the supervisor
+        # has ended, the lifeline stops this process.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._descriptor, line)
 
 
 class StopSignal:
-    """Set when the job shall end: on SIGTERM, or when the supervisor is gone. Make one in the main thread."""
+    """Set when the job has to stop: on SIGTERM, or when the supervisor has ended. Create it in the main thread."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -221,16 +221,16 @@ class StopSignal:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for it, so long at most."""
+        """Wait until it is set, at most so many seconds; returns whether it is set."""
         return self._event.wait(seconds)
 
 
 def watch_lifeline(descriptor: int, on_end: Callable[[], None]) -> None:
-    """Call ``on_end`` when the supervisor is gone; `ORPHAN_SECONDS` later kill this process and its children."""
+    """Call ``on_end`` when the supervisor has ended; `ORPHAN_SECONDS` later kill this process and its children."""
     os.set_inheritable(descriptor, False)
 
     def watch() -> None:
-        os.read(descriptor, 1)  # returns at the pipe's end only: nobody writes to it
+        os.read(descriptor, 1)  # returns when the pipe closes: nothing is ever written to it
         on_end()
         time.sleep(ORPHAN_SECONDS)
         if os.getpgrp() == os.getpid():

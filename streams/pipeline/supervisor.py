@@ -1,17 +1,16 @@
-"""Supervisor: keeps a handful of jobs running, each its own process, until they end or it is told to stop.
+"""Supervisor: runs jobs, each as a process, and restarts them until they end or it is told to stop.
 
-What this room decides: when a job is started again, and when not any more. It knows nothing of Spark or tables.
+It decides when a job is restarted and when it has failed for good. It knows nothing of Spark or tables.
 
-    running -- exit that may go better next time --> waiting -- delay over --> running
+    running -- exit 1, signal, UNAVAILABLE --------> waiting -- delay over --> running
     waiting -- too many runs without progress -----> failed
     running -- exit 0 / REFUSED / FENCED ----------> done / failed / fenced
     running -- told to stop: SIGTERM --------------> stopping --> stopped   (SIGKILL after `Job.stop_seconds`)
 
-Whether a run was worth something is judged by what it achieved (`Report.progress`), not by how long it lasted: a start
-may be slow. An outage of a broker or a store (`Ending.UNAVAILABLE`) is no failure of the job, and is waited out.
-A job that fails does not touch the others. No process outlives the supervisor, even one that is killed: see the
-lifeline in `streams.pipeline.status`. Use `run` for a whole program, or `start`, `poll`, `stop` from a loop of one's
-own.
+A run has failed if it made no progress (`Report.progress`), however long it lasted, because starting may be slow.
+An outage of a broker or a store (`Ending.UNAVAILABLE`) is not a failure of the job; it is restarted until the outage is
+over. Jobs do not affect each other. No process outlives the supervisor, even if the supervisor is killed: see the
+lifeline in `streams.pipeline.status`. Use `run` for a whole program, or `start`, `poll` and `stop` in another loop.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from streams.pipeline.status import Ending, Report
 
 __all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor"]
 
-POLL_SECONDS: Final = 0.2  # how late an exit is noticed that does not show as the end of a pipe
+POLL_SECONDS: Final = 0.2  # an exit that does not close a pipe is noticed after so long
 KILL_SECONDS: Final = 10.0  # SIGKILL works at once unless the kernel hangs; then there is nothing left to wait for
 
 
 class Phase(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -57,13 +56,13 @@ GOOD_ENDS: Final = frozenset({Phase.DONE, Phase.STOPPED})
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """When to start a job again that ended by itself.
+    """When to restart a job that ended without being told to.
 
     Attributes:
-        first_seconds: Delay after the first failure, doubled by each further one.
-        last_seconds: Longest delay: how long after an outage is over a job may still be down.
-        max_failures: So many failed runs in a row, none of which achieved anything, end the job.
-        waits_out: Whether an outage is waited out, however long it lasts; else it counts as any other failure.
+        first_seconds: Delay after the first failure; doubled after each further one.
+        last_seconds: Longest delay. A job may be down for so long after an outage is over.
+        max_failures: A job has failed for good after so many runs in a row without progress.
+        waits_out: Whether to restart after outages without limit; if not, an outage counts as a failure.
     """
 
     first_seconds: float = 1.0
@@ -72,28 +71,28 @@ class RestartPolicy:
     waits_out: bool = True
 
     def delay(self, failures: int) -> float | None:
-        """Seconds to wait after so many failures in a row, None to give up."""
+        """Seconds to wait after so many failures in a row; None if the job is not restarted any more."""
         return None if failures >= self.max_failures else self.back_off(failures)
 
     def back_off(self, times: int) -> float:
-        """Seconds to wait before the next start after so many ends in a row."""
+        """Seconds to wait before the next start, after the job has ended so many times in a row."""
         # The exponent is bounded, because an outage may last for weeks.
         return min(self.first_seconds * 2.0 ** min(times - 1, 20), self.last_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job at one moment.
+    """Status of one job.
 
     Attributes:
-        pid: Of its process, if it has one.
-        restarts: How often it was started again.
-        failures: Runs in a row that failed and achieved nothing; outages do not count.
-        report: What it last said, over all restarts.
-        message: Why it last failed, or is not running.
-        tail: Last lines of its log, once it has failed without saying why.
-        next_start_seconds: Until it is started again, if it waits for that.
-        exit_code: Of its last process that ended, negative for a signal; see `streams.pipeline.status.Ending`.
+        pid: Process id; None if no process runs.
+        restarts: How often the job was restarted.
+        failures: Failed runs in a row without progress; outages do not count.
+        report: The last report of the job, with totals over all its restarts.
+        message: Why the job failed last, or is not running.
+        tail: Last lines of its log, if it failed without a message.
+        next_start_seconds: Seconds until it is restarted; None if it does not wait for that.
+        exit_code: Exit code of its last process, negative for a signal; see `streams.pipeline.status.Ending`.
     """
 
     name: str
@@ -111,7 +110,7 @@ class JobStatus:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended for good, other than by finishing or because it was told to."""
+        """Whether the job has failed for good or was fenced."""
         return self.phase in ENDED and self.phase not in GOOD_ENDS
 
 
@@ -122,11 +121,11 @@ class Supervisor:
         """Nothing runs before `start`.
 
         Raises:
-            InvalidInput: There is no job, or two have one name.
+            InvalidInput: There is no job, or two jobs have the same name.
         """
         names = [job.name for job in jobs]
         if not names or len(set(names)) != len(names):
-            raise InvalidInput(f"jobs {names}: names must differ, and there must be one", hint="rename a job")
+            raise InvalidInput(f"jobs {names}: at least one job is needed, and names must differ", hint="rename a job")
         policy = policy or RestartPolicy()
         self._lock = threading.RLock()
         self._selector = selectors.DefaultSelector()
@@ -148,8 +147,8 @@ class Supervisor:
         """Start every job."""
         with self._lock:
             assert self._wake == (-1, -1), "a supervisor is started once"
-            # Python's pipes are not inherited by children unless they are handed over by name: only this process
-            # holds the lifeline's writing end, so it ends when this process ends.
+            # Children inherit only the descriptors that are passed to them. So only this process has the writing end
+            # of the lifeline, which closes when this process ends.
             self._lifeline, self._wake = os.pipe(), os.pipe()
             os.set_blocking(self._wake[0], False)
             self._selector.register(self._wake[0], selectors.EVENT_READ)
@@ -157,10 +156,10 @@ class Supervisor:
                 slot.start(self._lifeline[0])
 
     def poll(self, wait_seconds: float = 0.0) -> tuple[JobStatus, ...]:
-        """Let things happen: take reports, notice exits, start jobs that are due.
+        """Read reports, notice exits and start jobs that are due.
 
         Args:
-            wait_seconds: Wait so long for something to happen.
+            wait_seconds: Wait up to so many seconds for an event.
         """
         for key, _ in self._selector.select(min(wait_seconds, POLL_SECONDS)):
             if key.fd == self._wake[0]:
@@ -176,7 +175,7 @@ class Supervisor:
 
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
-        """As of the last poll, in the order of the jobs."""
+        """Status of each job at the last poll, in the order of the jobs."""
         with self._lock:
             return tuple(slot.status for slot in self._slots.values())
 
@@ -187,7 +186,7 @@ class Supervisor:
 
     @property
     def succeeded(self) -> bool:
-        """Whether every job has ended well: done, or stopped because it was told to."""
+        """Whether every job is done, or stopped because it was told to."""
         return all(slot.phase in GOOD_ENDS for slot in self._slots.values())
 
     @property
@@ -196,28 +195,28 @@ class Supervisor:
         return self._stops_asked > 0
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a job's process, as an operator might; it is then treated as any job that ended.
+        """Send a signal to the process of a job. Its exit is then treated like any other.
 
         Raises:
-            NotFound: There is no such job, or it has no process now.
+            NotFound: There is no such job, or no process of it runs.
         """
         with self._lock:
             slot = self._slots.get(name)
             if slot is None or slot.process is None:
-                raise NotFound(f"job {name!r} has no process", hint=f"jobs: {', '.join(self._slots)}")
+                raise NotFound(f"no process of job {name!r} is running", hint=f"jobs: {', '.join(self._slots)}")
             slot.process.send(number)
 
     def ask_stop(self) -> None:
-        """Tell every job to end; `poll` sees to it, and kills those that take too long."""
+        """Tell every job to stop. `poll` then kills those that take too long."""
         with self._lock:
             for slot in self._slots.values():
                 slot.ask_stop()
 
     def stop(self, *, at_once: bool = False) -> tuple[JobStatus, ...]:
-        """Tell every job to end and wait until they have; nothing is left running.
+        """Tell every job to stop, and wait until all have ended.
 
         Args:
-            at_once: Kill them.
+            at_once: Kill them at once.
         """
         self.ask_stop()
         if at_once:
@@ -230,11 +229,14 @@ class Supervisor:
     def run(
         self, on_status: Callable[[tuple[JobStatus, ...]], None] = lambda _: None, *, exit_on_failure: bool = False
     ) -> bool:
-        """Run until all jobs have ended, or SIGTERM or Ctrl-C (a second one kills); returns `succeeded`.
+        """Run until all jobs have ended, or until SIGTERM or Ctrl-C; a second signal kills the jobs.
 
         Args:
-            on_status: Called after every poll, several times a second.
-            exit_on_failure: When one job has ended for good without success, stop all others.
+            on_status: Called after each poll, several times a second.
+            exit_on_failure: Stop all jobs as soon as one has failed for good.
+
+        Returns:
+            `succeeded`.
         """
         with self._signals():
             self.start()
@@ -281,7 +283,7 @@ class Supervisor:
 
 
 class _Slot:
-    """One job's state."""
+    """State of one job, and its process if it runs."""
 
     def __init__(self, job: Job, policy: RestartPolicy, selector: selectors.BaseSelector) -> None:
         self.job = job
@@ -292,7 +294,7 @@ class _Slot:
         self._message = ""
         self._exit_code: int | None = None
         self._tail: tuple[str, ...] = ()
-        self._restarts = -1  # the first start is none
+        self._restarts = -1  # the first start is not a restart
         self._failures = 0
         self._outages = 0
         self._progress = 0
@@ -329,7 +331,7 @@ class _Slot:
         self.phase = Phase.RUNNING
 
     def step(self, lifeline: int) -> None:
-        """Take reports; notice the end of the process, of a delay, or of patience."""
+        """Read reports. Handle the end of the process, of a delay, and of the time to stop."""
         now = time.monotonic()
         if self.process is None:
             if self.phase is Phase.WAITING and now >= self._next_start:
@@ -337,7 +339,7 @@ class _Slot:
             return
         code = self.process.exit_code()
         try:
-            self._heard(self.process.reports())
+            self._take(self.process.reports())
         except ValueError as error:
             self._message = str(error)
         if code is not None:
@@ -349,7 +351,7 @@ class _Slot:
             self._message = f"killed: it did not stop within {self.job.stop_seconds:g} s"
             self.process.kill_group()
             if now >= self._deadline + KILL_SECONDS:
-                self._message = f"process {self.process.pid} does not die: the kernel holds it"
+                self._message = f"process {self.process.pid} did not end after SIGKILL: it is blocked in the kernel"
                 self._ignore(self.process)
                 self.process.abandon()
                 self.process, self.phase = None, Phase.FAILED
@@ -368,18 +370,18 @@ class _Slot:
         if self.process is not None:
             self.process.kill_group()
 
-    def _heard(self, reports: list[Report]) -> None:
+    def _take(self, reports: list[Report]) -> None:
         if reports:
             self._report = reports[-1]
 
     def _ignore(self, process: JobProcess) -> None:
-        """Wait no more for reports: the end of a pipe is readable for ever."""
+        """Stop polling the status pipe: a closed pipe is always readable."""
         if process.status_fd in self._selector.get_map():
             self._selector.unregister(process.status_fd)
 
     def _ended(self, process: JobProcess, code: int) -> None:
         self._ignore(process)
-        self._heard(process.close())
+        self._take(process.close())
         self.process = None
         self._exit_code = code
         stopping = self.phase is Phase.STOPPING
@@ -415,6 +417,6 @@ class _Slot:
 
 
 def _why(code: int, tail: Sequence[str]) -> str:
-    """Why a job ended that has not said so: all there is to go by is the log's last line."""
+    """Why a job ended that did not report it, from its exit code and the last line of its log."""
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return f"{how}: {tail[-1]}" if tail and code > 0 else how

@@ -1,9 +1,7 @@
-"""What a writer waits for in an outage: the brokers of its source, and the table's store. See
-`streams.pipeline.outage`.
+"""A writer waits until its brokers and the store of its table answer.
 
-Both are asked before a JVM is started, so that waiting costs little. A query under way survives an outage of the
-brokers between its batches (`streams.kafka.kafka_source`); one in the middle of a batch fails, and the next process
-waits.
+Both are asked before a JVM is started, so that waiting costs little. A running query survives an outage of the brokers
+between batches (`streams.kafka.kafka_source`). In the middle of a batch the query fails, and the next process waits.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
-    """Let Kafka answer before a JVM is started: who has a wrong address reads so at once, and an outage costs little.
+    """Wait until the brokers of a Kafka source answer; returns at once for other sources.
 
     Raises:
-        SourceUnavailable: It does not, and nobody waits for it: with ``once``.
-        SourceRefused: It refuses.
+        SourceUnavailable: They do not answer, with ``once``.
+        SourceRefused: They refuse access.
         InvalidInput: An option of the source is wrong.
     """
     from streams import kafka
@@ -50,11 +48,11 @@ def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, o
 
 
 def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
-    """Let the table's store answer before a JVM is started.
+    """Wait until the store of the table answers.
 
     Raises:
-        StoreUnavailable: It does not, and nobody waits for it: with ``once``.
-        StoreRefused: It refuses.
+        StoreUnavailable: It does not answer, with ``once``.
+        StoreRefused: It refuses access.
         NotFound: There is no table.
     """
     from storage import Table
@@ -73,7 +71,7 @@ def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
 
 
 def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:
-    """Tell that the brokers do not answer a query under way, which goes on when they do; or that they answer."""
+    """Report an outage of the brokers during a running query, or with None that they answer."""
     if error is None:
         outages.ended(_broker(writer))
     else:
@@ -85,7 +83,7 @@ def _broker(writer: WriterSpec) -> str:
 
 
 def unreachable(failure: Exception, pipeline: Pipeline, name: str) -> str:
-    """Whom an outage's error is about."""
+    """Name of the broker or store that an outage is about."""
     from streams.kafka.errors import SourceUnavailable
 
     if isinstance(failure, SourceUnavailable):

@@ -198,7 +198,7 @@ def test_an_outage_of_the_store_is_waited_out_and_shown(tmp_path: Path, no_broke
     assert "Could not connect" in shown["message"]
     assert run.until("sa", pid=None)["waiting_seconds"] > shown["waiting_seconds"]
     once = weft("run", path, "--once", "--writer", "sa")
-    assert "is being run already" in once.stderr, "who waits has the pipeline"
+    assert "is already running" in once.stderr, "who waits has the pipeline"
     run.process.kill()
     run.process.communicate()
     once = weft("run", path, "--once")
@@ -243,7 +243,7 @@ def test_a_second_run_of_a_pipeline_is_refused_and_a_dead_one_is_no_obstacle(
         for more in ([], ["--once"], ["--writer", "sa"]):
             refused = weft("run", again, *more)
             assert refused.exit_code == 1
-            assert f"p.yaml: sa is being run already, by process {first.process.pid} on " in refused.stderr
+            assert f"p.yaml: sa is already running, by process {first.process.pid} on " in refused.stderr
     first.process.kill()
     first.process.communicate()
     second = Running(path)

@@ -310,7 +310,7 @@ def test_a_mistake_in_the_section_that_a_command_needs_is_told_and_nothing_is_do
     path = pipeline_of(table, tmp_path, clean={"retian": 0, "retain": 0})
     result = weft("clean", path)
     assert result.exit_code == 2
-    assert "p.yaml: clean.retian: is not a field here" in result.stderr
+    assert "p.yaml: clean.retian: is not a known field" in result.stderr
     assert "did you mean retain?" in result.stderr
     assert old_files(table) == 2
     assert weft("show", path).exit_code == 0, "show has no need of it"

@@ -52,9 +52,9 @@ def test_a_second_run_is_refused_and_the_first_is_named(tmp_path: Path, holders:
         pass
     since = json.loads((tmp_path / "locks/payments.lock").read_text())["since"]
     assert refused.value.message == (
-        f"p.yaml: payments is being run already, by process {first.pid} on {socket.gethostname()} since {since}"
+        f"p.yaml: payments is already running, by process {first.pid} on {socket.gethostname()} since {since}"
     )
-    assert "stop that one first" in refused.value.hint
+    assert "stop that process first" in refused.value.hint
 
 
 def test_a_state_folder_reached_by_a_link_is_the_same(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
@@ -73,7 +73,7 @@ def test_other_writers_may_run_beside(tmp_path: Path, holders: list[subprocess.P
 
 def test_who_is_refused_one_lock_holds_none(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
     hold(holders, tmp_path, "b")
-    with pytest.raises(Conflict, match="b is being run"), hold_locks(tmp_path, ["a", "b", "c"], "p.yaml"):
+    with pytest.raises(Conflict, match="b is already running"), hold_locks(tmp_path, ["a", "b", "c"], "p.yaml"):
         pass
     hold(holders, tmp_path, "a", "c")
 
@@ -113,7 +113,7 @@ def test_jobs_that_a_killed_run_has_left_are_waited_for(tmp_path: Path, monkeypa
         subprocess.run([sys.executable, "-c", LEAVE, str(tmp_path), str(reading)], pass_fds=(reading,), check=True)
         monkeypatch.setattr(run_lock, "ENDING_SECONDS", 0.0)
         with (
-            pytest.raises(Conflict, match="which has ended; its jobs have not yet"),
+            pytest.raises(Conflict, match="which has ended, but its jobs have not"),
             hold_locks(tmp_path, ["orders"], "p.yaml"),
         ):
             pass
@@ -135,4 +135,4 @@ def test_a_state_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
         hold_locks(tmp_path / "file", ["orders"], "p.yaml"),
     ):
         pass
-    assert "`state:` folder on a local disk" in refused.value.hint
+    assert "set `state:` in the pipeline" in refused.value.hint

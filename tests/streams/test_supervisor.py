@@ -381,7 +381,7 @@ def test_what_is_no_report_is_told(job: Callable[..., Job], supervise: Callable[
 def test_names_must_differ(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
     with pytest.raises(InvalidInput, match="names must differ"):
         Supervisor([job("pass"), job("pass")])
-    with pytest.raises(NotFound, match="job 'b' has no process"):
+    with pytest.raises(NotFound, match="no process of job 'b' is running"):
         supervise(job(SERVE)).kill("b")
 
 
