@@ -40,7 +40,8 @@ from storage.read.pruning import KeyRows
 from storage.read.snapshot import Snapshot
 from storage.read.time_travel import snapshot_at
 from storage.schema_methods import EvolvingTable
-from storage.services.clean.clean import DEFAULT_ABANDON, DEFAULT_RETENTION, CleanResult, run_clean
+from storage.services.clean.clean import CleanResult, run_clean
+from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult, run_compaction
 from storage.services.compaction_task import Execute, one_by_one
 from storage.services.fold import FoldResult, run_fold

@@ -99,8 +99,8 @@ class TestRetention:
             assert snapshot.to_arrow().num_rows == len(ALL)
         again = table.clean(NOW)
         assert (again.files, again.oldest_retained, table.state().head) == (0, first.cut.table, head)
-        assert "nothing can be given up" in again.reason
-        assert table.clean(dt.timedelta(days=30)).reason.endswith("what was newest 30 days ago is kept")
+        assert "nothing expires" in again.reason
+        assert table.clean(dt.timedelta(days=30)).reason.endswith("snapshots of the last 30 days are kept")
 
     def test_a_clock_that_ran_ahead_is_told_where_it_keeps_everything(self, table: Table, clock: FakeClock) -> None:
         clock.time_ms += 365 * 24 * HOUR_MS

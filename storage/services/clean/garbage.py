@@ -1,8 +1,8 @@
-"""Garbage: what is in the store and nobody needs, found by listing, judged by name (rule C3).
+"""Garbage: objects that nobody needs, found by listing and judged by their names (rule C3).
 
-Nothing is remembered from one clean to the next, so whoever dies in between leaves what the next one finds (C4, L3).
-Only names that `storage.core.names` builds are judged; what else lies about is left alone and told of. One folder is in
-memory at a time. Entries are read in logs of their own, and dropped: cleaning reads more of them than anybody needs.
+Nothing is remembered from one clean to the next: what a clean leaves that dies, the next one finds (C4, L3). Only names
+that `storage.core.names` builds are judged; other objects are reported and left alone. One folder is in memory at a
+time. Entries are read without a cache: cleaning reads many that nobody else needs.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from storage.log.pins import ListedPin
 from storage.store.object_store import ObjectStore, normalise_errors
 
 READ_AT_ONCE: Final = 256  # entries in memory
-MAX_GAP: Final = 16  # entries that are read although no file was written for them, rather than in two goes
+MAX_GAP: Final = 16  # entries that are read although they are not needed, because a further request costs more
 TEMPORARY: Final = "temporary"
-"""Kind of what a write that died has left."""
+"""Kind of what an unfinished write has left."""
 FOREIGN: Final = "foreign"
-"""Kind of what has a name that is none of ours."""
+"""Kind of objects whose names weft does not use."""
 
 _OF_PLANS: Final = {
     BASES: Kind.BASE,
@@ -64,21 +64,21 @@ _OF_PLANS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An object: ``kind`` in words, and whether nobody needs it; None for a name that is none of ours."""
+class StoredObject:
+    """An object of a store; ``garbage``: whether nobody needs it, None if weft does not use its name."""
 
     path: Path
     size: int
     kind: str
-    dead: bool | None
+    garbage: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What writes leave that do not end: temporary files (and what each was to become), and objects of probes.
+    """What unfinished writes leave: temporary files (and the path that each was meant for), and probe objects.
 
-    They say too little to be judged once. Those that are there when a clean begins and still there when it ends belong
-    to nobody who is alive, or to somebody who fails and may try again.
+    One look at them is not enough, because their write may be in progress. Those that exist when a clean begins and
+    still exist when it ends belong to a process that is dead, or that fails and may try again.
     """
 
     temporary: frozenset[tuple[Path, Path]]
@@ -95,18 +95,18 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
+    """An object with a name that weft uses."""
+
     path: Path
     size: int
-    parsed: ParsedPath | None
+    parsed: ParsedPath
 
-    def judged(self, *, dead: bool) -> Found:
-        if self.parsed is None:
-            return Found(self.path, self.size, FOREIGN, None)
-        return Found(self.path, self.size, self.parsed.kind, dead)
+    def judged(self, *, garbage: bool) -> StoredObject:
+        return StoredObject(self.path, self.size, self.parsed.kind, garbage)
 
 
 class Garbage:
-    """Judges every object of a store but entries. Deletes nothing."""
+    """Judges every object of a store except entries and archives. Deletes nothing."""
 
     def __init__(
         self,
@@ -118,15 +118,15 @@ class Garbage:
         pins: Sequence[ListedPin],
         before: Unfinished,
     ) -> None:
-        """Say what to judge by (rule C2).
+        """Take what objects are judged by (rule C2).
 
         Args:
-            env: The table's. Its clock tells which pins have expired, and nothing else.
+            env: The table's environment. Its clock decides which pins have expired, and nothing else.
             state: The state at the CLEAN_INTENT, or one that was read before the pins.
-            needed: What is needed of it.
+            needed: The files and entries that are needed.
             served: Prefixes of the table lane that somebody still reads.
-            pins: Read strictly after ``state``.
-            before: Read when the clean began.
+            pins: Listed strictly after ``state``.
+            before: Listed when the clean began.
         """
         self._env, self._store, self._clock = env, env.store, env.clock
         self._state, self._needed = state, needed
@@ -135,88 +135,113 @@ class Garbage:
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
 
-    def found(self) -> Iterator[Found]:
-        """Every object but entries, folder by folder."""
+    def judge_all(self) -> Iterator[StoredObject]:
+        """Every object except entries and archives, folder by folder.
+
+        Raises:
+            CorruptData: An entry is damaged or missing, so that it is not known which files it names.
+            StoreUnavailable: The store does not answer.
+        """
         for lane in self._state.lanes.values():
-            yield from self._of_lane(lane)
+            yield from self._judge_lane(lane)
         for folder, kind in _OF_PLANS.items():
-            for own in self._listed(folder, kind):
-                dead = own.path not in self._needed.files and not self._may_publish(own.parsed)
-                yield own.judged(dead=dead)
-        yield from self._of_table_lane()
-        yield from self._checkpoints(TABLE_LANE)
+            files, foreign = self._list(folder, kind)
+            yield from foreign
+            for file in files:
+                garbage = file.path not in self._needed.files and not self._may_publish(file.parsed)
+                yield file.judged(garbage=garbage)
+        yield from self._judge_table_sidecars()
+        yield from self._judge_checkpoints(TABLE_LANE)
         now = self._clock.now_ms()
         for pin in self._pins:
-            expired = None if pin.pin is None else pin.pin.expires_at_ms <= now
-            yield Found(pin.path, pin.size, Kind.PIN if pin.pin is not None else FOREIGN, expired)
-        yield from self._unfinished()
+            if pin.pin is None:
+                yield StoredObject(pin.path, pin.size, FOREIGN, None)
+            else:
+                yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now)
+        yield from self._judge_unfinished()
 
-    def _of_lane(self, lane: Lane) -> Iterator[Found]:
-        files = [
-            *self._listed(log_folder(lane.name), Kind.LOG),
-            *self._listed(log_index_folder(lane.name), Kind.LOG_INDEX),
-        ]
-        beats = self._listed(heartbeat_folder(lane.name), Kind.HEARTBEAT)
-        end = self._ends[lane.name] = self._end(lane)
-        named = self._named(lane.name, {own.parsed.slot for own in files if own.parsed is not None}, end)
-        for own in files:
-            dead = own.path not in named and not (own.parsed is not None and entry_may_come(own.parsed, end))
-            yield own.judged(dead=dead)
-        newest = newest_heartbeat({own.path: own.parsed for own in beats if own.parsed is not None}, end)
-        for own in beats:
-            yield own.judged(dead=own.path != newest)
-        yield from self._checkpoints(lane.name)
+    def _list(self, folder: Path, kind: Kind) -> tuple[list[_Listed], list[StoredObject]]:
+        """The objects of a kind in a folder, and those whose names weft does not use there."""
+        listed, foreign = [], []
+        for name, size in self._store.list(folder):
+            path = Path(f"{folder}/{name}")
+            parsed = parse_path(path)
+            if parsed is not None and parsed.kind is kind:
+                listed.append(_Listed(path, size, parsed))
+            else:
+                foreign.append(StoredObject(path, size, FOREIGN, None))
+        return listed, foreign
 
-    def _end(self, lane: Lane) -> LaneEnd:
-        log = self._log()
+    def _judge_lane(self, lane: Lane) -> Iterator[StoredObject]:
+        logs, foreign_logs = self._list(log_folder(lane.name), Kind.LOG)
+        indexes, foreign_indexes = self._list(log_index_folder(lane.name), Kind.LOG_INDEX)
+        heartbeats, foreign_heartbeats = self._list(heartbeat_folder(lane.name), Kind.HEARTBEAT)
+        yield from (*foreign_logs, *foreign_indexes, *foreign_heartbeats)
+        files = [*logs, *indexes]
+        end = self._ends[lane.name] = self._find_end(lane)  # strictly after the files were listed
+        named = self._find_named(lane.name, {file.parsed.slot for file in files}, end)
+        for file in files:
+            yield file.judged(garbage=file.path not in named and not entry_may_come(file.parsed, end))
+        newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in heartbeats}, end)
+        for heartbeat in heartbeats:
+            yield heartbeat.judged(garbage=heartbeat.path != newest)
+        yield from self._judge_checkpoints(lane.name)
+
+    def _find_end(self, lane: Lane) -> LaneEnd:
+        log = self._uncached_log()
         head = lane.closed if lane.closed is not None else log.head(lane.name, self._merged.get(lane.name, 0))
         last = log.entry(lane.name, head) if head else None
         return LaneEnd(head, last.epoch if last is not None else 0)
 
-    def _named(self, lane: LaneName, slots: Iterable[int], end: LaneEnd) -> set[Path]:
+    def _find_named(self, lane: LaneName, slots: Iterable[int], end: LaneEnd) -> set[Path]:
         """The files that needed entries in these slots name."""
         spans = self._needed.entries.get(lane, ())
         named: set[Path] = set()
         for after, until in _runs(sorted(seq for seq in slots if seq <= end.head and contains(spans, seq))):
-            for entry in self._log().read_after(lane, after, until):
+            for entry in self._uncached_log().read_after(lane, after, until):
                 if isinstance(entry, Data) and contains(spans, entry.seq):
                     named.update(path for file in entry.files for path in paths_of(file))
         return named
 
-    def _of_table_lane(self) -> Iterator[Found]:
-        """Lists that are too large for their entry: the one that the entry names is kept for ever, as the entry is."""
-        listed = self._listed(TABLE_INDEXES, Kind.TABLE_INDEX)
-        slots = sorted({own.parsed.slot for own in listed if own.parsed is not None and self._is_taken(own.parsed)})
+    def _judge_table_sidecars(self) -> Iterator[StoredObject]:
+        """Sidecars of the table lane: one that its entry names is kept for ever, as the entry is."""
+        listed, foreign = self._list(TABLE_INDEXES, Kind.TABLE_INDEX)
+        yield from foreign
+        slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
         named: set[Path | None] = set()
         for start in range(0, len(slots), READ_AT_ONCE):
             chunk = slots[start : start + READ_AT_ONCE]
             with normalise_errors(slot_path(TABLE_LANE, chunk[0])):
-                data = self._log().archives.read([(TABLE_LANE, seq) for seq in chunk])
+                data = self._uncached_log().archives.read([(TABLE_LANE, seq) for seq in chunk])
             named.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
-        for own in listed:
-            yield own.judged(dead=own.parsed is not None and self._is_taken(own.parsed) and own.path not in named)
+        for sidecar in listed:
+            yield sidecar.judged(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named)
 
-    def _checkpoints(self, lane: LaneName) -> Iterator[Found]:
-        listed = self._listed(checkpoint_folder(lane), Kind.CHECKPOINT)
-        heads = [own.parsed.slot for own in listed if own.parsed is not None]
-        kept = kept_checkpoints(heads, () if lane else self._served)
-        for own in listed:
-            recent = not lane and own.parsed is not None and own.parsed.slot >= self._state.oldest_retained
-            yield own.judged(dead=own.parsed is not None and own.parsed.slot not in kept and not recent)
+    def _judge_checkpoints(self, lane: LaneName) -> Iterator[StoredObject]:
+        listed, foreign = self._list(checkpoint_folder(lane), Kind.CHECKPOINT)
+        yield from foreign
+        kept = kept_checkpoints([own.parsed.slot for own in listed], () if lane else self._served)
+        for checkpoint in listed:
+            slot = checkpoint.parsed.slot
+            recent = not lane and slot >= self._state.oldest_retained
+            yield checkpoint.judged(garbage=slot not in kept and not recent)
 
-    def _unfinished(self) -> Iterator[Found]:
+    def _judge_unfinished(self) -> Iterator[StoredObject]:
         still = Unfinished.of(self._store).also_in(self._before)
         for path, size in still.probes:
-            yield Found(path, size, Kind.PROBE, dead=True)
+            yield StoredObject(path, size, Kind.PROBE, garbage=True)
         for path, final in still.temporary:
             parsed = parse_path(final)
             if parsed is None:
-                yield Found(path, 0, FOREIGN, None)
+                yield StoredObject(path, 0, FOREIGN, None)
             else:
-                yield Found(path, 0, TEMPORARY, dead=self._is_given_up(parsed))
+                yield StoredObject(path, 0, TEMPORARY, garbage=self._cannot_come(parsed))
 
-    def _is_given_up(self, parsed: ParsedPath) -> bool:
-        """Whether what a temporary file was to become cannot come any more; where no name tells, two looks do."""
+    def _cannot_come(self, parsed: ParsedPath) -> bool:
+        """Whether the object that a temporary file was meant for cannot be written any more.
+
+        True where its name does not tell: then two looks at the temporary file decide.
+        """
         end = self._ends.get(parsed.lane, LaneEnd(0, 0))
         match parsed.kind:
             case Kind.LOG | Kind.LOG_INDEX:
@@ -229,23 +254,15 @@ class Garbage:
                 return self._is_taken(parsed)
         return True
 
-    def _may_publish(self, parsed: ParsedPath | None) -> bool:
-        return parsed is not None and plan_may_publish(parsed, self._state.head, self._open)
+    def _may_publish(self, parsed: ParsedPath) -> bool:
+        """Whether the plan that a file was written for may still publish it."""
+        return plan_may_publish(parsed, self._state.head, self._open)
 
     def _is_taken(self, parsed: ParsedPath) -> bool:
         """Whether a slot of the table lane is taken."""
         return parsed.slot <= self._state.head
 
-    def _listed(self, folder: Path, kind: Kind) -> list[_Listed]:
-        listed = []
-        for name, size in self._store.list(folder):
-            path = Path(f"{folder}/{name}")
-            parsed = parse_path(path)
-            listed.append(_Listed(path, size, parsed if parsed is not None and parsed.kind is kind else None))
-        return listed
-
-    def _log(self) -> CommitLog:
-        """One that remembers nothing of what it has read before."""
+    def _uncached_log(self) -> CommitLog:
         return CommitLog(self._env)
 
 
@@ -262,10 +279,10 @@ def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _sidecar(seq: int, data: bytes | None) -> Path | None:
-    """The sidecar that an entry of the table lane names, if it has one.
+    """The sidecar that an entry of the table lane names, None if it has none.
 
     Raises:
-        CorruptData: The entry is damaged or missing: nothing can be said of its files.
+        CorruptData: The entry is damaged or missing, so that it is not known which files it names.
     """
     if data is None:
         raise CorruptData(f"entry {seq} of the table lane is missing", hint="restore it from a copy of the store")

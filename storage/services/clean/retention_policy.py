@@ -1,0 +1,123 @@
+"""Retention policy: which snapshots expire, by age and by number, and which compactions are considered dead.
+
+This is policy, so it may use clocks: a wrong clock only makes snapshots expire later or earlier. Whether a file is
+garbage never depends on a clock (`storage.services.clean.garbage`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from storage.clock import MAX_AHEAD_MS
+from storage.core.log.entries import Base, TableEntry
+from storage.core.log.retention import changes_files
+from storage.core.log.table_state import TableState
+from storage.errors import InvalidInput, SnapshotExpired
+from storage.log.commit_log import CommitLog, read_table_lane
+from storage.log.table_log import TableLog
+from storage.read.time_travel import cut_at
+from storage.services.service_plan import abort_plan
+
+DEFAULT_RETENTION: Final = dt.timedelta(hours=24)  # a mistake that is noticed the day after can be undone
+DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes this long; a live one starts again
+WINDOW: Final = 16  # entries of the table lane in memory: each may hold the slices of all file groups
+_MILLISECOND: Final = dt.timedelta(milliseconds=1)
+
+
+def check_arguments(retain: dt.timedelta, versions: int | None, abandon_after: dt.timedelta | None) -> None:
+    """Check the arguments of a clean.
+
+    Raises:
+        InvalidInput: One is out of range.
+    """
+    zero = dt.timedelta(0)
+    if retain < zero:
+        raise InvalidInput(f"retain={retain} is negative", hint="0 keeps only the newest snapshot")
+    if versions is not None and versions < 1:
+        raise InvalidInput(f"versions={versions} keeps nothing", hint="give 1 or more, or None")
+    if abandon_after is not None and abandon_after < zero:
+        raise InvalidInput(f"abandon_after={abandon_after} is negative", hint="None aborts no compaction")
+
+
+def abort_abandoned(
+    table_log: TableLog, abandon_after: dt.timedelta | None, *, dry_run: bool
+) -> tuple[TableState, tuple[str, ...]]:
+    """Abort the plans of compactions and folds that are considered dead; a live one publishes nothing any more (K3).
+
+    Returns:
+        The state afterwards, or as it would be, and the ids of the plans.
+    """
+    state = table_log.refresh()
+    if abandon_after is None:
+        return state, ()
+    limit = table_log.clock.now_ms() - abandon_after // _MILLISECOND
+    # 0 means all, also those that began by a clock that is ahead of this one.
+    dead = [plan_id for plan_id, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
+    if dry_run:
+        rest = {plan_id: plan for plan_id, plan in state.plans.items() if plan_id not in dead}
+        return replace(state, plans=rest), tuple(dead)
+    reason = f"abandoned: begun more than {abandon_after} ago"
+    aborted = tuple(plan_id for plan_id in dead if abort_plan(table_log, plan_id, reason))
+    return table_log.refresh(), aborted
+
+
+def choose_oldest_retained(
+    table_log: TableLog, state: TableState, retain: dt.timedelta, versions: int | None
+) -> tuple[int, str]:
+    """The prefix of the table lane from which on snapshots are retained, and why it is not a longer one."""
+    wanted, reason = state.head, "only the newest snapshot is kept"
+    if retain:
+        wanted = _newest_at(table_log, state, retain)
+        reason = f"snapshots of the last {str(retain).removesuffix(', 0:00:00')} are kept"
+        ahead_ms = state.committed_at_ms - table_log.clock.now_ms()
+        if ahead_ms > MAX_AHEAD_MS:
+            reason += (
+                "; the table's newest entry was written by a clock that is "
+                f"{dt.timedelta(milliseconds=ahead_ms)} ahead of this one, and nothing counts as old until that time: "
+                "clean with retain 0 and versions, and set the clocks of all machines"
+            )
+    if versions is not None:
+        last = _last_compaction(table_log, state, versions)
+        if last < wanted:
+            wanted, reason = last, f"the last {versions} compactions are kept"
+    # The shortest of all prefixes that need the same files: a snapshot expires only if that makes files garbage.
+    for entry in _newest_first(table_log, state.oldest_retained, wanted):
+        if changes_files(entry):
+            return entry.seq, reason
+    return state.oldest_retained, f"nothing expires: {reason}"
+
+
+def _newest_at(table_log: TableLog, state: TableState, retain: dt.timedelta) -> int:
+    """T of the snapshot that ``as_of`` that time gives. A later time never gives a smaller T."""
+    limit = table_log.clock.now_ms() - retain // _MILLISECOND
+    if limit <= 0:
+        return state.oldest_retained
+    try:
+        at = cut_at(table_log, dt.datetime.fromtimestamp(limit / 1000, dt.UTC)).at
+    except (InvalidInput, SnapshotExpired):  # before the table existed, or expired already
+        return state.oldest_retained
+    return max(at.table, state.oldest_retained)
+
+
+def _last_compaction(table_log: TableLog, state: TableState, versions: int) -> int:
+    """The prefix that ends with the oldest of the last ``versions`` compactions."""
+    found = 0
+    for entry in _newest_first(table_log, state.oldest_retained, state.head):
+        if isinstance(entry, Base) and entry.last:
+            found += 1
+            if found == versions:
+                return entry.seq
+    return state.oldest_retained
+
+
+def _newest_first(table_log: TableLog, after: int, until: int) -> Iterator[TableEntry]:
+    for last in range(until, after, -WINDOW):
+        yield from reversed(read_window(table_log, max(after, last - WINDOW), last))
+
+
+def read_window(table_log: TableLog, after: int, until: int) -> list[TableEntry]:
+    """Entries of the table lane after one slot, up to another; they are not kept in memory."""
+    return read_table_lane(CommitLog(table_log.env), after, until)
