@@ -145,6 +145,11 @@ class Table(EvolvingTable):
         return self._table_log.store.uri
 
     @property
+    def env(self) -> Environment:
+        """Store, clock, ids, mergers and sizes of this instance."""
+        return self._table_log.env
+
+    @property
     def schema(self) -> TableSchema:
         """Columns, groups and streams as they are now."""
         return self.state().schema

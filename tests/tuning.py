@@ -16,4 +16,4 @@ def tune(patch: pytest.MonkeyPatch, **sizes: int) -> None:
 
 def tuned(table: Table, **sizes: int) -> Table:
     """An open table once more, with other sizes: the same store, clock and stamps."""
-    return Table(table._table_log.env.tuned(**sizes), table._table_log.stamps)
+    return Table(table.env.tuned(**sizes), table._table_log.stamps)

@@ -24,13 +24,14 @@ from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName, StreamName, lane_name
 from storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
 from storage.errors import Conflict, Fenced, GapError, InvalidInput, SplitBrain, TableError
-from storage.log.commit_log import CommitLog, lane_entries
+from storage.log.commit_log import CommitLog
 from storage.log.entry_header import next_header
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.heartbeat import Pulse
 from storage.log.table_log import TableLog, check_writable
 from storage.log.time_marks import Marker
 from storage.store.object_store import check_capability
+from storage.write.lane_progress import read_lane, read_on
 from storage.write.observed_lanes import OtherLanes
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
@@ -366,26 +367,20 @@ class Writer:
 
     def _claim(self, rolled_back: tuple[Span, ...]) -> None:
         """Rule W1: fold the lane, and fence every older incarnation."""
-        log = self._table_log.commit_log
-        self._state = self._table_log.checkpoints.newest_lane(log, self._lane, rolled_back) or LaneState(
-            rolled_back=rolled_back
-        )
+        self._state = read_lane(self._table_log, self._lane, rolled_back)
         owners: list[str] = []
         for _ in range(MAX_CLAIM_TRIES):
-            for found in log.read_on(self._lane, self._state.head):
-                for entry in lane_entries(found):
-                    self._state.add(entry, self._recent)
-                log.forget_before(self._lane, self._state.head - 1)
             self._table_log.stamps.observe(self._state.stamp)
             if self._query_id is not None:
                 self._check_owner(self._query_id)
             self._epoch = self._state.epoch + 1
             claim = Claim(**self._header(self._state.table_rev), owner=self._owner, intent=0)
-            winner = log.publish(claim)
+            winner = self._table_log.commit_log.publish(claim)
             if winner.commit_id == claim.commit_id:
                 self._state.add(claim, self._recent)
                 return
             owners.append(getattr(winner, "owner", f"claim {winner.epoch}"))
+            read_on(self._table_log, self._lane, self._state)
         raise Conflict(
             f"lane {self._lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
             hint="two writers keep claiming one lane: stop one, or give it a lane of its own",

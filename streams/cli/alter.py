@@ -11,7 +11,7 @@ from storage.errors import InvalidInput
 from streams.cli.arguments import Json, StorageOption, Target, open_table, telling, usage
 
 if TYPE_CHECKING:
-    from storage.services.schema_changes import SchemaChange
+    from storage.engine import SchemaChange
 
 alter = typer.Typer(
     no_args_is_help=True, help="Change a table's schema while it is written. Writers with the old one go on."

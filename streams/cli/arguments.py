@@ -159,6 +159,6 @@ def check_reachable(location: TableLocation) -> None:
     Raises:
         StoreUnavailable: It does not, or it refuses.
     """
-    from storage.store import open_store
+    from storage import engine
 
-    open_store.check_reachable(location.uri, location.storage_options)
+    engine.check_reachable(location.uri, location.storage_options)

@@ -170,7 +170,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """What is in a table, what happened to it, which files it has, and how far each stream has got."""
-    from storage.services.inspect import Inspection
+    from storage.engine import Inspection
     from streams.cli import show as view
 
     location = load_target(target, storage_option).table

@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from storage.clock import MAX_AHEAD_MS, SystemClock
+from storage.engine import CompactionResult, FoldResult, RestoreResult, clock_lead_ms
 from storage.errors import Conflict, InvalidInput
-from storage.services.compaction import CompactionResult
-from storage.services.fold import FoldResult
-from storage.services.restore import RestoreResult
 from streams.cli.arguments import (
     FAILED,
     Json,
@@ -39,7 +36,7 @@ from streams.pipeline.services import CLEAN, COMPACTION
 from streams.read.as_of import parse_point
 
 if TYPE_CHECKING:
-    from storage.table import Table
+    from storage import Table
     from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
 
 services = typer.Typer()
@@ -257,8 +254,8 @@ def _check_clocks(table: Table) -> None:
     The table lane's time never falls, so from the day on which such a clock wrote there, until that time has come, all
     commits look younger than any time that a user would give, and too much would be rolled back.
     """
-    ahead_ms = table.state().committed_at_ms - SystemClock().now_ms()
-    if ahead_ms > MAX_AHEAD_MS:
+    ahead_ms = clock_lead_ms(table)
+    if ahead_ms:
         ahead = dt.timedelta(milliseconds=ahead_ms)
         raise Conflict(
             f"the newest entry of the table lane was written by a clock that is {ahead} ahead of this machine's: times "

@@ -15,9 +15,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from storage.core.names import TABLE_LANE
-from storage.core.types import format_type
-from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
+from storage.engine import (
+    TABLE_LANE,
+    FileReport,
+    Inspection,
+    LaneReport,
+    Overview,
+    StreamReport,
+    TimelineEntry,
+    format_type,
+)
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 

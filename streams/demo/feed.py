@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from storage.core.log.entries import Claim, Data
-from storage.core.names import lane_name
-from storage.environment import open_environment
+from storage.engine import LaneObserver
 from storage.errors import StoreUnavailable
-from storage.log.commit_log import CommitLog
 from streams.demo.broker import EmbeddedBroker
 from streams.demo.workload import Topic
 
@@ -86,8 +83,7 @@ class Landed:
     """
 
     def __init__(self, table: Path, lanes: Mapping[str, Topic]) -> None:
-        self._log = CommitLog(open_environment(table))
-        self._heads = dict.fromkeys(lanes, 0)
+        self._observer = LaneObserver(table)
         self._wanted = {name: topic.rows for name, topic in lanes.items()}
         self.messages = dict.fromkeys(lanes, 0)
         self.events = dict.fromkeys(lanes, 0)
@@ -113,15 +109,11 @@ class Landed:
         Raises:
             TableError: The log is damaged or out of reach.
         """
-        for lane, head in self._heads.items():
-            name = lane_name(lane)
-            for entry in self._log.read_after(name, head):
-                self._heads[lane] = entry.seq
-                self.claims[lane] += isinstance(entry, Claim)
-                if isinstance(entry, Data):
-                    self.events[lane] += entry.rows + entry.rows_ignored
-                    self.messages[lane] = _count(entry.source) if entry.source else self.messages[lane]
-            self._log.forget_before(name, self._heads[lane])
+        for lane in self._wanted:
+            claims, rows, source = self._observer.news(lane)
+            self.claims[lane] += claims
+            self.events[lane] += rows
+            self.messages[lane] = self.messages[lane] if source is None else _count(source)
 
 
 def _count(source: Mapping[str, Any]) -> int:

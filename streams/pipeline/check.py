@@ -8,10 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from storage.config import build_schema
-from storage.core.model import Stream
-from storage.core.plan.watermarks import check_lateness
-from storage.core.schema.evolution import widens
-from storage.core.schema.table_schema import TableSchema
+from storage.engine import Stream, TableSchema, check_lateness, widens
 from storage.errors import Conflict, InvalidInput
 from streams.pipeline.model import Pipeline, WriterSpec
 

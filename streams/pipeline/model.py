@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from storage.config import TableConfig
+from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.errors import InvalidInput
-from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
 _MIN_EVERY_SECONDS: Final = 0.1  # a shorter interval would keep the service busy with looking

@@ -18,8 +18,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from storage.config import build_schema, load_config
-from storage.core.names import lane_name
-from storage.core.types import parse_type
+from storage.engine import lane_name, parse_type
 from storage.errors import InvalidInput, TableError
 from streams.pipeline.check import check_writers
 from streams.pipeline.model import (

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from storage import Table
+from storage.engine import check_reachable
 from storage.errors import Conflict, InvalidInput, NotFound
-from storage.store.open_store import check_reachable
 from streams.pipeline import services
 from streams.pipeline.check import check_same_table, check_writers
 from streams.pipeline.outage import store_name, wait_out

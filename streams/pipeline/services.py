@@ -22,8 +22,7 @@ from streams.pipeline.status import Ending, Reporter, StopSignal, describe, endi
 
 if TYPE_CHECKING:
     from storage import Table
-    from storage.services.compaction import CompactionResult
-    from storage.services.fold import FoldResult
+    from storage.engine import CompactionResult, FoldResult
     from streams.pipeline.model import CleanSection, CompactionSection, Pipeline
 
 COMPACTION: Final = "compaction"
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reporter.update(doing="starting")
     try:
         from storage import Table
-        from storage.store.open_store import check_reachable
+        from storage.engine import check_reachable
         from streams.pipeline.pipeline import load_pipeline
 
         pipeline = load_pipeline(given.pipeline)
@@ -145,22 +144,9 @@ def compact_round(table: Table, policy: CompactionSection | None, reporter: Repo
 
 def compact_due(table: Table, policy: CompactionSection) -> CompactionResult | None:
     """Compact what is due; None if nothing is."""
-    from storage.core.plan.compaction_plan import plan_due
+    from storage import engine
 
-    snapshot = table.snapshot()
-    due = plan_due(
-        snapshot.slices,
-        snapshot.files,
-        snapshot.cut.lanes,
-        min_commits=policy.min_commits,
-        max_log_ratio=policy.max_log_ratio,
-    )
-    if not due:
-        return None
-    # Compacting all file groups that have logs also raises the position up to which logs need not be read.
-    if any(len(file_slice.rows) and file_slice.group not in due for file_slice in snapshot.slices):
-        return table.compact(lambda file_slice: file_slice.group in due)
-    return table.compact()
+    return engine.compact_due(table, min_commits=policy.min_commits, max_log_ratio=policy.max_log_ratio)
 
 
 def fold_due(table: Table, policy: CompactionSection) -> tuple[FoldResult, int] | None:

@@ -56,7 +56,7 @@ def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
         NotFound: There is no table.
     """
     from storage import Table
-    from storage.store.open_store import check_reachable
+    from storage.engine import check_reachable
 
     location = pipeline.table
 

@@ -7,7 +7,7 @@ import logging
 from typing import Any, Final
 
 from storage import Snapshot
-from storage.core.log.cut import PREFIX
+from storage.engine import is_cut
 from storage.errors import InvalidInput
 
 Point = dt.datetime | str
@@ -35,7 +35,7 @@ def parse_point(given: Any) -> Any:
         InvalidInput: It is not a time, but can be nothing else; or it has no zone.
         ValueError: It is no such thing at all.
     """
-    if isinstance(given, str) and ":" in given and not given.startswith(PREFIX):
+    if isinstance(given, str) and ":" in given and not is_cut(given):
         return parse_moment(given)
     if isinstance(given, dt.datetime):
         return _with_zone(given)

@@ -27,10 +27,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from storage import Table
-from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
+from storage import Table, engine
+from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS, ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
 from storage.errors import InvalidInput, OffsetInvalidated
-from storage.read.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
 from streams.pipeline.model import TableLocation
 from streams.read.as_of import EARLIEST, Point, parse_point
 from streams.read.read_options import PLACE_OPTIONS, split_names
@@ -105,7 +104,7 @@ class ChangeOptions(BaseModel):
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:
     """Columns of the changes as they are now."""
-    return from_arrow_schema(ChangeShape.of(table.schema, options.columns, before=options.before).arrow)
+    return from_arrow_schema(engine.change_schema(table.schema, options.columns, before=options.before))
 
 
 def _scan(

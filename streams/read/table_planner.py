@@ -25,12 +25,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Snapshot, Table
-from storage.core.log.file_refs import FileRef
-from storage.core.names import Path
-from storage.core.plan.slices import FileSlice, base_slices, whole_files
-from storage.core.predicate import And, Condition
-from storage.read.read_task import make_tasks
-from storage.read.scan import Scan
+from storage.engine import (
+    And,
+    Condition,
+    FileRef,
+    FileSlice,
+    Path,
+    Scan,
+    base_file_groups,
+    file_url,
+    make_tasks,
+    whole_files,
+)
 from streams.read.arrow_filters import translate
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, ReadPlan
@@ -127,7 +133,7 @@ class PinnedSnapshot:
     @cached_property
     def slices(self) -> list[FileSlice]:
         """The file groups that there are to be read."""
-        return base_slices(self.snapshot.state) if self.options.read_optimized else self.snapshot.slices
+        return base_file_groups(self.snapshot) if self.options.read_optimized else self.snapshot.slices
 
     @cached_property
     def files(self) -> list[FileSlice]:
@@ -178,7 +184,7 @@ class PinnedSnapshot:
         return whole_files(self.slices)
 
     def _file(self, file: FileRef) -> ParquetFile:
-        return ParquetFile(self.snapshot.table_log.store.url(file.path), file.size)
+        return ParquetFile(file_url(self.snapshot, file), file.size)
 
     def _is_merged(self, own: FileSlice) -> bool:
         """Whether Arrow reads a file group; see rules 1 and 3."""

@@ -24,11 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage import Table
-from storage.core.schema.state_columns import state_columns
-from storage.core.schema.table_schema import TableSchema
+from storage.engine import ReadTask, Scan, TableSchema, state_columns
 from storage.errors import InvalidInput
-from storage.read.read_task import ReadTask
-from storage.read.scan import Scan
 from streams.read.catalog_table import keep_options, options_given, options_kept
 from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
 from streams.read.read_options import PLACE_OPTIONS, ReadOptions, location_of

@@ -10,9 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from storage import Table
-from storage.core.log.file_refs import SliceFile
-from storage.services.compaction import CompactionResult
-from storage.services.compaction_task import CompactionTask
+from storage.engine import CompactionResult, CompactionTask, SliceFile
 from streams.spark.for_workers import for_workers, pickled
 
 

@@ -25,10 +25,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 from urllib.parse import urlsplit
 
-from storage.core.names import Path
+from storage.engine import ObjectStore, Path, open_store
 from storage.errors import InvalidInput, StoreUnavailable
-from storage.store.object_store import ObjectStore
-from storage.store.open_store import open_store
 
 SOURCE: Final = "__weft_source"
 """Hidden column of a frame (`streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``, ``timestamp``

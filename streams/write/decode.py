@@ -33,7 +33,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType, TimestampType
 
-from storage.core.merge.events import OP_COLUMN
+from storage.engine import OP_COLUMN
 from storage.errors import InvalidInput
 from streams.pipeline.check import KAFKA, KEY
 from streams.pipeline.model import Tombstones

@@ -27,24 +27,16 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from storage.clock import Stamps
-from storage.core.log.entries import Data
-from storage.core.log.lane_state import LaneState
-from storage.core.names import LaneName, lane_name
-from storage.environment import open_environment
+from storage.engine import LaneProgress, lane_progress
 from storage.errors import Conflict, GapError, InvalidInput
-from storage.log.commit_log import lane_entries
-from storage.log.fencing_barrier import complete_fencing_barrier
-from storage.log.table_log import TableLog
 from streams.kafka.identity import IDENTITY_KEYS
 from streams.kafka.options import ANY_PARTITION, EARLIEST
 from streams.write.query_checkpoint import Checkpoint, read_checkpoint, sibling_folders
 
-__all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "load_lane", "resume_point"]
+__all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "resume_point"]
 
 MARK: Final = "-resumed-"
 """Between a checkpoint's name and what a new one beside it starts from."""
-FIRST_ENTRIES: Final = 100  # of a lane, in which its first batch is looked for: before it there are only claims
 
 GAP_HINT: Final = (
     "begin where the table's live commits end, messages after that are read again, each once: `resume: table` in the "
@@ -167,9 +159,7 @@ def resume_point(
         NotFound: There is no such table.
         InvalidInput: The lane's last live commit does not tell where its source was.
     """
-    table_log = _open(uri, storage_options)
-    name = lane_name(lane)
-    state = load_lane(table_log, name)
+    state = lane_progress(uri, lane, storage_options)
     known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
     for own in known:
         if own.query_id and own.query_id == state.query_id and _gap(state, own) is None:
@@ -184,21 +174,10 @@ def resume_point(
                 hint="give the writer a new checkpoint, starting offsets of your own, and takeover: true",
             )
     else:
-        recorded = _first_offsets(table_log, name, state)
+        # A Kafka query's first batch is empty, and records where the lane began.
+        recorded = None if state.first_source is None else _kafka_offsets(state.first_source)
     offsets, identities = (None, {}) if recorded is None else _split_offsets(recorded)
     return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source, identities)
-
-
-def load_lane(table_log: TableLog, name: LaneName) -> LaneState:
-    """What a writer of a lane would find, without claiming it; a restore that somebody began is completed first."""
-    rolled_back = complete_fencing_barrier(table_log).rolled_back.get(name, ())
-    state = table_log.checkpoints.newest_lane(table_log.commit_log, name, rolled_back) or LaneState(
-        rolled_back=rolled_back
-    )
-    for entry in lane_entries(table_log.commit_log.read_after(name, state.head)):
-        state.add(entry)
-    table_log.commit_log.forget_before(name, state.head)
-    return state
 
 
 def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str, own: Checkpoint) -> None:
@@ -209,19 +188,19 @@ def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str
     """
     if own.last is None:
         return
-    state = load_lane(_open(uri, storage_options), lane_name(lane))
+    state = lane_progress(uri, lane, storage_options)
     first = _gap(state, own)
     if first is None:
         return
     batches = f"batch {first}" if first == own.last else f"batches {first} to {own.last}"
-    if state.rolled_back:
+    if state.restored:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
         raise GapError(f"{what} count as never sent, but checkpoint {own.folder} is past them", hint=GAP_HINT)
     what = f"checkpoint {own.folder} has sent {batches} of this query, which lane {lane!r} does not have"
     raise GapError(f"{what}: is it an older copy of the table, or another one?", hint=GAP_HINT)
 
 
-def _gap(state: LaneState, own: Checkpoint) -> int | None:
+def _gap(state: LaneProgress, own: Checkpoint) -> int | None:
     """The first batch that a checkpoint takes for stored, and that is not; None if there is none."""
     live = state.batches.get(own.query_id)
     # A query that the lane never saw may begin with any batch: it may have written elsewhere before.
@@ -229,20 +208,9 @@ def _gap(state: LaneState, own: Checkpoint) -> int | None:
     return None if first is None or own.last is None or own.last < first else first
 
 
-def _name_of(state: LaneState) -> str:
+def _name_of(state: LaneProgress) -> str:
     """Of the point that the lane has reached: its newest restore, by the claim that fenced it, and last live commit."""
-    fenced = state.rolled_back[-1][1] if state.rolled_back else 0
-    last = state.recent.get((state.query_id, state.batches.get(state.query_id, 0)))
-    return f"{fenced}-{last.seq if last is not None else 0}"
-
-
-def _first_offsets(table_log: TableLog, name: LaneName, state: LaneState) -> Recorded | None:
-    """Where a lane without a live commit once began: a Kafka query's first batch is empty, and records just that."""
-    entries = table_log.commit_log.read_after(name, 0, min(state.head, FIRST_ENTRIES))
-    first = next((entry for entry in entries if isinstance(entry, Data) and entry.query_id), None)
-    if first is None or first.rows or first.rows_ignored:
-        return None
-    return _kafka_offsets(first.source)
+    return f"{state.fenced}-{state.last_commit}"
 
 
 def _kafka_offsets(source: Mapping[str, Any]) -> Recorded | None:
@@ -268,7 +236,3 @@ def _split_offsets(recorded: Recorded) -> tuple[Offsets, Recorded]:
         topic: {name: parts[name] for name in sorted(IDENTITY_KEYS & parts.keys())} for topic, parts in recorded.items()
     }
     return offsets, {topic: identity for topic, identity in identities.items() if identity}
-
-
-def _open(uri: str | Path, storage_options: Mapping[str, Any] | None) -> TableLog:
-    return TableLog(open_environment(uri, storage_options), Stamps())

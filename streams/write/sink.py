@@ -46,13 +46,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from storage.core.merge.events import prepare
+from storage import Commit, Table, Writer, engine
+from storage.engine import ObjectStore, WriteTicket
 from storage.errors import GapError, InvalidInput
-from storage.files.log_file import remove_log_file
-from storage.store.object_store import ObjectStore
-from storage.table import Table
-from storage.write.write_task import WriteTicket
-from storage.write.writer import Commit, Writer
 from streams.pipeline.model import OnError
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 from streams.spark.for_workers import for_workers
@@ -262,16 +258,10 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     reports.sort(key=lambda report: report.task)
     for report in reports:
         if report.refused is not None:
-            _discard(ticket.env.store, reports)
+            # A query that is started again and again must not fill the store.
+            engine.discard(ticket, (report.written for report in reports))
             raise report.refused
     return reports
-
-
-def _discard(store: ObjectStore, reports: Sequence[TaskReport]) -> None:
-    """Remove files that nobody knows of yet: a query that is started again and again must not fill the store."""
-    for report in reports:
-        for file in report.written.files:
-            remove_log_file(store, file)
 
 
 def _hand_over_large_batches(spark: SparkSession) -> None:
@@ -395,4 +385,4 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
                 f"column {column.name!r} has type {column.dataType.simpleString()}, which cannot be stored: {error}",
                 hint="cast it to the type of the table's column",
             ) from None
-    prepare(pa.schema(fields).empty_table(), schema, declared)
+    engine.check_columns(pa.schema(fields), schema, declared)

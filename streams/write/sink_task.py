@@ -23,9 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from storage.core.merge.events import Problem
+from storage.engine import Problem, WriteTicket, Written, write_rows
 from storage.errors import InvalidInput
-from storage.write.write_task import WriteTicket, Written, write_rows
 from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLetters
 
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])

@@ -135,7 +135,7 @@ def _start(
     spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool
 ) -> StreamingQuery:
     """Start the query: where its checkpoint ends, or, with ``resume: table``, where the lane's live commits end."""
-    from storage.table import Table
+    from storage import Table
     from streams.pipeline.check import check_deletes, key_of
     from streams.write.query_checkpoint import read_checkpoint, read_offsets
     from streams.write.resume import LaneMoved, resume_point

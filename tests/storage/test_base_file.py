@@ -99,7 +99,7 @@ def test_only_chosen_row_groups_are_read_however_many_are_decoded_together(
     (one,) = slices(table)
     assert one.base is not None
     found = base_file.read_row_groups(
-        table._table_log.env.tuned(row_group_rows=together),
+        table.env.tuned(row_group_rows=together),
         table.schema,
         one.rev,
         one.base,

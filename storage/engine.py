@@ -1,0 +1,296 @@
+"""What an engine such as Spark needs of a table beyond `storage.Table`: the public interface for integrations.
+
+    plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere
+    changes       scan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
+    write         Writer.begin -> WriteTicket         run write_rows(ticket, rows) anywhere, then Writer.commit
+    compact       Table.compact(execute=...)          run CompactionTask.run() anywhere
+    resume        lane_progress                       where a lane ends, without claiming it
+    observe       LaneObserver, Inspection            what lanes and the table hold
+
+Plans, tickets and tasks can be pickled: they carry the table's store, sizes and allowed mergers. An engine imports this
+module, `storage`, `storage.config`, `storage.errors` and `storage.mergers`, and no other module of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as LocalPath
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from storage.clock import MAX_AHEAD_MS, Stamps
+from storage.core.log.cut import PREFIX
+from storage.core.log.entries import Claim, Data
+from storage.core.log.file_refs import FileRef, SliceFile
+from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
+from storage.core.merge.events import OP_COLUMN, Problem, prepare
+from storage.core.model import Stream
+from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
+from storage.core.plan.compaction_plan import plan_due
+from storage.core.plan.slices import FileSlice, base_slices, whole_files
+from storage.core.plan.watermarks import check_lateness
+from storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
+from storage.core.schema.evolution import widens
+from storage.core.schema.state_columns import state_columns
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import format_type, parse_type
+from storage.environment import open_environment
+from storage.files.log_file import remove_log_file
+from storage.log.commit_log import CommitLog
+from storage.log.fencing_barrier import complete_fencing_barrier
+from storage.log.table_log import TableLog
+from storage.read.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
+from storage.read.read_task import ReadTask, make_tasks
+from storage.read.scan import Scan
+from storage.read.snapshot import Snapshot
+from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
+from storage.services.compaction import CompactionResult
+from storage.services.compaction_task import CompactionTask
+from storage.services.fold import FoldResult
+from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
+from storage.services.restore import RestoreResult
+from storage.services.schema_changes import SchemaChange
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import check_reachable, open_store
+from storage.table import Table
+from storage.write.lane_progress import first_batch, read_lane
+from storage.write.write_task import Batch, WriteTicket, Written, write_rows
+
+__all__ = [
+    "BEFORE",
+    "CHANGE",
+    "CHANGED_GROUPS",
+    "DEFAULT_ABANDON",
+    "DEFAULT_RETENTION",
+    "OP_COLUMN",
+    "TABLE_LANE",
+    "And",
+    "Batch",
+    "ChangeScan",
+    "ChangeTask",
+    "CompactionResult",
+    "CompactionTask",
+    "Comparison",
+    "Condition",
+    "FileRef",
+    "FileReport",
+    "FileSlice",
+    "FoldResult",
+    "In",
+    "Inspection",
+    "IsNull",
+    "LaneName",
+    "LaneNews",
+    "LaneObserver",
+    "LaneProgress",
+    "LaneReport",
+    "Not",
+    "ObjectStore",
+    "Operator",
+    "Or",
+    "Overview",
+    "Path",
+    "Problem",
+    "ReadTask",
+    "RestoreResult",
+    "Scan",
+    "SchemaChange",
+    "SliceFile",
+    "StartsWith",
+    "Stream",
+    "StreamReport",
+    "TableSchema",
+    "TimelineEntry",
+    "WriteTicket",
+    "Written",
+    "base_file_groups",
+    "bounded_cut",
+    "change_schema",
+    "check_columns",
+    "check_lateness",
+    "check_reachable",
+    "clock_lead_ms",
+    "compact_due",
+    "discard",
+    "expiring",
+    "file_url",
+    "format_type",
+    "is_cut",
+    "lane_name",
+    "lane_progress",
+    "make_tasks",
+    "open_store",
+    "parse_type",
+    "scan_changes",
+    "state_columns",
+    "whole_files",
+    "widens",
+    "write_rows",
+]
+
+
+def is_cut(text: str) -> bool:
+    """Whether a text is meant to be a cut, and not a time or the name of a savepoint."""
+    return text.startswith(PREFIX)
+
+
+def base_file_groups(snapshot: Snapshot) -> list[FileSlice]:
+    """The file groups of a snapshot as the last compactions left them: without log files, in order of file group."""
+    return base_slices(snapshot.state)
+
+
+def file_url(snapshot: Snapshot, file: FileRef) -> str:
+    """Where other software finds a file of a snapshot; nothing in it is percent-encoded."""
+    return snapshot.table_log.store.url(file.path)
+
+
+def change_schema(schema: TableSchema, columns: Sequence[str] | None, *, before: bool) -> pa.Schema:
+    """Columns of the changes of a table; arguments as in `storage.Table.changes`.
+
+    Raises:
+        NotFound: The table has no such column.
+    """
+    return ChangeShape.of(schema, columns, before=before).arrow
+
+
+def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None:
+    """Check the columns of input rows as `write_rows` checks them, before there are rows.
+
+    Args:
+        schema: Of the input.
+        table: Schema of the table.
+        stream: The stream that is written.
+
+    Raises:
+        InvalidInput: A column is missing, unknown, or of a type that cannot be cast to the table's.
+    """
+    prepare(schema.empty_table(), table, stream)
+
+
+def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
+    """Delete the files of tasks whose commit is given up. What the store does not delete now, cleaning deletes."""
+    for part in written:
+        for file in part.files:
+            remove_log_file(ticket.env.store, file)
+
+
+def compact_due(table: Table, *, min_commits: int, max_log_ratio: float) -> CompactionResult | None:
+    """Compact the file groups that are due (`storage.core.plan.compaction_plan`); None if none is.
+
+    Args:
+        table: The table.
+        min_commits: A file group is due when so many commits wait for it.
+        max_log_ratio: Or when its logs have more than this part of the bytes of its base.
+
+    Raises:
+        CorruptData: A file is missing or damaged; the table is unchanged.
+    """
+    snapshot = table.snapshot()
+    due = plan_due(
+        snapshot.slices, snapshot.files, snapshot.cut.lanes, min_commits=min_commits, max_log_ratio=max_log_ratio
+    )
+    if not due:
+        return None
+    # Compacting all file groups that have logs also raises the position up to which logs need not be read.
+    if any(len(file_slice.rows) and file_slice.group not in due for file_slice in snapshot.slices):
+        return table.compact(lambda file_slice: file_slice.group in due)
+    return table.compact()
+
+
+def clock_lead_ms(table: Table) -> int:
+    """By how many milliseconds the time of the newest table entry is ahead of this machine's clock.
+
+    0 for up to a minute, by which ordinary clocks differ. Times do not tell commits apart until the lead is over.
+    """
+    lead = table.state().committed_at_ms - table.env.clock.now_ms()
+    return lead if lead > MAX_AHEAD_MS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneProgress:
+    """Where a lane ends, for a query that is to go on from there.
+
+    Attributes:
+        query_id: The query of the last live commit; "" if the lane has none.
+        source: What that commit recorded of its source; empty if it recorded nothing.
+        batches: By query, the number of its last live batch.
+        rolled_back_from: By query without a live batch, the first of its batches that a restore rolled back.
+        restored: Whether a restore has rolled back entries of the lane.
+        fenced: The claim that fenced the lane for the newest restore; 0 if there was none.
+        last_commit: The entry of the last live commit of ``query_id``; 0 if there is none.
+        first_source: If the lane has no live commit: what the first batch recorded of its source, if that had no rows.
+    """
+
+    query_id: str
+    source: Mapping[str, Any]
+    batches: Mapping[str, int]
+    rolled_back_from: Mapping[str, int]
+    restored: bool
+    fenced: int
+    last_commit: int
+    first_source: Mapping[str, Any] | None
+
+
+def lane_progress(uri: str | LocalPath, lane: str, storage_options: Mapping[str, Any] | None = None) -> LaneProgress:
+    """Find where a lane ends, without claiming it; a restore in progress is completed first.
+
+    Args:
+        uri: The table.
+        lane: The lane; it need not exist yet.
+        storage_options: For the table's store.
+
+    Raises:
+        NotFound: There is no such table.
+        InvalidInput: ``lane`` cannot be the name of a lane.
+    """
+    table_log, name = TableLog(open_environment(uri, storage_options), Stamps()), lane_name(lane)
+    state = read_lane(table_log, name, complete_fencing_barrier(table_log).rolled_back.get(name, ()))
+    first = first_batch(table_log, name, state.head) if state.rolled_back_from and not state.query_id else None
+    last = state.recent.get((state.query_id, state.batches.get(state.query_id, 0)))
+    return LaneProgress(
+        query_id=state.query_id,
+        source=state.source,
+        batches=state.batches,
+        rolled_back_from=state.rolled_back_from,
+        restored=bool(state.rolled_back),
+        fenced=state.rolled_back[-1][1] if state.rolled_back else 0,
+        last_commit=last.seq if last is not None else 0,
+        first_source=first.source if first is not None and not first.rows + first.rows_ignored else None,
+    )
+
+
+class LaneNews(NamedTuple):
+    """What a lane got between two looks: claims, input rows of its commits, and the last source that one recorded."""
+
+    claims: int
+    rows: int
+    source: Mapping[str, Any] | None
+
+
+class LaneObserver:
+    """Follows lanes of a table without opening it. Reads only entries that are new; for one thread."""
+
+    def __init__(self, uri: str | LocalPath, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._log = CommitLog(open_environment(uri, storage_options))
+        self._heads: dict[LaneName, int] = {}
+
+    def news(self, lane: str) -> LaneNews:
+        """What was committed to a lane since the last call, or since its beginning.
+
+        Raises:
+            CorruptData: An entry is damaged.
+            StoreUnavailable: The store does not answer.
+        """
+        name = lane_name(lane)
+        entries = self._log.read_after(name, self._heads.get(name, 0))
+        commits = [entry for entry in entries if isinstance(entry, Data)]
+        if entries:
+            self._heads[name] = entries[-1].seq
+            self._log.forget_before(name, entries[-1].seq)
+        return LaneNews(
+            claims=sum(isinstance(entry, Claim) for entry in entries),
+            rows=sum(commit.rows + commit.rows_ignored for commit in commits),
+            source=next((commit.source for commit in reversed(commits) if commit.source), None),
+        )

@@ -1,0 +1,45 @@
+"""Where a writer's lane ends: read by its next writer before it claims the lane, and by engines without a claim."""
+
+from __future__ import annotations
+
+from storage.core.log.cut import Span
+from storage.core.log.entries import Data
+from storage.core.log.lane_state import LaneState
+from storage.core.names import LaneName
+from storage.log.commit_log import lane_entries
+from storage.log.table_log import TableLog
+
+FIRST_ENTRIES = 100  # of a lane, in which its first batch is looked for: before it there are only claims
+
+
+def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]) -> LaneState:
+    """The state of a lane at its end: from its newest usable checkpoint, or from its first entry.
+
+    Args:
+        table_log: The table's log.
+        lane: The lane; it may have no entry yet.
+        rolled_back: Spans of the lane that restores have rolled back.
+
+    Raises:
+        CorruptData: An entry is damaged, or does not follow the one before.
+        StoreUnavailable: The store does not answer.
+    """
+    log = table_log.commit_log
+    state = table_log.checkpoints.newest_lane(log, lane, rolled_back) or LaneState(rolled_back=rolled_back)
+    read_on(table_log, lane, state)
+    return state
+
+
+def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
+    """Add to a state what the lane has got since. Raises as `read_lane` does."""
+    log = table_log.commit_log
+    for found in log.read_on(lane, state.head):
+        for entry in lane_entries(found):
+            state.add(entry, table_log.env.tuning.recent_commits)
+        log.forget_before(lane, state.head - 1)
+
+
+def first_batch(table_log: TableLog, lane: LaneName, head: int) -> Data | None:
+    """The first commit of a lane that belongs to a query, rolled back or not; None if its first entries have none."""
+    entries = table_log.commit_log.read_after(lane, 0, min(head, FIRST_ENTRIES))
+    return next((entry for entry in entries if isinstance(entry, Data) and entry.query_id), None)
