@@ -25,9 +25,9 @@ from storage import Table
 from storage.core.log.entries import Claim, Data
 from storage.core.names import LaneName
 from storage.errors import Conflict
+from storage.log.commit_log import CommitLog
 from storage.log.heartbeat import EVERY_MS, newest_heartbeats
 from storage.store.open_store import open_store
-from storage.table import _table_log
 from streams.write.sink import CommitReport, _Attend, write_stream
 from streams.write.write_batch import write_batch
 from tests.faulty_store import FakeClock
@@ -41,7 +41,7 @@ START_SECONDS = 180
 
 
 def entries(table: Table, lane: str = "orders") -> list[Any]:
-    log = _table_log(table.uri, None, table._clock).log
+    log = CommitLog(table.env)
     return list(log.read_after(lane, 0))
 
 

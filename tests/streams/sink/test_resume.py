@@ -18,7 +18,7 @@ from storage import Table
 from storage.core.log.cut import in_spans
 from storage.core.log.entries import Claim, Data
 from storage.errors import Conflict, Fenced, GapError, InvalidInput
-from storage.table import _table_log
+from storage.log.commit_log import CommitLog
 from streams.demo.broker import EmbeddedBroker
 from streams.write.decode import decode_json
 from streams.write.resume import LaneMoved, ResumePoint
@@ -84,7 +84,7 @@ def topic(spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: P
 
 
 def lane(table: Table, name: str = "orders") -> list[Any]:
-    return list(_table_log(table.uri, None, table._clock).log.read_after(name, 0))
+    return list(CommitLog(table.env).read_after(name, 0))
 
 
 def live_messages(table: Table) -> int:
