@@ -1,1 +1,1 @@
-"""The pure part of the table format: values in, values out; no I/O, clock, randomness, threads or logging."""
+"""The pure core of the table format: functions of values, without I/O, clock, randomness, threads or logging."""

@@ -1,9 +1,8 @@
 """Record keys: one sortable vector per batch, the bucket of every key, and search among sorted keys.
 
-Rules of this room: a batch's key is ONE vector, either ``int64`` in numpy (integers, dates, timestamps) or one Arrow
-binary array (strings, binaries, and the hidden binary form of composite and decimal keys). Every order here is the
-order of files. The binary form is memcomparable: comparing bytes compares keys (FORMAT.md, "Key order", with test
-vectors).
+The keys of a batch are one vector: an ``int64`` numpy array (integers, dates, timestamps) or an Arrow binary array
+(strings, binaries, and the hidden binary form of composite and decimal keys). Files are sorted in the order of this
+vector. The binary form is memcomparable: comparing bytes compares keys (FORMAT.md, "Key order", with test vectors).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pyiceberg_core import transform
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 KeyVector: TypeAlias = npt.NDArray[np.int64] | pa.Array
-"""int64 numpy array, or a pyarrow binary array without nulls."""
+"""An int64 numpy array, or a pyarrow binary array without NULLs."""
 
 _HASH_RANGE: Final = (1 << 31) - 1
 _SIGN_BIT_64: Final = np.uint64(1 << 63)
@@ -29,7 +28,7 @@ _POSITIVE_BITS: Final = 63  # of an int64
 
 
 def key_vector(column: pa.Array | pa.ChunkedArray) -> KeyVector:
-    """The sortable vector of a sort column (no nulls). Zero-copy except for types narrower than 64 bits."""
+    """The sortable vector of a sort column without NULLs. Zero-copy except for types narrower than 64 bits."""
     array = one_array(column)
     if pa.types.is_string(array.type):
         return array.view(pa.binary())
@@ -51,8 +50,8 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def encode_sort_key(columns: Sequence[pa.Array]) -> pa.Array:
     """Memcomparable binary form of a composite or decimal key, columns left to right.
 
-    Integers, dates and timestamps: 8 bytes big-endian, sign bit flipped. Decimals: 16 bytes likewise. Strings and
-    binaries: each 0x00 becomes 0x00 0xFF, and 0x00 0x00 ends the value.
+    Integers, dates and timestamps are 8 bytes, big-endian, with the sign bit flipped; decimals 16 bytes likewise. In
+    strings and binaries each 0x00 becomes 0x00 0xFF, and 0x00 0x00 ends the value.
     """
     parts = [_encode_component(one_array(column)) for column in columns]
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
@@ -79,8 +78,8 @@ def _encode_component(array: pa.Array) -> pa.Array:
 def buckets(columns: Sequence[pa.Array], bits: int) -> npt.NDArray[np.int32]:
     """Bucket of every key, 0 <= bucket < 2**bits.
 
-    One column: Iceberg's ``bucket[N]``. Several: h = h * 31 + ``bucket[2**31 - 1]`` over the columns, from h = 0,
-    modulo 2**32, then its high bits folded (h ^ h >> 15) modulo N.
+    For one column it is Iceberg's ``bucket[N]``. For several, h = h * 31 + ``bucket[2**31 - 1]`` over the columns, from
+    h = 0 and modulo 2**32; then (h ^ h >> 15) modulo N.
     """
     if len(columns) == 1:
         return np.asarray(transform.bucket(one_array(columns[0]), 1 << bits)).astype(np.int32)
@@ -92,13 +91,14 @@ def buckets(columns: Sequence[pa.Array], bits: int) -> npt.NDArray[np.int32]:
 
 
 def concat(vectors: Sequence[KeyVector]) -> KeyVector:
+    """The vectors, at least one, one after the other."""
     if not isinstance(vectors[0], np.ndarray):
         return pa.concat_arrays([pa.array(vector, pa.binary()) for vector in vectors])
     return np.concatenate(vectors)
 
 
 def take(keys: KeyVector, rows: Indices | Mask | slice) -> KeyVector:
-    """Chosen rows: by position, by mask, or a range."""
+    """The keys at some positions, under a mask, or in a range."""
     if isinstance(keys, np.ndarray):
         return keys[rows]
     if isinstance(rows, slice):
@@ -107,7 +107,7 @@ def take(keys: KeyVector, rows: Indices | Mask | slice) -> KeyVector:
 
 
 def in_order(keys: KeyVector) -> tuple[Indices, KeyVector]:
-    """Positions that sort the keys, of which equal ones keep their order; and the keys in that order."""
+    """Positions that sort the keys stably, and the sorted keys."""
     if isinstance(keys, np.ndarray):
         return _numbers_in_order(keys)
     order = np.asarray(pc.sort_indices(keys)).astype(np.int64)
@@ -115,7 +115,7 @@ def in_order(keys: KeyVector) -> tuple[Indices, KeyVector]:
 
 
 def _numbers_in_order(keys: npt.NDArray[np.int64]) -> tuple[Indices, npt.NDArray[np.int64]]:
-    """Keys and positions packed into one number each: numbers alone are sorted several times as fast as positions."""
+    """Sort by packing key and position into one number: sorting numbers is several times as fast as an argsort."""
     count = len(keys)
     if (keys[1:] >= keys[:-1]).all():
         return np.arange(count), keys
@@ -124,7 +124,7 @@ def _numbers_in_order(keys: npt.NDArray[np.int64]) -> tuple[Indices, npt.NDArray
     if (int(keys.max()) - least).bit_length() + bits <= _POSITIVE_BITS:
         order, distance = _unpacked((keys - least) << bits | np.arange(count), bits)
         return order, distance + least
-    # Too far apart: equal keys are found first, and sorted by the number of the key.
+    # The keys are too far apart to be packed: pack the number of each distinct key instead.
     order = np.argsort(keys)
     ordered = keys[order]
     number = np.zeros(count, np.int64)
@@ -133,13 +133,13 @@ def _numbers_in_order(keys: npt.NDArray[np.int64]) -> tuple[Indices, npt.NDArray
 
 
 def _unpacked(packed: npt.NDArray[np.int64], bits: int) -> tuple[Indices, npt.NDArray[np.int64]]:
-    """The lower ``bits``, and what is above them, of the sorted numbers."""
+    """Sort the numbers, and return their low ``bits`` and the bits above."""
     packed.sort()
     return packed & ((1 << bits) - 1), packed >> bits
 
 
 def stable_order(keys: KeyVector) -> Indices:
-    """Positions that sort the keys; equal keys keep their order."""
+    """Positions that sort the keys stably."""
     return in_order(keys)[0]
 
 
@@ -155,33 +155,33 @@ def run_starts(sorted_keys: KeyVector) -> Indices:
 
 
 def lower_bound(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
-    """Per needle: how many keys are smaller."""
+    """Per needle, how many keys are smaller."""
     if isinstance(sorted_keys, np.ndarray):
         return np.searchsorted(sorted_keys, needles)
     return np.asarray(pc.search_sorted(sorted_keys, needles)).astype(np.int64)
 
 
 def upper_bound(sorted_keys: KeyVector, needle: Any) -> int:
-    """How many keys are smaller than or equal to one key (an element of such a vector)."""
+    """How many keys are smaller than or equal to one key, which is an element of such a vector."""
     if isinstance(sorted_keys, np.ndarray):
         return int(np.searchsorted(sorted_keys, needle, side="right"))
     return int(pc.search_sorted(sorted_keys, needle, side="right").as_py())
 
 
 def upper_bounds(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
-    """Per needle: how many keys are smaller or equal."""
+    """Per needle, how many keys are smaller or equal."""
     if isinstance(sorted_keys, np.ndarray):
         return np.searchsorted(sorted_keys, needles, side="right")
     return np.asarray(pc.search_sorted(sorted_keys, needles, side="right")).astype(np.int64)
 
 
 def any_within(sorted_keys: KeyVector, bounds: KeyVector) -> bool:
-    """Whether some key lies between two bounds, or is one of them."""
+    """Whether some key is between two bounds, inclusive."""
     return bool(lower_bound(sorted_keys, bounds[:1])[0] < upper_bounds(sorted_keys, bounds[1:])[0])
 
 
 def positions(sorted_keys: KeyVector, wanted: KeyVector) -> Indices:
-    """Positions of all keys, sorted but with repetitions, that are among sorted distinct wanted ones; ascending."""
+    """Positions of all sorted keys, with repetitions, that are among ``wanted`` (sorted, distinct); ascending."""
     start, stop = lower_bound(sorted_keys, wanted), upper_bounds(sorted_keys, wanted)
     counts = stop - start
     first = np.repeat(start - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) if len(counts) else start
@@ -189,7 +189,7 @@ def positions(sorted_keys: KeyVector, wanted: KeyVector) -> Indices:
 
 
 def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
-    """Per needle its position among sorted unique keys (meaningless where absent) and whether it is there."""
+    """Per needle, its position among sorted distinct keys, and whether it is there; else the position means nothing."""
     if len(sorted_keys) == 0:
         return np.zeros(len(needles), np.int64), np.zeros(len(needles), np.bool_)
     position = np.minimum(lower_bound(sorted_keys, needles), len(sorted_keys) - 1)
@@ -199,6 +199,6 @@ def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
 
 
 def union(vectors: Sequence[KeyVector]) -> KeyVector:
-    """Sorted distinct keys of several vectors."""
+    """The distinct keys of several vectors, at least one, sorted."""
     _, ordered = in_order(concat(vectors))
     return take(ordered, run_starts(ordered))

@@ -1,4 +1,4 @@
-"""Columns, groups and streams: the frozen values that a schema is made of. Ids never change and are never reused."""
+"""Columns, column groups and streams: what a schema is made of. Ids never change and are never reused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FIELD_ID: Final = b"PARQUET:field_id"
 
 
 class Op(IntEnum):
-    """Operation of an event as stored (int8), also the kind of a floor.
+    """Operation of an event as stored (int8), and the kind of a delete floor.
 
-    RETRACT is an update-before row: an aggregate group takes its values back, other groups do not see it.
+    RETRACT is an update-before row: aggregate groups take its values back, other groups do not see it.
     """
 
     UPSERT = 0
@@ -30,12 +30,12 @@ class Column:
     """One user column.
 
     Attributes:
-        id: Never changes, never used again.
-        name: As the user gave it.
+        id: Never changes, and is never reused.
+        name: Name as the user gave it.
         type: Arrow type.
-        default: Shown where the column's group is absent (None: NULL).
-        since: Slot of the entry that added it; 1 is the CREATE.
-        changed: Slot of the newest entry that added it, or changed its type or default.
+        default: Value to show where the column's group is absent; None for NULL.
+        since: Slot of the table-lane entry that added the column; 1 is the CREATE.
+        changed: Slot of the newest entry that added the column, or changed its type or default.
     """
 
     id: int
@@ -47,12 +47,13 @@ class Column:
 
     @property
     def field(self) -> pa.Field:
+        """The column as a nullable Arrow field with its id."""
         return make_field(self.name, self.type, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What an aggregate group does with one of its columns. ``delimiter`` is listagg's."""
+    """The function of one column of an aggregate group; ``delimiter`` is the option of listagg."""
 
     column: str
     name: str
@@ -61,10 +62,16 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Columns that change together: the unit of ordering and merging.
+    """A column group: columns that change together, the unit of ordering and merging.
 
-    ``columns`` are in table order. ``functions`` are those of an aggregate group, one per column outside ``ordering``;
-    ``state`` the declared state columns of a custom merger, (name, type name).
+    Attributes:
+        id: Never changes, and is never reused.
+        name: Name as the user gave it.
+        columns: Names of all columns of the group, in table order.
+        ordering: Names of the columns that order events, left to right; empty for commit order.
+        merge: Merge mode, as in the configuration.
+        functions: Of an aggregate group, one per value column.
+        state: Declared state columns of a custom merger: (name, type name).
     """
 
     id: int
@@ -77,13 +84,20 @@ class Group:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The columns that do not order events."""
+        """The columns outside ``ordering``."""
         return tuple(name for name in self.columns if name not in self.ordering)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A declared producer of one or more groups. ``on_delete``: group, row or ignore."""
+    """A declared producer of one or more column groups.
+
+    Attributes:
+        id: Never changes, and is never reused.
+        name: Name as the user gave it; also the name of its default lane.
+        groups: Names of the groups that it writes.
+        on_delete: What its deletes mean: group, row or ignore.
+    """
 
     id: int
     name: StreamName
@@ -92,5 +106,5 @@ class Stream:
 
 
 def make_field(name: str, arrow_type: pa.DataType, field_id: int, *, nullable: bool = True) -> pa.Field:
-    """A field that files carry by id."""
+    """An Arrow field with an id, by which Parquet files are read."""
     return pa.field(name, arrow_type, nullable=nullable, metadata={FIELD_ID: str(field_id).encode()})

@@ -1,7 +1,7 @@
-"""Every name and path of a table: built here, parsed here, nowhere else.
+"""Names and paths of a table. All of them are built and parsed in this module.
 
-Rules of this room: no user text reaches a path unencoded; a name that matters to the protocol (lane, slot, log file)
-can be parsed back exactly; hidden columns are named by id, never by user names. Layout: FORMAT.md, "Files".
+User text is encoded before it becomes part of a path. Names that matter to the protocol (lane, slot, log file) can be
+parsed exactly. Hidden columns are named by id, never by user names. Layout: FORMAT.md, "Files".
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Path = NewType("Path", str)
 TIMELINE: Final = "_weft/timeline"
 ARCHIVE: Final = "_weft/archive"
 TABLE_LANE: Final = LaneName("")
-"""The table lane has no name of its own, so no writer's lane can ever be called like it."""
+"""The table lane has an empty name, which no writer's lane can have."""
 
 HIDDEN_PREFIX: Final = "__weft_"
 KEY: Final = "__weft_key"
 """Order-preserving binary form of a composite or decimal key (see `storage.core.keys`)."""
 OP: Final = "__weft_op"
-"""Operation of an event row in a log file: int8, see `storage.core.merge.events`."""
+"""Operation of an event row in a log file: int8, see `storage.core.model.Op`."""
 SLICE_ORDINAL: Final = "__weft_slice_ordinal"
 """In memory only: the position of a row's file group in the list of slices that are read together, 0, 1, ..."""
 SUPPLIED: Final = "__weft_supplied"
-"""Which NULLs of an event row are values (`latest_non_null`): list of column ids, NULL for none."""
+"""Which NULLs of an event row are values (`latest_non_null`): a list of column ids, or NULL."""
 
 PINS: Final = Path("_weft/pins")
 HEARTBEATS: Final = Path("_weft/heartbeats")
@@ -41,14 +41,14 @@ PROBES: Final = Path("_weft/probe")
 BASES: Final = Path("base")
 SHADOWS: Final = Path("shadow")
 SHARED: Final = "shared"
-"""Folder below ``base`` and ``shadow`` of files that hold several file groups; no file group's is called like it."""
+"""Folder in ``base`` and ``shadow`` for files that hold several file groups; no file group's folder has this name."""
 FOLDS: Final = "_fold"
-"""Folder below ``log`` of register-form files; no lane's name starts like it."""
+"""Folder in ``log`` for register-form files; no lane name starts with an underscore."""
 FOLD_FILES: Final = Path(f"log/{FOLDS}")
 FOLD_INDEXES: Final = Path(f"_weft/index/{FOLDS}")
 TABLE_INDEXES: Final = Path("_weft/index/_table")
 
-_MAX_FOLDER: Final = 200  # file systems take names of 255 bytes
+_MAX_FOLDER: Final = 200  # file systems allow names of 255 bytes
 _LONG_FOLDER_KEPT: Final = 100
 _LANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SLOT: Final = re.compile(r"(\d{20})\.json")
@@ -57,7 +57,7 @@ _BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
 
 
 def lane_name(text: str) -> LaneName:
-    """Check a lane (or stream, which gives its lane its default name).
+    """Check the name of a lane, or of a stream, which is the default name of its lane.
 
     Raises:
         InvalidInput: It does not match the pattern.
@@ -89,22 +89,22 @@ def archive_path(lane: LaneName, chunk: int) -> Path:
 
 
 def log_path(lane: LaneName, epoch: int, seq: int, task: int, uuid: str) -> Path:
-    """A log file names the claim and the slot it was written for, so that an orphan is known without a clock."""
+    """Path of a log file, with the epoch and the slot that it is meant for, so orphans are found without a clock."""
     return Path(f"log/{lane}/{epoch:010d}-{seq:020d}-{task:05d}-{uuid}.arrow")
 
 
 def log_index_path(log_file: Path) -> Path:
-    """Sidecar of a log file whose index is too large to stand in its entry; named like it."""
+    """Path of the sidecar of a log file whose index is too large for its entry; named like the log file."""
     return Path(f"_weft/index/{log_file.removeprefix('log/').removesuffix('.arrow')}.json")
 
 
 def table_index_path(seq: int, uuid: str) -> Path:
-    """Sidecar of the entry of the table lane that is meant for slot ``seq``."""
+    """Path of a sidecar of the table-lane entry in slot ``seq``."""
     return Path(f"_weft/index/_table/{seq:020d}-{uuid}.json")
 
 
 def base_path(file_group: str, plan: int, uuid: str) -> Path:
-    """A base file names the slot of the PLAN that made it: whether that is still open says whether it is garbage."""
+    """Path of a base file, with the slot of the PLAN that made it: if that is not open, the file may be garbage."""
     return Path(f"base/{file_group}/{plan:020d}-{uuid}.parquet")
 
 
@@ -133,7 +133,7 @@ def heartbeat_folder(lane: LaneName) -> Path:
 
 
 def heartbeat_path(lane: LaneName, epoch: int, at_ms: int, uuid: str) -> Path:
-    """A heartbeat's name says it all: whoever lists needs not read."""
+    """Path of a heartbeat. All its data is in the name, so a listing is enough to read it."""
     return Path(f"{heartbeat_folder(lane)}/{epoch:010d}-{at_ms:015d}-{uuid}.json")
 
 
@@ -151,24 +151,24 @@ def parse_slot(file_name: str) -> int | None:
 
 
 def parse_archive(file_name: str) -> int | None:
-    """The chunk that an archive holds, or None for a name that is not one."""
+    """The chunk of an archive, or None if this is not the name of an archive."""
     match = _ARCHIVE.fullmatch(file_name)
     return int(match.group(1)) if match else None
 
 
 def parse_by_slot(file_name: str) -> int | None:
-    """The slot of the table lane that a base, shadow, fold or sidecar file names, or None for another name."""
+    """The table-lane slot in the name of a base, shadow, fold or sidecar file, or None for any other name."""
     match = _BY_SLOT.fullmatch(file_name)
     return int(match.group(1)) if match else None
 
 
 def parse_checkpoint(file_name: str) -> int | None:
-    """The head that a checkpoint stands on, or None for a name that is not one."""
+    """The head up to which a checkpoint reaches, or None if this is not the name of a checkpoint."""
     return parse_by_slot(file_name)
 
 
 class Kind(StrEnum):
-    """What an object of a table is, by its path."""
+    """Kinds of objects of a table; the path of an object tells its kind."""
 
     ENTRY = "entry"
     ARCHIVE = "archive"
@@ -187,15 +187,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParsedPath:
-    """What a path says.
+    """The parts of a path.
 
     Attributes:
         kind: What the object is.
-        lane: Whose it is; `TABLE_LANE` where it is of the whole table.
-        epoch: Of log files, their indexes and heartbeats: the claim under which it was written; else 0.
-        slot: Of an entry its own, of an archive the number of its chunk, of a checkpoint that which it stands on, of a
-            file that which it was written for (of a base, shadow or fold file: its PLAN's); else 0.
-        at_ms: Of a heartbeat; else 0.
+        lane: The lane of the object; `TABLE_LANE` if it belongs to the whole table.
+        epoch: The claim under which a log file, its index or a heartbeat was written; else 0.
+        slot: The slot of an entry; the chunk of an archive; the head of a checkpoint; the slot that a log file or
+            sidecar is meant for; the PLAN of a base, shadow or fold file; else 0.
+        at_ms: Time of a heartbeat; else 0.
     """
 
     kind: Kind
@@ -228,18 +228,18 @@ _PATTERNS: Final = {
 
 
 def parse_path(path: Path) -> ParsedPath | None:
-    """What a path says, or None for one that no function here builds."""
+    """The parts of a path, or None for a path that no function of this module builds."""
     for kind, pattern in _PATTERNS.items():
         match = pattern.fullmatch(path)
         if match is not None:
-            said = match.groupdict()
-            numbers = {name: int(said[name]) for name in ("epoch", "slot", "at_ms") if said.get(name)}
-            return ParsedPath(kind, LaneName(said.get("lane") or TABLE_LANE), **numbers)
+            parts = match.groupdict()
+            numbers = {name: int(parts[name]) for name in ("epoch", "slot", "at_ms") if parts.get(name)}
+            return ParsedPath(kind, LaneName(parts.get("lane") or TABLE_LANE), **numbers)
     return None
 
 
 def encode_partition(column: str, value: str | None) -> str:
-    """One folder of a partitioned file group; percent-encoded, and never parsed back (values stand in the files)."""
+    """One partition folder. It is percent-encoded and never parsed: files hold the values."""
     text = "__null__" if value is None else quote(value, safe="") or "__empty__"
     folder = f"{quote(column, safe='')}={text}"
     if len(folder) <= _MAX_FOLDER:
@@ -253,22 +253,22 @@ def arrival(group_id: int) -> str:
 
 
 def floor_arrival(group_id: int) -> str:
-    """Hidden slice column: the arrival of the largest surviving delete, null where there is none."""
+    """Hidden slice column: the arrival of the delete floor, NULL if there is none."""
     return f"{HIDDEN_PREFIX}g{group_id}_floor_arrival"
 
 
 def floor_kind(group_id: int) -> str:
-    """Hidden slice column: what kind of delete the floor is (`storage.core.merge.events.Op`)."""
+    """Hidden slice column: the kind of the delete floor (`storage.core.model.Op`)."""
     return f"{HIDDEN_PREFIX}g{group_id}_floor_kind"
 
 
 def floor_ordering(group_id: int, position: int) -> str:
-    """Hidden slice column: the floor's value of the group's ordering column number ``position``."""
+    """Hidden slice column: the delete floor's value of ordering column number ``position``."""
     return f"{HIDDEN_PREFIX}g{group_id}_floor_o{position}"
 
 
 def versions(group_id: int) -> str:
-    """Hidden slice column (`latest_non_null`): the versions below the largest that still supply a column."""
+    """Hidden slice column (`latest_non_null`): versions below the newest that still supply a column."""
     return f"{HIDDEN_PREFIX}g{group_id}_versions"
 
 
@@ -278,20 +278,20 @@ def suppliers(group_id: int) -> str:
 
 
 def column_state(column_id: int, what: str) -> str:
-    """Hidden slice column (aggregates): state of one user column apart from the value shown."""
+    """Hidden slice column (aggregates): state of one user column besides the value that it shows."""
     return f"{HIDDEN_PREFIX}c{column_id}_{what}"
 
 
 def top_arrival(group_id: int) -> str:
-    """Hidden slice column (custom mergers): arrival of the largest upsert, present or not."""
+    """Hidden slice column (custom mergers): arrival of the newest upsert, also if the group is absent."""
     return f"{HIDDEN_PREFIX}g{group_id}_top_arrival"
 
 
 def top_ordering(group_id: int, position: int) -> str:
-    """Hidden slice column (custom mergers): that upsert's value of ordering column number ``position``."""
+    """Hidden slice column (custom mergers): the newest upsert's value of ordering column number ``position``."""
     return f"{HIDDEN_PREFIX}g{group_id}_top_o{position}"
 
 
 def group_state(group_id: int, name: str) -> str:
-    """Hidden slice column (custom mergers): a state column that the configuration declares."""
+    """Hidden slice column (custom mergers): a declared state column."""
     return f"{HIDDEN_PREFIX}g{group_id}_state_{name}"

@@ -1,7 +1,7 @@
 """Ordering tuples as comparable numbers.
 
-One rule: `ranks` gives numbers that compare like the tuples, left to right, NULLS FIRST, within one call. Versions are
-``(ordering tuple, arrival, position)`` (MERGE semantics); arrival and position are compared by the callers.
+`ranks` returns numbers that compare like the tuples: left to right, NULLS FIRST. A version is ``(ordering values,
+arrival, position)`` (MERGE.md, "Versions"); callers compare arrival and position.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ Ranks = npt.NDArray[Any]
 
 
 def ranks(columns: Sequence[pa.Array]) -> Ranks:
-    """Comparable number of every row's ordering tuple; ``columns`` are one or more arrays of equal length.
+    """A number for the ordering tuple of every row.
 
-    The numbers of one call compare with each other only.
+    Args:
+        columns: One or more arrays of equal length.
+
+    Returns:
+        int64 or float64, one per row; comparable only with numbers of the same call.
     """
     first = columns[0]
     if len(columns) == 1 and first.null_count == 0:
@@ -31,7 +35,7 @@ def ranks(columns: Sequence[pa.Array]) -> Ranks:
     result = np.zeros(len(first), np.int64)
     for column in columns:
         dense = np.asarray(pc.rank(column, sort_keys=[("", "ascending", "at_start")], tiebreaker="dense"))
-        # Re-densify after every column: products of dense ranks would overflow, ranks of ranks cannot.
+        # Make the ranks dense after every column: products of ranks would overflow, ranks of ranks cannot.
         result = result * (len(first) + 1) + dense.astype(np.int64)
         if len(columns) > 1:
             result = np.unique(result, return_inverse=True)[1]
@@ -39,7 +43,7 @@ def ranks(columns: Sequence[pa.Array]) -> Ranks:
 
 
 def _native(array: pa.Array) -> Ranks | None:
-    """The column's own numbers where they compare as they should."""
+    """The column's values as numbers, if these compare as they should."""
     arrow_type = array.type
     if pa.types.is_int64(arrow_type) or pa.types.is_timestamp(arrow_type):
         return np.asarray(array.view(pa.int64()))
@@ -51,7 +55,7 @@ def _native(array: pa.Array) -> Ranks | None:
 
 
 def all_null(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Mask of the rows whose ordering values are all null; None where there is no such row."""
+    """Mask of the rows whose ordering values are all NULL; None if there is no such row."""
     if any(column.null_count == 0 for column in columns):
         return None
     mask = np.ones(len(columns[0]), np.bool_)

@@ -1,9 +1,9 @@
 """Column types: Spark SQL type names to Arrow types and back, and JSON forms of single values.
 
-Rules of this room: one canonical name per type (what Spark's ``simpleString`` prints), one Arrow type per name; times
-are microseconds, ``timestamp`` is an instant (UTC), ``timestamp_ntz`` a wall-clock reading. JSON forms are exact: a
-value read back equals the value written.
-Source of the names: Spark SQL reference, "Data Types".
+Every type has one canonical name, which is what Spark's ``simpleString`` prints, and every name has one Arrow type.
+Times have microseconds; ``timestamp`` is an instant (UTC), ``timestamp_ntz`` a time without a zone. JSON forms are
+exact: a value that is read back equals the value that was written. Source of the names: Spark SQL reference, "Data
+Types".
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse_type(text: str) -> pa.DataType:
     """Arrow type of a Spark SQL type name, nested types included.
 
     Raises:
-        InvalidInput: ``text`` is not a type that weft stores; the hint lists what is.
+        InvalidInput: ``text`` is not a type that weft stores; the hint lists the types.
     """
     return _Parser(text).parse()
 
@@ -146,7 +146,7 @@ class _Parser:
         raise self._error()
 
     def _decimal(self) -> pa.DataType:
-        precision, scale = 10, 0  # Spark's own default
+        precision, scale = 10, 0  # as in Spark
         if self._peek() == "(":
             self._take()
             precision = self._number()
@@ -180,12 +180,12 @@ class _Parser:
             if mark != ",":
                 raise self._error()
         if len({field.name.lower() for field in fields}) != len(fields):
-            raise InvalidInput(f"{self._text!r} has a field name twice", hint="names must differ in more than case")
+            raise InvalidInput(f"{self._text!r} has a field name twice", hint="Spark SQL ignores case: rename one")
         return pa.struct(fields)
 
 
 def encode_scalar(value: Any) -> Any:
-    """JSON form of one Python value of a scalar column type (what ``pa.Scalar.as_py`` returns); None stays None."""
+    """JSON form of a Python value of a scalar column type, as ``pa.Scalar.as_py`` returns it; None stays None."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -201,7 +201,7 @@ def encode_scalar(value: Any) -> Any:
 
 
 def decode_scalar(value: Any, arrow_type: pa.DataType) -> Any:
-    """Python value from the JSON form that `encode_scalar` gave for a value of ``arrow_type``."""
+    """The Python value of a JSON form that `encode_scalar` returned for a value of ``arrow_type``."""
     if value is None:
         return None
     if pa.types.is_floating(arrow_type):

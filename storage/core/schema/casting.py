@@ -1,4 +1,4 @@
-"""Which input types a column takes. A cast is done only if no value can change; everything else is refused by name."""
+"""Which input types a column takes. A cast is done only if no value can change; any other type is refused."""
 
 from __future__ import annotations
 
@@ -25,23 +25,31 @@ _DOUBLE_EXACT_BITS: Final = 53
 
 
 def cast_column(name: str, column: pa.ChunkedArray, target: pa.DataType) -> pa.Array:
-    """One contiguous array of the target type, values unchanged.
+    """Cast a column of a batch, if no value changes.
+
+    Args:
+        name: The column's name, for messages.
+        column: Its values.
+        target: The type that the table has.
+
+    Returns:
+        One contiguous array of the target type.
 
     Raises:
-        InvalidInput: The type does not fit, or a time would lose digits; the message names the column.
+        InvalidInput: The type does not fit, or a time would lose digits.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type != target and not _fits(column.type, target):
         raise InvalidInput(
-            f"column {name!r} has type {column.type}, but the table's is {format_type(target)}", hint=_hint(target)
+            f"column {name!r} has type {column.type}, but in the table it is {format_type(target)}", hint=_hint(target)
         )
     try:
         converted = column if column.type == target else column.cast(target)
     except pa.ArrowInvalid as error:
         raise InvalidInput(
             f"column {name!r}: a value does not fit {format_type(target)}: {error}",
-            hint="times are kept to the microsecond: round before writing",
+            hint="times have microseconds: round before writing",
         ) from None
     return one_array(converted)
 
@@ -49,11 +57,11 @@ def cast_column(name: str, column: pa.ChunkedArray, target: pa.DataType) -> pa.A
 def _hint(target: pa.DataType) -> str:
     if pa.types.is_timestamp(target):
         return "a timestamp is an instant: give it a time zone" if target.tz else "timestamp_ntz takes no time zone"
-    return "cast it before writing; only casts that cannot change a value are made for you"
+    return "cast it before writing; only casts that cannot change a value are automatic"
 
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of ``source`` (for times: every one that casts without loss) is a value of ``target``."""
+    """Whether every value of ``source`` is a value of ``target``; of times, every value without further digits."""
     if source == target or pa.types.is_null(source):
         return True
     if pa.types.is_integer(target):

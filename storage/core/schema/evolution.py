@@ -1,17 +1,18 @@
-"""Evolution: files of an older schema revision, read as the newest schema wants them.
+"""Schema evolution: reading files of an older schema revision under the newest schema.
 
-Schemas only grow, so all that an older file can differ in is: a column is missing, a type is narrower, a default is
-another one, and the state of a group does not know columns that were added to it. What a row of an older file says of
-a column that came later is what its events said: nothing. So the column is NULL where its group is present, whatever
-its default; `latest_non_null` takes it as supplied by nobody, an aggregate as contributed to by nobody.
+Schemas only grow. So an older file can differ in four ways only: a column is missing, a type is narrower, a default is
+different, and the state of a column group lacks columns that were added later. The events of an older row had no value
+for a column that was added later. So the column is NULL where its group is present, whatever its default is; for
+`latest_non_null` no event supplied it, and for an aggregate no event had a value.
 
-Three kinds of files, by what has to be done to their rows:
+What has to be done depends on the kind of file:
 
-- events (logs): types are widened. A batch without a column is a batch without a column, at any time.
-- registers (folds of logs): the same, and the state of groups is renewed. They show no defaults.
-- slices (base and shadow): the same, and defaults are materialised again. Their revision says what they may lack.
+- event files (logs): widen types. A column that a batch omitted stays missing.
+- register files (folds): the same, and renew the state of groups. These files have no defaults.
+- slice files (base and shadow): the same, and fill in current defaults. Their revision tells which columns may be
+  missing.
 
-FORMAT.md, "Files of older schemas".
+FORMAT.md, "Files of older schemas"; MERGE.md, "Schema changes".
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def reads_as_it_is(schema: TableSchema, rev: int, columns: Collection[str]) -> bool:
-    """Whether any Parquet reader finds the right values of these user columns in a base file of revision ``rev``.
+    """Whether any Parquet reader finds the right values of some user columns in a base file of revision ``rev``.
 
-    It gives NULL where a file lacks a column: right for one that was added without a default, unless an aggregate
-    shows something else for no values.
+    Such a reader returns NULL for a column that the file lacks. That is right for a column that was added without a
+    default, unless its merge mode shows something else for events without a value.
     """
     return rev >= schema.changed or all(_is_native(schema, rev, name) for name in columns)
 
@@ -61,22 +62,22 @@ def _is_native(schema: TableSchema, rev: int, name: str) -> bool:
 
 
 def adapt_events(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a log file of events, with the types that batches have now."""
+    """Rows of an event file, with the current types of batches."""
     types = schema.event_types
     return _with_types(batch, [types.get(field.name, field.type) for field in batch.schema])
 
 
 def adapt_registers(schema: TableSchema, stored: Sequence[str], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a log file of registers, with the types and the state that its groups have now.
+    """Rows of a register file, with the current types and state of its groups.
 
-    What a file lacks is NULL in its registers: it stays missing.
+    Columns that the file lacks stay missing: they are NULL in its registers.
 
     Args:
-        schema: The newest.
+        schema: The newest schema.
         stored: All columns of the file.
-        batch: Those that were read: whatever the modes of their groups read.
+        batch: The columns that were read; everything that the modes of their groups read is among them.
     """
-    batch = _with_types(batch, [_now(schema, field.name, field.type) for field in batch.schema])
+    batch = _with_types(batch, [_current_type(schema, field.name, field.type) for field in batch.schema])
     rows = dict(zip(batch.schema.names, batch.columns, strict=True))
     for group in schema.groups:
         added = [name for name in group.values if name not in stored]
@@ -92,11 +93,11 @@ class Adaptation:
     """How the rows of one slice file of an older revision become rows of the newest schema.
 
     Attributes:
-        schema: The newest.
-        rev: Revision of the file.
-        wanted: Slice columns that `apply` gives.
-        stored: Arrays that the file has.
-        reads: Those of them that `apply` must be given.
+        schema: The newest schema.
+        rev: Schema revision of the file.
+        wanted: Slice columns that `apply` returns.
+        stored: Columns that the file has.
+        reads: Columns of the file that `apply` needs.
     """
 
     schema: TableSchema
@@ -107,10 +108,10 @@ class Adaptation:
 
     @classmethod
     def of(cls, schema: TableSchema, rev: int, wanted: Sequence[str], stored: Iterable[str]) -> Adaptation | None:
-        """None if the wanted columns can be read as they are.
+        """The adaptation, or None if the wanted columns can be read as they are.
 
         Raises:
-            KeyError: The file lacks a column that its revision had.
+            KeyError: The file lacks a column that it must have by its revision.
         """
         if rev >= schema.changed:
             return None
@@ -132,8 +133,8 @@ class Adaptation:
         return cls(schema, rev, tuple(wanted), stored, in_order)
 
     def apply(self, rows: Arrays, count: int) -> dict[str, pa.Array]:
-        """The columns of ``wanted``, from those of ``reads``, ``count`` rows."""
-        known = {name: _widened(column, _now(self.schema, name, column.type)) for name, column in rows.items()}
+        """The columns ``wanted``, given the columns ``reads``; both have ``count`` rows."""
+        known = {name: _widened(column, _current_type(self.schema, name, column.type)) for name, column in rows.items()}
         for group in self.schema.groups:
             changed = _changed(self.schema, group, self.rev)
             if changed:
@@ -153,7 +154,7 @@ class Adaptation:
         for name in changed:
             column = self.schema.column_by_name[name]
             if name in self.wanted and (column.default is not None or name in self.stored):
-                # Without an arrival the whole group came later: it is absent everywhere.
+                # Without an arrival column the whole group was added later, and is absent in every row.
                 present = self._column(known, names.arrival(group.id), count).is_valid()
                 default = pa.scalar(column.default, column.type)
                 known[name] = pc.if_else(present, self._column(known, name, count), default)
@@ -164,12 +165,12 @@ class Adaptation:
 
 
 def _changed(schema: TableSchema, group: Group, rev: int) -> tuple[str, ...]:
-    """Arrays of a group that were added, widened or got another default after a revision."""
+    """Columns of a group that were added, were widened, or got another default after a revision."""
     return tuple(name for name in group.columns if schema.column_by_name[name].changed > rev)
 
 
-def _now(schema: TableSchema, name: str, stored: pa.DataType) -> pa.DataType:
-    """Type that a column of a slice has now; suppliers change their width by `MergeMode.renewed` alone."""
+def _current_type(schema: TableSchema, name: str, stored: pa.DataType) -> pa.DataType:
+    """Current type of a slice column. Only `MergeMode.renewed` changes the width of fixed-size binaries."""
     if pa.types.is_fixed_size_binary(stored):
         return stored
     number = schema.slice.get_field_index(name)

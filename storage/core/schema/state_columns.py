@@ -1,9 +1,9 @@
-"""Columns of an answer that a table does not store as such: whether a group is present in a row, and its arrival.
+"""State columns: whether a column group is present in a row, and the arrival of what the row shows of the group.
 
-    _present_<group>   boolean, never null: the row has an event of the group that no delete has taken back
-    _arrival_<group>   int64, null where the group is absent: the arrival of what the row shows of the group
+    _present_<group>   boolean, never NULL
+    _arrival_<group>   int64, NULL where the group is absent
 
-A reader names them; nobody gets them unasked. A table's own column of such a name goes before; new tables have none.
+A read returns them only if it names them. A user column with such a name takes precedence; new tables cannot have one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ARRIVAL: Final = "_arrival_"
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """A column that tells the state of a group.
+    """A state column of a column group.
 
     Attributes:
-        name: In the answer.
-        group: Id of the group.
-        presence: Whether it tells the presence; else the arrival.
+        name: The column's name in the result.
+        group: Id of the column group.
+        presence: True for the presence, false for the arrival.
     """
 
     name: str
@@ -35,16 +35,16 @@ class StateColumn:
 
     @property
     def field(self) -> pa.Field:
-        """As in an answer."""
+        """The column's field in the result."""
         return pa.field(self.name, pa.bool_() if self.presence else pa.int64(), nullable=not self.presence)
 
     def of(self, arrival: pa.Array) -> pa.Array:
-        """Its values, by the group's arrival in each row, which is null where the group is absent."""
+        """The column's values, given the group's arrival in each row, which is NULL where the group is absent."""
         return arrival.is_valid() if self.presence else arrival
 
 
 def state_columns(schema: TableSchema) -> dict[str, StateColumn]:
-    """All that a reader of the table may ask for, by name."""
+    """All state columns of a table, by name."""
     found = (
         StateColumn(f"{prefix}{group.name}", group.id, presence=prefix == PRESENT)
         for group in schema.groups

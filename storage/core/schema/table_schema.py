@@ -1,8 +1,8 @@
 """The table's schema: columns, groups and streams with ids that never change and are never reused.
 
-Frozen values that every other room agrees on. Built from a checked configuration (`storage.config`) or read back from a
-CREATE or SCHEMA entry. The Arrow schemas of tables, log files and slices are derived here and only here, so that
-writer, compaction and reader cannot disagree. FORMAT.md, "Schemas".
+A schema is built from a checked configuration (`storage.config`), or read from a CREATE or SCHEMA entry. The Arrow
+schemas of tables, log files and slices are derived from it in this module only, so that writers, compactions and
+readers agree on them. FORMAT.md, "Schemas".
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from storage.core.names import StreamName
 from storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
 from storage.errors import NotFound
 
-# Hidden columns get field ids far above any user column's, derived from what they are, so that they too survive
-# renames.
+# Field ids of hidden columns are far above those of user columns, and follow from what the column is.
 _HIDDEN_EVENT_FIELDS: Final = {
     names.KEY: make_field(names.KEY, pa.binary(), 1_000_000, nullable=False),
     names.OP: make_field(names.OP, pa.int8(), 1_000_001, nullable=False),
@@ -41,7 +40,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Columns in table order; ``key`` and ``partition_by`` in the order the configuration gives."""
+    """The schema of a table; immutable.
+
+    Attributes:
+        key: Names of the key columns, in the order of the configuration.
+        partition_by: Names of the partition columns, in the order of the configuration.
+        bucket_bits: log2 of the number of buckets.
+        columns: User columns, in table order.
+        groups: Column groups, by ascending id.
+        streams: Streams, by ascending id.
+    """
 
     key: tuple[str, ...]
     partition_by: tuple[str, ...]
@@ -64,22 +72,22 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """What a reader sees: the user's columns, keys not nullable."""
+        """Schema of reads: the user columns; key columns are not nullable."""
         return pa.schema([self.field(column.name) for column in self.columns])
 
     @cached_property
     def has_sort_key(self) -> bool:
-        """Whether files carry the hidden binary key: composite and decimal keys do not sort natively."""
+        """Whether files have the hidden binary key, which composite and decimal keys need for sorting."""
         return len(self.key) > 1 or pa.types.is_decimal(self.column_by_name[self.key[0]].type)
 
     @cached_property
     def changed(self) -> int:
-        """Slot of the newest entry that changed what files hold: slices of that revision or newer are read as are."""
+        """Slot of the newest entry that changed a column. Slices of this revision or later are read as they are."""
         return max(column.changed for column in self.columns)
 
     @cached_property
     def added(self) -> frozenset[str]:
-        """Columns that were added to a group that was there already: batches may omit them for ever."""
+        """Columns that were added to an existing group. Batches may always omit them."""
         by_name = self.column_by_name
         return frozenset(
             name
@@ -90,7 +98,7 @@ class TableSchema:
 
     @property
     def reader_features(self) -> list[str]:
-        """What a version must know to read the table."""
+        """The features that a version must know to read the table, sorted."""
         return sorted({feature for group in self.groups for feature in mode_of(group).features(group)})
 
     @property
@@ -106,7 +114,7 @@ class TableSchema:
         """The column of that name.
 
         Raises:
-            NotFound: The table has none; the hint names those it has.
+            NotFound: There is none; the hint lists the names that exist.
         """
         return _named(self.column_by_name, name, "column")
 
@@ -114,7 +122,7 @@ class TableSchema:
         """The group of that name.
 
         Raises:
-            NotFound: The table has none; the hint names those it has.
+            NotFound: There is none; the hint lists the names that exist.
         """
         return _named(self.group_by_name, name, "group")
 
@@ -122,18 +130,18 @@ class TableSchema:
         """The stream of that name.
 
         Raises:
-            NotFound: The table has none; the hint names those it has.
+            NotFound: There is none; the hint lists the names that exist.
         """
         return _named({stream.name: stream for stream in self.streams}, name, "stream")
 
     def stream_columns(self, stream: Stream) -> tuple[str, ...]:
         """Key columns, then the columns of the stream's groups, in table order."""
-        owned = {name for group in stream.groups for name in self.group_by_name[group].columns}
-        return self.key + tuple(column.name for column in self.columns if column.name in owned)
+        written = {name for group in stream.groups for name in self.group_by_name[group].columns}
+        return self.key + tuple(column.name for column in self.columns if column.name in written)
 
     @cached_property
     def event_types(self) -> Mapping[str, pa.DataType]:
-        """Type that a column has in batches and log files: its own, but the element's where values are collected."""
+        """Types of columns in batches and log files: as declared, or the element type where values are collected."""
         types = {column.name: column.type for column in self.columns}
         for group in self.groups:
             types |= {f.column: input_type(f, types[f.column]) for f in group.functions}
@@ -156,20 +164,22 @@ class TableSchema:
         return pa.schema(fields)
 
     def state_fields(self, group: Group) -> tuple[pa.Field, ...]:
-        """Hidden columns of one group in a slice; its merge mode says which.
+        """Hidden slice columns of one column group, which its merge mode defines.
 
-        State of one column is numbered by that column, so that no other column's coming or widening renumbers it.
+        Field ids of the state of one column follow from that column alone, so adding or widening other columns does not
+        change them.
         """
         state = mode_of(group).state(group, self.column_by_name)
         ids: dict[str, int] = {}
         for column in (self.column_by_name[name] for name in group.values):
-            own = (name for name in state if name.startswith(names.column_state(column.id, "")))
-            ids |= {name: _COLUMN_FIELD_IDS + column.id * _IDS_PER_COLUMN + i for i, name in enumerate(own)}
+            hidden = (name for name in state if name.startswith(names.column_state(column.id, "")))
+            ids |= {name: _COLUMN_FIELD_IDS + column.id * _IDS_PER_COLUMN + i for i, name in enumerate(hidden)}
         rest = (name for name in state if name not in ids)
         ids |= {name: _GROUP_FIELD_IDS + group.id * _IDS_PER_GROUP + i for i, name in enumerate(rest)}
         return tuple(make_field(name, arrow_type, ids[name]) for name, arrow_type in state.items())
 
     def to_json(self) -> dict[str, Any]:
+        """The schema as in a CREATE or SCHEMA entry."""
         return {
             "key": list(self.key),
             "partition_by": list(self.partition_by),
@@ -191,6 +201,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
+        """The schema of a CREATE or SCHEMA entry."""
         columns = []
         for c in data["columns"]:
             arrow_type = parse_type(c["type"])
