@@ -1,7 +1,7 @@
-"""Table configuration: the user's words, checked, then turned into a `TableSchema`.
+"""Table configuration: checks what a user wrote, and turns it into a `TableSchema`.
 
-Every refusal names the field and says how to mend it; a configuration that passes can be created. Shape and meaning:
-README.md, "Table configuration".
+Every error names the field and has a hint. A table can be created from every configuration that passes. Fields and
+their meaning: README.md, "Table configuration"; MERGE.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage.core.types import format_type, parse_type
 from storage.errors import InvalidInput
 
 RESERVED: Final = ("_op", "_supplied")
-MAX_BUCKETS: Final = 1 << 16  # a file group per bucket and partition: more only makes small files
+MAX_BUCKETS: Final = 1 << 16  # one file group per bucket and partition: more buckets only make smaller files
 _SMALL_INTEGERS: Final = (pa.int8(), pa.int16())
 
 
@@ -36,20 +36,20 @@ class _Model(BaseModel):
 
 
 class ColumnConfig(_Model):
-    """A column given as a mapping: its Spark SQL type name and the value shown where its group is absent."""
+    """A column as a mapping: its Spark SQL type name, and the value to show where its group is absent."""
 
     type: str
     default: Any = None
 
 
 class FunctionOptions(_Model):
-    """Options of an aggregate function; listagg has one."""
+    """Options of an aggregate function."""
 
     delimiter: str = ","
 
 
 class GroupConfig(_Model):
-    """Columns that change together, the columns that order their events, and how events merge."""
+    """A column group: its columns, the columns that order its events, and how events merge."""
 
     columns: list[str] = Field(min_length=1)
     ordering: list[str] = []
@@ -59,7 +59,7 @@ class GroupConfig(_Model):
 
 
 class StreamConfig(_Model):
-    """A producer: the groups it writes and what its deletes mean."""
+    """A producer: the groups that it writes, and what its deletes mean."""
 
     groups: list[str] = Field(min_length=1)
     on_delete: Literal["group", "row", "ignore"] = "group"
@@ -77,10 +77,13 @@ class TableConfig(_Model):
 
 
 def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableConfig:
-    """Configuration from a mapping, or from a YAML file when given a path.
+    """Read a configuration.
+
+    Args:
+        source: A mapping, or the path of a YAML file.
 
     Raises:
-        InvalidInput: It does not have the shape of a configuration; every wrong field is named.
+        InvalidInput: A field is missing, unknown or of a wrong type. The message names every such field.
     """
     if isinstance(source, TableConfig):
         return source
@@ -90,7 +93,7 @@ def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableCo
         except OSError as error:
             raise InvalidInput(f"cannot read the table configuration: {error}", hint="give a YAML file") from error
         except yaml.YAMLError as error:
-            raise InvalidInput(f"the table configuration is not YAML: {error}", hint="mend the file") from error
+            raise InvalidInput(f"the table configuration is not YAML: {error}", hint="correct the file") from error
     try:
         return TableConfig.model_validate(source)
     except ValidationError as error:
@@ -100,23 +103,26 @@ def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableCo
 
 
 def describe(error: ValidationError) -> str:
-    """Every wrong field of a pydantic error on one line: ``field.path: what is wrong``."""
+    """All wrong fields of a pydantic error on one line: ``field.path: what is wrong``."""
     seen: dict[str, str] = {}
     for item in error.errors():
-        # A union names its members in the path; the user wrote none of those words.
+        # The path of a union has the names of its members, which the user did not write.
         path = ".".join(str(part) for part in item["loc"] if part not in {"str", "ColumnConfig"})
         if item["type"] == "extra_forbidden":
             seen.setdefault(path, "is not a field here")
         else:
             seen.setdefault(path, item["msg"])
-    return "; ".join(f"{path or 'the whole'}: {message}" for path, message in seen.items())
+    return "; ".join(f"{path or 'the configuration'}: {message}" for path, message in seen.items())
 
 
 def build_schema(config: TableConfig) -> TableSchema:
-    """Check what fields mean together and give every column, group and stream its id.
+    """Check a configuration as a whole, and give every column, group and stream its id.
+
+    Args:
+        config: From `load_config`.
 
     Raises:
-        InvalidInput: One message a mistake, naming the field, with the mend as hint.
+        InvalidInput: Two fields do not fit together. The message names the first such field.
     """
     _check_names(config)
     columns = _columns(config)
@@ -150,9 +156,10 @@ def build_schema(config: TableConfig) -> TableSchema:
 
 
 def configuration(schema: TableSchema) -> dict[str, Any]:
-    """The configuration from which `load_config` and `build_schema` make this very schema, ids included.
+    """The configuration of a schema: `load_config` and `build_schema` turn it into an equal schema, with equal ids.
 
-    Plain values, so that one can be changed and checked as a whole again.
+    Returns:
+        Plain values, so that a caller can change some and check the whole again.
     """
     return {
         "key": list(schema.key),
@@ -223,7 +230,7 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
         elif pa.types.is_date(arrow_type) and isinstance(value, str):
             value = dt.date.fromisoformat(value)
         if isinstance(value, bool) != pa.types.is_boolean(arrow_type):
-            raise TypeError  # noqa: TRY301 - Arrow takes True for 1; a reader of the configuration would not
+            raise TypeError  # noqa: TRY301 - Arrow would accept True as 1
         return pa.scalar(value, arrow_type).as_py()
     except (pa.ArrowException, ValueError, TypeError, OverflowError, decimal.InvalidOperation):
         hint = "give a value of the column's type"
@@ -414,7 +421,7 @@ def _is_sortable(arrow_type: pa.DataType) -> bool:
 
 
 def _as_key(column: Column) -> Column:
-    # Iceberg's bucket transform knows no 8- and 16-bit integers; wider ones hold the same values.
+    # Iceberg's bucket transform does not support 8- and 16-bit integers; wider ones hold the same values.
     if column.type in _SMALL_INTEGERS:
         return Column(column.id, column.name, pa.int32(), column.default)
     return column

@@ -1,8 +1,8 @@
-"""For authors of custom mergers: a search for histories on which a merger breaks the laws it must obey.
+"""For authors of custom mergers: a search for histories on which a merger breaks the rules (MERGE.md, "Custom").
 
-Compactions fold the events of a key in any groups, and results of folds again; whatever the folding, the outcome must
-be that of all events at once. `check_merger` tries random histories and random foldings, through the code that reads
-and compacts tables, and shows the smallest history it finds on which two foldings differ.
+Compactions merge any of the events of a key, and then merge the results. The final result must equal that of all events
+at once. `check_merger` tries random histories, cut into random parts, with the code that reads and compacts tables. It
+tries short histories first, and shows the first one on which the results differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POOL_SIZE: Final = 5
 
 
 class MergerError(AssertionError):
-    """A merger gave different answers for one history; the message shows the history and both answers."""
+    """A merger gave different results for one history; the message shows the history and both results."""
 
 
 def check_merger(
@@ -41,21 +41,23 @@ def check_merger(
     max_events: int = 6,
     seed: int = 0,
 ) -> None:
-    """Search for a history on which folding in parts differs from folding at once.
+    """Search for a history on which merging in parts differs from merging all events at once.
+
+    A merger that passes may still be wrong: the search is random.
 
     Args:
         merger: The function.
         columns: The group's columns: name to Spark SQL type name.
-        ordering: Those of them that order events.
-        state: Declared state columns: name to type name.
+        ordering: Names of the columns that order events.
+        state: Declared state columns: name to Spark SQL type name.
         deletes: Whether histories have deletes.
-        tries: How many histories.
-        max_events: Events in the longest.
-        seed: Of the random search; the same seed tries the same histories.
+        tries: Number of histories.
+        max_events: Number of events in the longest history.
+        seed: Seed of the random search; the same seed tries the same histories.
 
     Raises:
-        MergerError: There is one; nothing to be said of a merger for which none was found, but that it was looked for.
-        InvalidInput: The merger failed, or returned wrong columns.
+        MergerError: The search found such a history.
+        InvalidInput: The merger raised, or returned wrong columns.
     """
     group = Group(
         id=1,
@@ -112,15 +114,15 @@ def _value(chance: random.Random, arrow_type: pa.DataType) -> Any:
 
 
 def _cut(chance: random.Random, events: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The history in consecutive parts, as compactions at some moments would cut it."""
-    places = sorted(chance.sample(range(1, len(events)), chance.randint(1, len(events) - 1)))
-    return [events[start:stop] for start, stop in zip([0, *places], [*places, len(events)], strict=True)]
+    """The history in consecutive parts, as compactions at random times would cut it."""
+    cuts = sorted(chance.sample(range(1, len(events)), chance.randint(1, len(events) - 1)))
+    return [events[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(events)], strict=True)]
 
 
 def _fold(
     mode: MergeMode, group: Group, schema: Mapping[str, Column], parts: Sequence[list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """What a reader sees after folding each part and then the results, left to right."""
+    """What a reader sees after merging each part, and then the results from left to right."""
     total: Arrays | None = None
     for part in parts:
         touching = [e for e in part if not group.ordering or any(e[name] is not None for name in group.ordering)]
