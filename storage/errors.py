@@ -1,10 +1,14 @@
-"""Every error that weft raises on purpose, grouped by what the caller can do about it.
+"""The errors that weft raises on purpose, one class for each thing that a caller can do about it.
 
-A rule of this room: a message names the thing that is wrong (field, column, path, value) and a ``hint`` says what to do
-next. ``code`` is stable and meant for machines; messages may change.
+A message names what is wrong and where (field, column, path, value); ``hint`` says what to do next. ``code`` is stable
+and meant for programs; messages may change. An error can be pickled, and written as a small dictionary and read back
+(`TableError.to_dict`, `error_from_dict`), so that it crosses process boundaries as what it is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 __all__ = [
     "CommitUnknown",
@@ -28,12 +32,12 @@ __all__ = [
 
 
 class TableError(Exception):
-    """Base of all errors of weft; never raised itself.
+    """Base class of all errors of weft; only its subclasses are raised.
 
     Attributes:
-        code: Stable name for machines, one per class.
-        message: What is wrong, without the hint.
-        hint: What to do about it; empty where the message says it all.
+        code: Stable name for programs, one per class.
+        message: What is wrong and where, without the hint.
+        hint: What to do about it; empty if the message says everything.
     """
 
     code = "TABLE_ERROR"
@@ -46,82 +50,106 @@ class TableError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
+    def to_dict(self) -> dict[str, Any]:
+        """The error as values that JSON has: ``code``, ``message``, ``hint``, and ``fields`` of its class."""
+        return {"code": self.code, "message": self.message, "hint": self.hint, "fields": self._fields()}
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in {"message", "hint"} and not name.startswith("__")
+        }
+
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process borders (Spark tasks, pools); keyword arguments are lost by Exception's own pickling.
-        return (
-            _rebuild,
-            (
-                type(self),
-                self.message,
-                self.hint,
-                {k: v for k, v in self.__dict__.items() if k not in {"message", "hint"}},
-            ),
-        )
+        # Exception's own pickling loses keyword arguments.
+        return _rebuild, (type(self), self.message, self.hint, self._fields())
 
 
-def _rebuild(kind: type[TableError], message: str, hint: str, extra: dict[str, object]) -> TableError:
+def error_from_dict(data: Mapping[str, Any]) -> TableError:
+    """The error that `TableError.to_dict` described, also after JSON.
+
+    A code that this process does not know gives a plain `TableError` with the same message and hint.
+
+    Raises:
+        KeyError: ``data`` does not describe an error.
+    """
+    kind = next((kind for kind in _kinds(TableError) if kind.code == data["code"]), TableError)
+    # JSON has lists only; no error has one.
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in data["fields"].items()}
+    return _rebuild(kind, data["message"], data["hint"], fields)
+
+
+def _kinds(base: type[TableError]) -> Iterator[type[TableError]]:
+    """All classes of errors that are loaded, each before its subclasses."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
+def _rebuild(kind: type[TableError], message: str, hint: str, fields: Mapping[str, Any]) -> TableError:
     error = kind.__new__(kind)
     TableError.__init__(error, message, hint=hint)
-    error.__dict__.update(extra)
+    error.__dict__.update(fields)
     return error
 
 
 class InvalidInput(TableError):
-    """The caller's data, configuration or argument is wrong; nothing was changed. Mend the input."""
+    """The caller's data, configuration or argument is wrong. Nothing was changed. Correct the input."""
 
     code = "INVALID_INPUT"
 
 
 class NotFound(TableError):
-    """A table, column, stream, file or savepoint that was named does not exist."""
+    """A table, column, stream, lane, savepoint or cut that the caller named does not exist."""
 
     code = "NOT_FOUND"
 
 
 class Conflict(TableError):
-    """The request contradicts what the table already holds (it exists, another query owns the lane, ...)."""
+    """The request contradicts what the table holds: it exists already, the lane belongs to another query, ..."""
 
     code = "CONFLICT"
 
 
 class GapError(TableError):
-    """A batch number is further ahead than the next one: a batch in between was never committed here."""
+    """A batch number is not the next one of its query: a batch before it was not committed. Send that one first."""
 
     code = "GAP"
 
 
 class Fenced(TableError):
-    """A newer writer has claimed this lane. This writer must stop; what it committed stays, nothing is lost."""
+    """A newer writer has claimed the lane. This writer must stop. What it has committed stays."""
 
     code = "FENCED"
 
 
 class SplitBrain(TableError):
-    """Two writers act under one claim of a lane, which the protocol makes impossible. Halt and run a check."""
+    """Two writers use the same claim of a lane, which the protocol rules out. Stop both, and run `Table.verify`."""
 
     code = "SPLIT_BRAIN"
 
 
 class StoreUnavailable(TableError):
-    """The object store refused or did not answer within the bound, or lacks an ability that weft needs."""
+    """The object store did not answer in time, or refused. Try again, unless it is `StoreRefused`."""
 
     code = "STORE_UNAVAILABLE"
 
 
 class StoreRefused(StoreUnavailable):
-    """The store answered, and refused: no credentials, no permission, or an ability that weft needs is missing.
+    """The store has refused: credentials or permission are missing, or it lacks a feature that weft needs.
 
-    Waiting does not help, other than for any other `StoreUnavailable`.
+    Waiting does not help, unlike for any other `StoreUnavailable`.
     """
 
     code = "STORE_REFUSED"
 
 
 class CommitUnknown(TableError):
-    """It could not be learnt whether a commit took place. Nothing was removed; replaying the same batch is safe.
+    """The store did not say whether a commit took place. No file was deleted. Sending the same batch again is safe.
 
     Attributes:
-        batch: The (query id, batch number) to replay.
+        batch: (query id, batch number) to send again; None for a commit without a batch.
     """
 
     code = "COMMIT_UNKNOWN"
@@ -132,26 +160,27 @@ class CommitUnknown(TableError):
 
 
 class CorruptData(TableError):
-    """Stored bytes are not what the log says they are: damaged, truncated, missing or forged."""
+    """A stored object is damaged, truncated, missing, or not the one that the log names. Restore it from a copy."""
 
     code = "CORRUPT_DATA"
 
 
 class MissingFile(CorruptData):
-    """A file that the log refers to is not there; to callers plain `CorruptData`, of the same code.
+    """A file that the log refers to is missing. Has the code of `CorruptData`.
 
-    Whoever reads a snapshot asks first whether cleaning has given it up: see `storage.read.missing_file`.
+    A reader of a snapshot raises `SnapshotExpired` instead if cleaning has removed the file: see
+    `storage.read.missing_file`.
     """
 
 
 class SnapshotExpired(TableError):
-    """The snapshot asked for is older than what is retained."""
+    """The snapshot is older than what is retained: cleaning may have removed its files. Read a newer one."""
 
     code = "SNAPSHOT_EXPIRED"
 
 
 class OffsetExpired(SnapshotExpired):
-    """Changes are asked for since, or up to, a snapshot that is older than what is retained."""
+    """One end of a range of changes is a snapshot that has expired. Read the table anew, and go on from there."""
 
     code = "OFFSET_EXPIRED"
 
@@ -163,18 +192,18 @@ class OffsetInvalidated(TableError):
 
 
 class NotComplete(TableError):
-    """The snapshot may lack events up to the value that was asked for, as far as its streams declare: wait."""
+    """Events up to the requested value may still arrive, as far as the streams' watermarks tell. Wait."""
 
     code = "NOT_COMPLETE"
 
 
 class NotSettled(TableError):
-    """What the table was at a time may still change: a commit that says it is older may yet become visible."""
+    """The state of the table at a time is not final: a commit with an earlier time may still become visible."""
 
     code = "NOT_SETTLED"
 
 
 class UnsupportedFormat(TableError):
-    """The table uses a feature that this version does not know. Upgrade weft; nothing was read or changed."""
+    """The table uses a feature that this version does not know. Nothing was read or changed. Upgrade weft."""
 
     code = "UNSUPPORTED_FORMAT"

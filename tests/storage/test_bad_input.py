@@ -334,3 +334,29 @@ def test_every_error_survives_a_process_border() -> None:
     assert unknown.batch == ("q", 7)
     codes = [getattr(errors, name).code for name in errors.__all__]
     assert len(set(codes)) == len(codes)
+
+
+def test_every_error_is_the_same_after_json() -> None:
+    import json
+
+    from storage import errors
+
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        data = json.loads(json.dumps(kind("what", hint="do this").to_dict()))
+        error = errors.error_from_dict(data)
+        assert (error.code, error.message, error.hint) == (kind.code, "what", "do this")
+        assert name == "TableError" or type(error) is kind
+    unknown = errors.error_from_dict(json.loads(json.dumps(errors.CommitUnknown("what", batch=("q", 7)).to_dict())))
+    assert isinstance(unknown, errors.CommitUnknown)
+    assert unknown.batch == ("q", 7)
+
+
+def test_an_error_of_a_newer_version_keeps_its_text() -> None:
+    from storage.errors import error_from_dict
+
+    error = error_from_dict({"code": "A_LATER_ONE", "message": "what", "hint": "do this", "fields": {}})
+    assert type(error) is TableError
+    assert str(error) == "what\n  hint: do this"
+    with pytest.raises(KeyError):
+        error_from_dict({"code": "CONFLICT"})
