@@ -1,17 +1,15 @@
-"""Base and shadow files: Parquet, sorted by key, one schema; written and read one row group at a time.
+"""Base and shadow files, read: Parquet, sorted by key, one row group at a time.
 
-A file may hold several small file groups, one after the other and each sorted by key: what a file costs besides its
-rows is felt where there are many. A row group of such a file may hold several of them too, for the same reason.
+A file may contain several small file groups one after the other, each sorted by key, because every file has a fixed
+cost. For the same reason a row group of such a file may contain rows of several file groups.
+`storage.files.slice_file_writer` writes these files.
 """
 
 from __future__ import annotations
 
 import bisect
-import contextlib
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -20,144 +18,14 @@ import pyarrow.parquet as pq
 from storage.core import names
 from storage.core.keys import one_array
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
-from storage.core.names import Path
 from storage.core.predicate import ColumnRange, Known
 from storage.core.schema.evolution import Adaptation
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.errors import CorruptData
-from storage.files.column_encoding import choose_encodings
 from storage.files.footers import FOOTERS, Footer
 from storage.files.row_groups import LastRowGroups
 from storage.store.object_store import tail_range, verify_tail
-
-
-class SliceFileWriter:
-    """Collects rows in key order into row groups of one Parquet file; the file exists once `close` returns a ref.
-
-    An instance that was given no rows leaves nothing behind.
-
-    Args:
-        env: The table's.
-        path: Of the file.
-        schema: The rows'.
-        shared: Several file groups are written, each ended by `end_part`.
-    """
-
-    def __init__(self, env: Environment, path: Path, schema: TableSchema, *, shared: bool = False) -> None:
-        self._env, self._path, self._schema, self._shared = env, path, schema.slice, shared
-        self._sort_column = schema.slice.get_field_index(schema.sort_column)
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
-        self._rows = self._part_from = 0
-        self._stack = contextlib.ExitStack()
-        self._sink: _ChecksumFile | None = None
-        self._writer: pq.ParquetWriter | None = None
-
-    def write(self, columns: Mapping[str, pa.Array]) -> None:
-        """Append rows; Requires all columns of the slice schema, keys above all earlier ones of the part."""
-        if not columns or len(next(iter(columns.values()))) == 0:
-            return
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-        self._pending.append(batch)
-        self._pending_rows += len(batch)
-        while self._pending_rows >= self._env.tuning.row_group_rows:
-            self._write_row_group(self._env.tuning.row_group_rows)
-
-    def end_part(self) -> FilePart | None:
-        """End the rows of a file group: where they are; None if there are none."""
-        first, end = self._part_from, self._rows + self._pending_rows
-        self._part_from = end
-        if self._pending_rows >= self._env.tuning.shared_row_group_rows:
-            self._write_row_group(self._pending_rows)
-        return FilePart(first=first, rows=end - first) if end > first else None
-
-    def close(self) -> FileRef | None:
-        """Finish the file, durably; None if there were no rows."""
-        if self._pending_rows:
-            self._write_row_group(self._pending_rows)
-        if self._writer is None or self._sink is None:
-            return None
-        self._sink.begin_tail()
-        self._writer.close()
-        self._stack.close()
-        sink = self._sink
-        return FileRef(
-            path=self._path,
-            size=sink.size,
-            crc32=sink.crc32,
-            tail_size=sink.tail_size,
-            tail_crc32=sink.tail_crc32,
-            rows=self._rows,
-        )
-
-    def discard(self, error: BaseException) -> None:
-        """Leave nothing behind, because of ``error``."""
-        if self._writer is not None:
-            with contextlib.suppress(OSError, pa.ArrowException):
-                self._writer.close()
-        self._stack.__exit__(type(error), error, error.__traceback__)
-
-    def _write_row_group(self, rows: int) -> None:
-        table = pa.Table.from_batches(self._pending, self._schema)
-        if self._writer is None:
-            encodings = choose_encodings(table.slice(0, rows))
-            self._sink = _ChecksumFile(self._stack.enter_context(self._env.store.open_output(self._path)))
-            self._writer = pq.ParquetWriter(
-                pa.PythonFile(self._sink, mode="w"),
-                self._schema,
-                compression="zstd",
-                use_dictionary=encodings.use_dictionary,
-                column_encoding=encodings.column_encoding,
-                store_decimal_as_integer=True,
-                sorting_columns=None if self._shared else [pq.SortingColumn(self._sort_column)],
-                write_page_index=True,
-                write_page_checksum=True,
-            )
-        self._writer.write_table(table.slice(0, rows), row_group_size=rows)
-        rest = table.slice(rows)
-        self._pending = rest.to_batches()
-        self._pending_rows = len(rest)
-        self._rows += rows
-
-
-class _ChecksumFile:
-    """A write-only file that knows the size and checksum of what went through it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.size = self.tail_size = 0
-        self.crc32 = self.tail_crc32 = 0
-        self.closed = False
-
-    def begin_tail(self) -> None:
-        """What is written from now on is the tail: indexes and footer."""
-        self.tail_size = self.tail_crc32 = 0
-
-    def write(self, data: bytes) -> int:
-        self.crc32 = zlib.crc32(data, self.crc32)
-        self.tail_crc32 = zlib.crc32(data, self.tail_crc32)
-        self.size += len(data)
-        self.tail_size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def tell(self) -> int:
-        return self.size
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def read_row_groups(
@@ -171,40 +39,41 @@ def read_row_groups(
     last: LastRowGroups | None = None,
     slice_ordinals: Sequence[int] | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
-    """The rows of a base or shadow file, one row group at a time, each column one array.
+    """The rows of a base or shadow file, in batches of about one row group, each column as one array.
 
     Everything that is read is verified: the footer against the entry, pages against their own checksums.
 
     Args:
-        env: The table's.
-        schema: What the rows are wanted for; the file may be of an older revision.
-        rev: The revision that the file was written with.
+        env: The environment of the table.
+        schema: The schema that the rows are adapted to.
+        rev: The revision of the schema that the file was written with.
         file: The file as its entry describes it.
-        columns: Of the slice schema.
-        chosen: Whether to read a row group, by what its statistics say of columns.
-        parts: Rows to read, ascending and apart; None for all.
-        last: Where to look first, and to keep what is decoded; all row groups are chosen then.
-        slice_ordinals: Per part, or of the whole file, the value of ``names.SLICE_ORDINAL`` in its rows; None: without
-            that column.
+        columns: Names of columns of the slice schema.
+        chosen: Whether to read a row group, given what its statistics say of its columns.
+        parts: The rows to read, ascending and without overlap; None for all rows.
+        last: Decoded rows of the last reads. They are used if they contain the (single) part, and updated otherwise.
+            Requires that ``chosen`` accepts every row group.
+        slice_ordinals: Values of an additional column ``names.SLICE_ORDINAL``, one for each part, or one for the whole
+            file; None to leave the column out.
 
     Raises:
-        CorruptData: The file is missing, truncated, damaged or does not decode.
+        CorruptData: The file is missing, truncated or damaged, or does not decode.
     """
-    known = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
-    if known is not None:
-        yield known
+    kept = last.rows(file, parts[0]) if last is not None and parts is not None and len(parts) == 1 else None
+    if kept is not None:
+        yield kept
         return
     try:
         with env.store.open_input(file.path, file.size, [tail_range(file)]) as source:
             footer = FOOTERS.get(env.store, file, lambda: _read_footer(source, file))
             older = Adaptation.of(schema, rev, columns, footer.schema.names)
-            # Of an older file only keys are what they were: other columns may show another default now.
-            told = footer.leaves.keys() if older is None else {schema.sort_column}
+            # Statistics of an older file hold for keys only: other columns may have another default now.
+            usable = footer.leaves.keys() if older is None else {schema.sort_column}
             spans = _spans(footer, file, parts)
             numbers = [
                 number
                 for number in spans
-                if chosen(_Statistics(footer.metadata.row_group(number), schema, footer.leaves, told).known)
+                if chosen(_Statistics(footer.metadata.row_group(number), schema, footer.leaves, usable).known)
             ]
             if not numbers:
                 return
@@ -212,42 +81,42 @@ def read_row_groups(
             with pq.ParquetFile(
                 source, metadata=footer.metadata, pre_buffer=pre_buffer, page_checksum_verification=True
             ) as parquet:
-                for together in _together(footer, numbers, env.tuning.row_group_rows):
+                for coalesced in _coalesce(footer, numbers, env.tuning.row_group_rows):
                     if older is None:
-                        rows = _decode(parquet, footer, together, columns)
+                        rows = _decode(parquet, footer, coalesced, columns)
                     else:
-                        rows = _decode(parquet, footer, together, older.reads)
-                        rows = older.apply(rows, _row_count(footer, together))
+                        rows = _decode(parquet, footer, coalesced, older.reads)
+                        rows = older.apply(rows, _row_count(footer, coalesced))
                     if last is not None and parts is not None:
-                        last.keep(file, footer.starts[together[0]], footer.starts[together[-1] + 1], rows)
-                    rows = _within(rows, _joined_spans(footer, spans, together), _row_count(footer, together))
+                        last.keep(file, footer.starts[coalesced[0]], footer.starts[coalesced[-1] + 1], rows)
+                    rows = _within(rows, _coalesced_spans(footer, spans, coalesced), _row_count(footer, coalesced))
                     if slice_ordinals is not None:
-                        rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, together, parts, slice_ordinals)
+                        rows[names.SLICE_ORDINAL] = _slice_ordinals(footer, coalesced, parts, slice_ordinals)
                     yield rows
     except (pa.ArrowException, OSError, KeyError) as error:
-        # KeyError: a damaged name. A store that does not answer is StoreUnavailable, and passes.
+        # KeyError: a damaged column name. A store that does not answer raises StoreUnavailable, which passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
 
 
 def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> dict[int, list[tuple[int, int]]]:
-    """Per row group, in order, what is wanted of it: (first row within it, end)."""
+    """By row group, in file order: the wanted rows as (first, end) within the row group."""
     starts = footer.starts
     if parts is None:
         return {number: [(0, starts[number + 1] - starts[number])] for number in range(len(starts) - 1)}
-    joined: list[tuple[int, int]] = []
+    wanted: list[tuple[int, int]] = []
     for part in parts:
         first, end = part.first, part.first + part.rows
         if end > starts[-1]:
             raise CorruptData(
-                f"file {file.path} has {starts[-1]} rows, and its entry wants rows {first} to {end} of it",
-                hint="its writer was broken: report it",
+                f"file {file.path} has {starts[-1]} rows, but its entry refers to rows {first} to {end}",
+                hint="the entry was written incorrectly: please report this",
             )
-        if joined and joined[-1][1] == first:
-            joined[-1] = (joined[-1][0], end)
+        if wanted and wanted[-1][1] == first:
+            wanted[-1] = (wanted[-1][0], end)
         else:
-            joined.append((first, end))
+            wanted.append((first, end))
     spans: dict[int, list[tuple[int, int]]] = {}
-    for first, end in joined:
+    for first, end in wanted:
         number = bisect.bisect_right(starts, first) - 1
         while number < len(starts) - 1 and starts[number] < end:
             start = starts[number]
@@ -257,7 +126,7 @@ def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> d
 
 
 def _within(rows: dict[str, pa.Array], spans: Sequence[tuple[int, int]], count: int) -> dict[str, pa.Array]:
-    """The rows of a row group of ``count`` rows that are wanted."""
+    """The rows within ``spans``, of ``count`` rows."""
     if spans == [(0, count)]:
         return rows
     if len(spans) == 1:
@@ -275,11 +144,8 @@ def _read_footer(source: pa.NativeFile, file: FileRef) -> pq.FileMetaData:
     return pq.read_metadata(source)
 
 
-def _together(footer: Footer, numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Row groups that are decoded at once: small neighbours, up to ``limit`` rows.
-
-    What a row group costs besides its rows is felt where they are small.
-    """
+def _coalesce(footer: Footer, numbers: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """Row groups to decode at once: neighbours of up to ``limit`` rows, because each call has a fixed cost."""
     found: list[int] = []
     for number in numbers:
         if found and (number != found[-1] + 1 or footer.starts[number + 1] - footer.starts[found[0]] > limit):
@@ -290,30 +156,30 @@ def _together(footer: Footer, numbers: Sequence[int], limit: int) -> Iterator[li
         yield found
 
 
-def _row_count(footer: Footer, together: Sequence[int]) -> int:
-    return footer.starts[together[-1] + 1] - footer.starts[together[0]]
+def _row_count(footer: Footer, numbers: Sequence[int]) -> int:
+    return footer.starts[numbers[-1] + 1] - footer.starts[numbers[0]]
 
 
-def _joined_spans(
-    footer: Footer, spans: Mapping[int, Sequence[tuple[int, int]]], together: Sequence[int]
+def _coalesced_spans(
+    footer: Footer, spans: Mapping[int, Sequence[tuple[int, int]]], numbers: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """What is wanted of row groups that follow each other, as of one."""
-    joined: list[tuple[int, int]] = []
-    for number in together:
-        shift = footer.starts[number] - footer.starts[together[0]]
+    """The wanted rows of consecutive row groups, as (first, end) within all of them."""
+    result: list[tuple[int, int]] = []
+    for number in numbers:
+        shift = footer.starts[number] - footer.starts[numbers[0]]
         for first, end in spans[number]:
-            if joined and joined[-1][1] == first + shift:
-                joined[-1] = (joined[-1][0], end + shift)
+            if result and result[-1][1] == first + shift:
+                result[-1] = (result[-1][0], end + shift)
             else:
-                joined.append((first + shift, end + shift))
-    return joined
+                result.append((first + shift, end + shift))
+    return result
 
 
 def _slice_ordinals(
-    footer: Footer, together: Sequence[int], parts: Sequence[FilePart] | None, slice_ordinals: Sequence[int]
+    footer: Footer, numbers: Sequence[int], parts: Sequence[FilePart] | None, slice_ordinals: Sequence[int]
 ) -> pa.Array:
     """Per row that is wanted of row groups that follow each other the place of its part."""
-    begin, end = footer.starts[together[0]], footer.starts[together[-1] + 1]
+    begin, end = footer.starts[numbers[0]], footer.starts[numbers[-1] + 1]
     if parts is None:
         return pa.array(np.full(end - begin, slice_ordinals[0], np.int64))
     first = np.array([part.first for part in parts], np.int64)
@@ -323,22 +189,22 @@ def _slice_ordinals(
 
 
 def _decode(
-    parquet: pq.ParquetFile, footer: Footer, together: Sequence[int], columns: Sequence[str]
+    parquet: pq.ParquetFile, footer: Footer, numbers: Sequence[int], columns: Sequence[str]
 ) -> dict[str, pa.Array]:
-    """Columns of row groups that follow each other, each as one array."""
-    metadata = [footer.metadata.row_group(number) for number in together]
-    # Hidden state is mostly NULL (no deletes, no floors), and decoding NULLs costs nearly as much as decoding values.
+    """Columns of consecutive row groups, each as one array."""
+    metadata = [footer.metadata.row_group(number) for number in numbers]
+    # Hidden state is mostly null (no deletes, no floors), and decoding nulls costs nearly as much as decoding values.
     empty = {
         name
         for name in columns
         if name.startswith(names.HIDDEN_PREFIX)
         and name in footer.leaves
-        and all(_is_null(own, footer.leaves[name]) for own in metadata)
+        and all(_is_null(row_group, footer.leaves[name]) for row_group in metadata)
     }
     wanted = [name for name in columns if name not in empty]
-    table = parquet.read_row_groups(together, columns=wanted, use_threads=False)
+    table = parquet.read_row_groups(numbers, columns=wanted, use_threads=False)
     return {
-        name: pa.nulls(_row_count(footer, together), footer.schema.field(name).type)
+        name: pa.nulls(_row_count(footer, numbers), footer.schema.field(name).type)
         if name in empty
         else one_array(table.column(name))
         for name in columns
@@ -346,22 +212,29 @@ def _decode(
 
 
 def _is_null(metadata: pq.RowGroupMetaData, leaf: int) -> bool:
-    """Whether statistics say that a column of a row group is NULL throughout."""
+    """Whether statistics say that a column of a row group contains only nulls."""
     statistics = metadata.column(leaf).statistics
     return statistics is not None and statistics.null_count == metadata.num_rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Statistics:
-    """What the footer says of the columns of a row group; of those alone that ``told`` names."""
+    """The column statistics of a row group.
+
+    Attributes:
+        metadata: Metadata of the row group.
+        schema: The schema that the rows are adapted to.
+        leaves: By column the number of its Parquet leaf.
+        usable: Names of the columns whose statistics may be used.
+    """
 
     metadata: pq.RowGroupMetaData
     schema: TableSchema
     leaves: Mapping[str, int]
-    told: Collection[str]
+    usable: Collection[str]
 
     def known(self, name: str) -> ColumnRange | None:
-        if name not in self.told or name not in self.leaves:
+        if name not in self.usable or name not in self.leaves:
             return None
         found = self.metadata.column(self.leaves[name]).statistics
         if found is None:
@@ -370,7 +243,7 @@ class _Statistics:
         nulls = found.null_count if found.has_null_count else None
         try:
             least, largest = (found.min, found.max) if found.has_min_max else (None, None)
-        except (ValueError, OverflowError):  # a moment that Python's calendar does not reach
+        except (ValueError, OverflowError):  # a time beyond the calendar of Python
             least = largest = None
         return ColumnRange(arrow_type, least, largest, nulls, rows)
 
@@ -383,13 +256,25 @@ def read_base(
     chosen: Callable[[Known], bool] = lambda _: True,
     last: LastRowGroups | None = None,
 ) -> Iterator[dict[str, pa.Array]]:
-    """Visible rows of slices, a row group of a file at a time, of those that are ``chosen`` by their statistics.
+    """The visible rows of slices, in batches of about one row group.
 
-    Slices that follow each other in one file are read as one: their rows may come together, and
-    ``names.SLICE_ORDINAL`` says which of several slices they are of.
+    Args:
+        env: The environment of the table.
+        schema: The schema that the rows are adapted to.
+        files: The slices, in order of file group; None for a file group without slice.
+        columns: Names of columns of the slice schema.
+        chosen: Whether to read a row group, given what its statistics say of its columns.
+        last: Decoded rows of the last reads, see `read_row_groups`.
+
+    Yields:
+        Columns by name. For several slices also ``names.SLICE_ORDINAL``, the position in ``files`` of the slice of each
+        row; slices that are neighbours in one file are read together.
+
+    Raises:
+        CorruptData: A file is missing, truncated or damaged, or does not decode.
     """
-    own = [(made.rev, made.base, made.base_part) if made is not None else None for made in files]
-    yield from _read_parts(env, schema, own, columns, chosen, last)
+    stored = [(made.rev, made.base, made.base_part) if made is not None else None for made in files]
+    yield from _read_parts(env, schema, stored, columns, chosen, last)
 
 
 def read_shadow(
@@ -399,14 +284,14 @@ def read_shadow(
     columns: Sequence[str],
     last: LastRowGroups | None = None,
 ) -> dict[str, pa.Array] | None:
-    """All other rows of slices, as in `read_base`, at once; None where they have none."""
-    own = [(made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files]
-    found = list(_read_parts(env, schema, own, columns, lambda _: True, last))
+    """The hidden rows of slices as one batch, otherwise as `read_base`; None if there are none."""
+    stored = [(made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files]
+    found = list(_read_parts(env, schema, stored, columns, lambda _: True, last))
     return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
 
 
 _Stored = tuple[int, FileRef | None, FilePart | None]
-"""Base or shadow of a slice: schema revision, file, and which rows of it are the slice's; no file: no rows."""
+"""Base or shadow of a slice: revision of the schema, file (None: no rows), and its rows in the file (None: all)."""
 
 
 def _read_parts(
@@ -417,23 +302,24 @@ def _read_parts(
     chosen: Callable[[Known], bool],
     last: LastRowGroups | None,
 ) -> Iterator[dict[str, pa.Array]]:
-    """Rows of one slice, or of several, which know then which of them they are of."""
+    """Rows of slices, with slice ordinals if there are several."""
     for (rev, file), parts, slice_ordinals in _by_file(wanted):
-        known = slice_ordinals if len(wanted) > 1 else None
-        yield from read_row_groups(env, schema, rev, file, columns, chosen, parts, last, known)
+        yield from read_row_groups(
+            env, schema, rev, file, columns, chosen, parts, last, slice_ordinals if len(wanted) > 1 else None
+        )
 
 
 def _by_file(
     wanted: Iterable[_Stored | None],
 ) -> Iterator[tuple[tuple[int, FileRef], list[FilePart] | None, list[int]]]:
-    """Parts of one file that follow each other in it, together; and where each of them stands among what is wanted."""
+    """Slices grouped by file as far as they are neighbours: (revision, file), parts, and positions in ``wanted``."""
     last: tuple[int, FileRef] | None = None
     parts: list[FilePart] = []
     slice_ordinals: list[int] = []
-    for slice_ordinal, own in enumerate(wanted):
-        if own is None:
+    for slice_ordinal, stored in enumerate(wanted):
+        if stored is None:
             continue
-        rev, file, part = own
+        rev, file, part = stored
         if file is None:
             continue
         follows = part is not None and bool(parts) and parts[-1].first + parts[-1].rows <= part.first

@@ -1,8 +1,8 @@
-"""How the columns of a base file are encoded: chosen by looking at its first row group.
+"""Encodings for the columns of a base file, chosen from its first row group.
 
-A dictionary is right for values that repeat, and for nothing else: of values that do not it stores every one twice, and
-reads cost twice. Such columns get the encoding that suits their kind, which is both smaller and faster to read, for
-Arrow and for Spark (`tests/benchmarks/encoding.py`). Any Parquet reader of the last years knows all of these.
+A dictionary suits values that repeat. Other values it would store twice, and reading them would cost twice as much.
+They get an encoding by type, which is smaller and faster to read for Arrow and for Spark
+(`tests/benchmarks/encoding.py`). All current Parquet readers support these encodings.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 SAMPLE_ROWS: Final = 4096
-_INT64_DIGITS: Final = 18  # decimals up to it are stored as whole numbers
-REPEATS_BELOW: Final = 1 / 4  # distinct values a row in the sample: below it a dictionary stays small
+_INT64_DIGITS: Final = 18  # decimals of up to so many digits are stored as integers
+REPEATS_BELOW: Final = 1 / 4  # distinct values per row of the sample; below this a dictionary stays small
 
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """Arguments of `pyarrow.parquet.ParquetWriter`: leaf columns with a dictionary, and encodings of others."""
+    """Arguments of `pyarrow.parquet.ParquetWriter`: leaf columns with a dictionary, and encodings of other columns."""
 
     use_dictionary: list[str]
     column_encoding: dict[str, str]
 
 
 def choose_encodings(rows: pa.Table) -> Encodings:
-    """The encodings for a file that begins with these rows, at least one."""
+    """The encodings for a file that begins with these rows; at least one row is required."""
     sample = rows.take(pa.array(np.unique(np.linspace(0, len(rows) - 1, SAMPLE_ROWS, dtype=np.int64))))
     repeated: list[str] = []
     other: dict[str, str] = {}
@@ -42,13 +42,13 @@ def choose_encodings(rows: pa.Table) -> Encodings:
             other[name] = "DELTA_BINARY_PACKED"
         elif pa.types.is_floating(column.type):
             other[name] = "BYTE_STREAM_SPLIT"
-    # Parquet is told by path, and a part of a struct can have the path of a column whose name has a dot.
+    # Encodings are given by path, and a field of a struct can have the path of a column whose name has a dot.
     taken = set(repeated)
     return Encodings(repeated, {path: encoding for path, encoding in other.items() if path not in taken})
 
 
 def _is_whole_number(arrow_type: pa.DataType) -> bool:
-    """Whether Parquet stores it as one."""
+    """Whether Parquet stores values of this type as integers."""
     return bool(
         pa.types.is_integer(arrow_type)
         or pa.types.is_date(arrow_type)
@@ -58,7 +58,7 @@ def _is_whole_number(arrow_type: pa.DataType) -> bool:
 
 
 def _leaves(path: str, arrow_type: pa.DataType) -> Iterator[str]:
-    """Parquet's names of the leaf columns of a nested one."""
+    """Parquet paths of the leaf columns of a nested column."""
     if pa.types.is_struct(arrow_type):
         for field in arrow_type:
             yield from _leaves(f"{path}.{field.name}", field.type)

@@ -1,7 +1,7 @@
-"""Footers of base and shadow files, kept: files never change, and of many small ones the footer is most of the work.
+"""A cache of the footers of base and shadow files: files never change, and reading a small file is mostly its footer.
 
-One per process, bounded by the stored bytes of the footers, least recently used first out. What is here was verified
-against its entry when it was read; the rows of a file are verified each time.
+There is one cache per process. It is limited by the stored bytes of the footers and evicts the least recently used.
+Footers are verified against their entry when they are read; the rows of a file are verified each time.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import pyarrow.parquet as pq
 from storage.core.log.file_refs import FileRef
 from storage.store.object_store import ObjectStore
 
-MAX_BYTES: Final = 32 * 1024 * 1024  # decoded up to eight times as much
+MAX_BYTES: Final = 32 * 1024 * 1024  # decoded footers take up to eight times as much
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the end of a Parquet file says.
+    """The footer of a Parquet file, decoded.
 
     Attributes:
-        metadata: All of it.
-        schema: Its columns.
-        leaves: Number of the Parquet leaf of every column that is not nested.
-        starts: First row of every row group, and how many rows there are.
+        metadata: The metadata as pyarrow decodes it.
+        schema: The Arrow schema of the file.
+        leaves: By name, for every column that is not nested, the number of its Parquet leaf.
+        starts: First row of every row group, then the number of rows.
     """
 
     metadata: pq.FileMetaData
@@ -43,7 +43,7 @@ class Footer:
         schema = metadata.schema.to_arrow_schema()
         flat = {field.name for field in schema if not pa.types.is_nested(field.type)}
         paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-        # A part of a struct can have the path of another column, whose name has a dot.
+        # A field of a struct can have the path of another column, whose name has a dot.
         leaves = {
             path: i for i, path in enumerate(paths) if path in flat and ("." not in path or paths.count(path) == 1)
         }
@@ -52,32 +52,32 @@ class Footer:
 
 
 class Footers:
-    """See the module. Safe for use from several threads."""
+    """The cache. Safe for use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, FileRef], Footer] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, FileRef], Footer] = OrderedDict()
 
     def get(self, store: ObjectStore, file: FileRef, read: Callable[[], pq.FileMetaData]) -> Footer:
-        """The footer of a file; ``read`` it if it is not here. No lock is held meanwhile."""
+        """The footer of a file; calls ``read`` if it is not in the cache, without holding a lock."""
         key = (store.uri, file)
         with self._lock:
-            found = self._known.get(key)
+            found = self._cached.get(key)
             if found is not None:
-                self._known.move_to_end(key)
+                self._cached.move_to_end(key)
                 return found
         footer = Footer.of(read())
         with self._lock:
-            if key not in self._known:
-                self._known[key] = footer
+            if key not in self._cached:
+                self._cached[key] = footer
                 self._bytes += file.tail_size
-            while self._bytes > self._max_bytes and len(self._known) > 1:
-                (_, dropped), _ = self._known.popitem(last=False)
+            while self._bytes > self._max_bytes and len(self._cached) > 1:
+                (_, dropped), _ = self._cached.popitem(last=False)
                 self._bytes -= dropped.tail_size
         return footer
 
 
 FOOTERS: Final = Footers(MAX_BYTES)
-"""Those of this process."""
+"""The cache of this process."""

@@ -1,7 +1,7 @@
-"""Log files: sorted events to bytes with an index, and the indexed ranges of a file back to columns.
+"""Log files: writes sorted rows with an index, and decodes the blocks of a file.
 
-A log file is one Arrow IPC *file* with lz4 buffers, sorted by (file group, key), cut into blocks by bytes, not by file
-group: small groups share a block, large ones take several. FORMAT.md, "Log files".
+A log file is an Arrow IPC file with lz4 buffers, sorted by (file group, key). It is cut into blocks by size, not by
+file group: small file groups share a block, large ones take several. FORMAT.md, "Log files".
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=Fa
 def write_log_file(
     env: Environment, schema: TableSchema, batch: EventBatch, *, lane: LaneName, epoch: int, seq: int, task: int
 ) -> LogFile | None:
-    """Write the events of one task as one log file, durably; None if there are none.
+    """Write the events of one task as one log file, durably. Returns None if there are no events.
 
     Args:
-        env: The table's.
-        schema: The table's schema.
-        batch: Events in input order (their order is their position).
-        lane: The writer's lane.
-        epoch: The writer's claim.
-        seq: The slot that will refer to the file.
+        env: The environment of the table.
+        schema: The schema of the table.
+        batch: Events in input order, which decides between equal versions.
+        lane: The lane of the writer.
+        epoch: The epoch of the writer.
+        seq: The slot of the entry that will refer to the file.
         task: Number of the file within the commit.
     """
     if len(batch.rows) == 0:
@@ -71,12 +71,12 @@ class SortedRows:
 
     Attributes:
         form: See `LogFile`.
-        groups: That it carries.
-        rows: With the schema of the file.
-        partitions: Distinct partition folders in order.
-        partition, bucket: Per row the number of its partition folder, and its bucket.
-        deletes: Which rows a reader counts as deletes.
-        versions: Per group id the columns that hold first ordering values.
+        groups: The groups of which the file has columns.
+        rows: The rows, with the schema of the file.
+        partitions: Distinct partition folders, ascending.
+        partition, bucket: For each row the position of its partition folder in ``partitions``, and its bucket.
+        deletes: For each row whether readers count it as a delete.
+        versions: By group id the names of the columns with first ordering values.
     """
 
     form: Literal["event", "register"]
@@ -90,7 +90,7 @@ class SortedRows:
 
 
 def put_log_file(env: Environment, schema: TableSchema, path: Path, content: SortedRows) -> LogFile:
-    """Write one log file, durably, and its index where that is large; what an entry says of it."""
+    """Write one log file, durably, with a sidecar for a large index. Returns the description for the entry."""
     data, index = _encode(schema, content, env.tuning)
     footer = index.blocks.offset[-1] + index.blocks.length[-1]
     env.store.put(path, data)
@@ -113,7 +113,7 @@ def put_log_file(env: Environment, schema: TableSchema, path: Path, content: Sor
 
 
 def remove_log_file(store: ObjectStore, file: LogFile) -> None:
-    """Remove a file that no entry can refer to, as far as the store lets us: what stays is garbage, not data."""
+    """Remove a log file that no entry refers to. Errors of the store are ignored: cleaning removes what is left."""
     paths = [file.file.path, *([file.index.path] if isinstance(file.index, Sidecar) else [])]
     for path in paths:
         with contextlib.suppress(OSError):
@@ -130,7 +130,7 @@ def _inline_or_sidecar(env: Environment, log_file: Path, index: LogIndex) -> Log
 
 
 def _sorted(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], Indices, Indices]:
-    """Rows by (partition, bucket, key), stable; partition folders, and partition and bucket number of every row."""
+    """The rows, stably sorted by (partition, bucket, key); all partition folders; partition and bucket of each row."""
     own_keys = key_columns(schema, rows)
     if schema.has_sort_key:
         rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, own_keys))
@@ -164,7 +164,7 @@ def _encode(schema: TableSchema, content: SortedRows, tuning: Tuning) -> tuple[p
 
 
 def _block_bounds(group_starts: Indices, row_bytes: int, tuning: Tuning) -> list[int]:
-    """First row of every block, and the end: cut between file groups once a block is big enough, else within one."""
+    """First row of every block, then the number of rows. Blocks end between file groups, large ones also within one."""
     bounds = [0]
     for start, stop in zip(group_starts[:-1].tolist(), group_starts[1:].tolist(), strict=True):
         if (start - bounds[-1]) * row_bytes >= tuning.block_min_bytes:
@@ -176,7 +176,7 @@ def _block_bounds(group_starts: Indices, row_bytes: int, tuning: Tuning) -> list
 
 
 def _ranges(group_starts: Indices, bounds: Indices, content: SortedRows) -> LogRanges:
-    """One range for every file group and block that share rows."""
+    """One range for every pair of file group and block with common rows."""
     edges = np.union1d(group_starts, bounds)
     first, rows = edges[:-1], np.diff(edges)
     block = np.searchsorted(bounds, first, side="right") - 1
@@ -216,37 +216,37 @@ def _blocks(
 
 
 def _min_max(part: pa.RecordBatch, columns: Sequence[str]) -> tuple[Any, Any]:
-    """Least and largest value of columns of one type, in JSON form; None where all are null."""
+    """Least and largest value of columns of one type, in JSON form; None if all values are null."""
     found = pc.min_max(pa.chunked_array([part.column(name) for name in columns]))
     return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
 
 
-_MESSAGE_BYTES: Final = 256  # of a schema's message, besides the schema: some 50
+_MESSAGE_BYTES: Final = 256  # limit of what the message of a schema takes besides the schema; it is about 50
 
 
 def block_lead(file: FileRef) -> int:
-    """Bytes to leave free before a block, where its decoder puts the schema: the tail holds it, so it is no larger."""
+    """Free bytes needed before a block, for the schema that the decoder puts there; the tail contains it."""
     return file.tail_size + _MESSAGE_BYTES
 
 
 class BlockDecoder:
     """Verifies and decodes blocks of one log file, wanted columns only.
 
-    A block is decoded where it lies, behind the schema of the verified tail: as a stream of Arrow that has one batch.
-    All that is given to it was read with `block_lead` bytes before it.
+    A block is decoded in place, without a copy: the schema of the tail is put before it, which makes an Arrow stream of
+    one batch. So tail and blocks must be given with `block_lead` free bytes before them.
     """
 
     def __init__(self, file: LogFile, blocks: Blocks, columns: Collection[str], tail: pa.Buffer) -> None:
-        """Take what every block of the file needs.
+        """Verify the tail, which has the schema.
 
         Args:
             file: The file as its entry describes it.
-            blocks: From the file's index.
-            columns: Names among ``file.columns`` are decoded, others left out.
-            tail: What stands in the file's `tail_range`.
+            blocks: The blocks from the index of the file.
+            columns: Names of the columns to decode; names that are not in ``file.columns`` are ignored.
+            tail: The bytes of `tail_range` of the file.
 
         Raises:
-            CorruptData: The tail is damaged, or not that of such a file.
+            CorruptData: The tail is damaged, or its columns are not those of the entry.
         """
         self._file, self._blocks = file, blocks
         included = [position for position, name in enumerate(file.columns) if name in columns]
@@ -261,15 +261,15 @@ class BlockDecoder:
             self._schema = schema.serialize()
 
     def decode(self, number: int, block: pa.Buffer) -> pa.RecordBatch:
-        """Rows of a block.
+        """The rows of a block.
 
         Raises:
-            CorruptData: It is damaged, or does not decode.
+            CorruptData: The block is damaged, or does not decode.
         """
         stored = block.slice(self._lead)
         if zlib.crc32(stored) != self._blocks.crc32[number]:
             raise damaged(self._file.file.path, f"block {number}")
-        # The first one has what a file begins with, the schema too.
+        # The first block contains the beginning of the file, with the schema.
         first = stored.slice(0, _MAGIC.size).equals(_MAGIC)
         stream = stored.slice(_MAGIC.size) if first else self._with_schema(block)
         with self._decoding(), pa.ipc.open_stream(stream, options=self._options) as reader:

@@ -1,14 +1,16 @@
-"""Log ranges of a run of file groups: fetched once, collapsed file group by file group.
+"""Reads the log ranges of file groups and collapses them, file group by file group, into keys and registers.
 
-Ranges of folds hold registers already: those of the events are merged with them. Which ranges there are is decided in
-`storage.core.plan.slices`, each event once.
+Ranges of folds contain registers already; the registers of events are merged with them. `storage.core.plan.slices`
+decides which ranges are read, so that each event counts once.
 
-A block may hold several small file groups. File groups are read in order, and blocks hold them in order, so each block
-is read once and dropped with the last file group that needs it: memory is about the logs of one file group.
+A block may contain several small file groups. File groups are read in order, and blocks contain them in order, so each
+block is read once and released after the last file group that needs it. This takes memory for about the logs of one
+file group.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -34,7 +36,7 @@ AnyRange = TypeVar("AnyRange", LogRange, RegisterRange)
 
 
 class LogReader:
-    """Reads the log ranges of ``slices``, which must be collapsed in this order, each once."""
+    """Reads the log ranges of slices. Call `collapse` once for each of them, in the order in which they were given."""
 
     def __init__(
         self,
@@ -45,16 +47,16 @@ class LogReader:
         columns: Sequence[Collection[str]],
         mergers: Mergers,
     ) -> None:
-        """Plan the reading.
+        """Plan the reading; nothing is read yet.
 
         Args:
-            env: The table's.
-            schema: The snapshot's schema.
-            files: What ``slices`` point into.
-            slices: File groups in order; or several as one (`storage.core.plan.slices.combine_slices`).
-            columns: Per slice the columns it needs, of events and of registers, where a file has them; key columns
-                and sort column among them.
-            mergers: Custom mergers of the groups that are collapsed.
+            env: The environment of the table.
+            schema: The schema of the snapshot.
+            files: The log files that ``slices`` refer to by position.
+            slices: File groups in order, or runs of them (`storage.core.plan.slices.combine_slices`).
+            columns: For each slice the names of the columns to read of events and registers, as far as a file has them;
+                key columns and sort column must be among them.
+            mergers: The merge functions of the groups that are collapsed.
         """
         self._env, self._schema, self._files, self._mergers = env, schema, files, mergers
         self._columns = {file_slice.group: names for file_slice, names in zip(slices, columns, strict=True)}
@@ -70,8 +72,8 @@ class LogReader:
             for block in _blocks_of(file_slice):
                 self._uses[block] = self._uses.get(block, 0) + 1
         blocks: dict[int, list[int]] = {}
-        for number, number_in_file in self._uses:
-            blocks.setdefault(number, []).append(number_in_file)
+        for number, block_number in self._uses:
+            blocks.setdefault(number, []).append(block_number)
         self._stored = LogBlocks(env, files, blocks, wanted)
 
     def collapse(
@@ -81,26 +83,37 @@ class LogReader:
         values: Collection[str],
         wanted: KeyVector | None = None,
     ) -> LogState | None:
-        """Keys and registers of one file group, of ``wanted`` keys alone if given; None where its logs have none.
+        """The keys and registers in the logs of one slice.
 
-        Of several file groups as one their keys are those of a run (`storage.core.merge.run_keys`).
+        Args:
+            file_slice: The slice. For a run of file groups the keys are those of `storage.core.merge.run_keys`.
+            groups: The groups to collapse.
+            values: Names of the columns whose values are needed.
+            wanted: Collapse only these keys; None for all.
+
+        Returns:
+            Keys and registers; None if the logs have no (wanted) keys.
+
+        Raises:
+            CorruptData: A log file is missing or damaged.
+            InvalidInput: A merge function has failed.
         """
         self._stored.expect(_blocks_of(file_slice))
         folded = self._registers(file_slice, wanted)
         events = list(self._events(file_slice, wanted))
-        ranges: list[LogRange | RegisterRange] = [*(log_range for own in folded for log_range in own), *events]
+        ranges: list[LogRange | RegisterRange] = [*itertools.chain(*folded), *events]
         if not ranges:
             return None
         run_keys = None
         if file_slice.slice_ordinal is not None:
             run_keys = RunKeys.of([log_range.keys for log_range in ranges], int(file_slice.slice_ordinal.max()) + 1)
-            folded = [[_of_run(run_keys, log_range) for log_range in own] for own in folded]
+            folded = [[_of_run(run_keys, log_range) for log_range in of_file] for of_file in folded]
             events = [_of_run(run_keys, log_range) for log_range in events]
-            ranges = [*(log_range for own in folded for log_range in own), *events]
+            ranges = [*itertools.chain(*folded), *events]
         columns = self._columns[file_slice.group]
         registers = {}
         for group in groups:
-            parts = [group_registers(own, self._schema, group, columns) for own in folded]
+            parts = [group_registers(of_file, self._schema, group, columns) for of_file in folded]
             names = [name for name in group.columns if name in values]
             parts.append(collapse_group(events, self._schema, group, names, self._mergers))
             found = [part for part in parts if part is not None]
@@ -109,11 +122,11 @@ class LogReader:
         return LogState(KeyDirectory.of(ranges, self._schema), registers, run_keys)
 
     def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterRange]]:
-        """Per fold file, those of one file group."""
+        """The registers of one slice, a list for each file of a fold."""
         folded: dict[int, list[RegisterRange]] = {}
         for number, batch, slice_ordinals in self._rows(file_slice, form="register"):
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            vector, slice_ordinal = key_vector(columns[self._schema.sort_column]), slice_ordinals
+            columns, slice_ordinal = dict(zip(batch.schema.names, batch.columns, strict=True)), slice_ordinals
+            vector = key_vector(columns[self._schema.sort_column])
             if wanted is not None:
                 _, found = find(wanted, vector)
                 if not found.any():
@@ -125,25 +138,25 @@ class LogReader:
         return list(folded.values())
 
     def _events(self, file_slice: FileSlice, wanted: KeyVector | None) -> Iterator[LogRange]:
-        """Small ranges of files that carry the same as one; those that carry a common group in version order."""
-        together: dict[_Kind, _Together] = {}
+        """The events of one slice. Small ranges of files of one kind are coalesced; each group is in version order."""
+        pending: dict[_Kind, _Coalesced] = {}
         for number, batch, slice_ordinal in self._rows(file_slice, form="event"):
             kind = self._kind(number, batch.schema)
-            # The order of versions is that of ranges: what carries a group comes after all before it that do.
-            for other in [other for other in together if other != kind and not kind.groups.isdisjoint(other.groups)]:
-                yield from self._piece(other, together.pop(other), wanted)
-            own = together.setdefault(kind, _Together())
-            own.add(batch, self._files[number].arrival, slice_ordinal)
-            if own.rows >= self._env.tuning.coalesce_rows:
-                yield from self._piece(kind, together.pop(kind), wanted)
-        for kind, own in together.items():
-            yield from self._piece(kind, own, wanted)
+            # Versions are ordered by range: earlier ranges with a common group must come first.
+            for other in [other for other in pending if other != kind and not kind.groups.isdisjoint(other.groups)]:
+                yield from self._log_range(other, pending.pop(other), wanted)
+            coalesced = pending.setdefault(kind, _Coalesced())
+            coalesced.add(batch, self._files[number].arrival, slice_ordinal)
+            if coalesced.rows >= self._env.tuning.coalesce_rows:
+                yield from self._log_range(kind, pending.pop(kind), wanted)
+        for kind, coalesced in pending.items():
+            yield from self._log_range(kind, coalesced, wanted)
 
-    def _piece(self, kind: _Kind, together: _Together, wanted: KeyVector | None) -> Iterator[LogRange]:
-        table = pa.Table.from_batches(together.batches)
-        arrival = np.repeat(together.arrivals, [len(batch) for batch in together.batches])
+    def _log_range(self, kind: _Kind, coalesced: _Coalesced, wanted: KeyVector | None) -> Iterator[LogRange]:
+        table = pa.Table.from_batches(coalesced.batches)
+        arrival = np.repeat(coalesced.arrivals, [len(batch) for batch in coalesced.batches])
         vector = key_vector(table.column(self._schema.sort_column))
-        slice_ordinal = np.concatenate(together.slice_ordinals) if together.slice_ordinals else None
+        slice_ordinal = np.concatenate(coalesced.slice_ordinals) if coalesced.slice_ordinals else None
         if wanted is not None:
             _, found = find(wanted, vector)
             if not found.any():
@@ -154,19 +167,15 @@ class LogReader:
         yield LogRange(vector, arrival, kind.groups, columns, slice_ordinal)
 
     def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch, Indices | None]]:
-        """Rows of ranges with the position of their file; files are in (arrival, place in the commit) order.
-
-        And of several file groups which of them each row is of.
-        """
+        """Position of the file, rows, and for a run the slice ordinals of the rows, of every range in version order."""
         rows = zip(file_slice.start.tolist(), file_slice.rows.tolist(), strict=True)
         end = 0
         for block, (start, count) in zip(_blocks_of(file_slice), rows, strict=True):
             end += count
             if self._files[block[0]].file.form == form:
-                slice_ordinal = (
-                    None if file_slice.slice_ordinal is None else file_slice.slice_ordinal[end - count : end]
-                )
-                yield block[0], self._block(block).slice(start, count), slice_ordinal
+                ordinals = file_slice.slice_ordinal
+                of_rows = None if ordinals is None else ordinals[end - count : end]
+                yield block[0], self._block(block).slice(start, count), of_rows
 
     def _block(self, block: BlockId) -> pa.RecordBatch:
         if block not in self._blocks:
@@ -175,7 +184,7 @@ class LogReader:
         return self._blocks[block] if self._uses[block] else self._blocks.pop(block)
 
     def _adapted(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of a file as they would be written now."""
+        """Rows of a file with the current schema."""
         file = self._files[number].file
         if file.form == "register":
             return adapt_registers(self._schema, file.columns, batch)
@@ -187,12 +196,12 @@ class LogReader:
         return adapted
 
     def _kind(self, number: int, columns: pa.Schema) -> _Kind:
-        """The same object for all files that are alike."""
+        """The kind of a file; one object for all files of the kind."""
         found = self._kind_of.get(number)
         if found is None:
             groups = frozenset(self._files[number].file.groups)
-            alike = (own for own in self._kinds if own.groups == groups and own.columns.equals(columns))
-            found = next(alike, None)
+            equal = (kind for kind in self._kinds if kind.groups == groups and kind.columns.equals(columns))
+            found = next(equal, None)
             if found is None:
                 found = _Kind(groups, columns)
                 self._kinds.append(found)
@@ -202,14 +211,14 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kind:
-    """What files have in common whose rows may follow each other in one range: groups, and columns as they are read."""
+    """Files whose rows can be coalesced into one range: those with the same groups and, when read, the same columns."""
 
     groups: frozenset[int]
     columns: pa.Schema
 
 
 @dataclass(slots=True)
-class _Together:
+class _Coalesced:
     """Rows of files of one kind, with the arrival of every batch."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
@@ -226,7 +235,7 @@ class _Together:
 
 
 def _of_run(run_keys: RunKeys, log_range: AnyRange) -> AnyRange:
-    assert log_range.slice_ordinal is not None, "rows of a run know their file groups"
+    assert log_range.slice_ordinal is not None, "every range of a run has slice ordinals"
     return replace(log_range, keys=run_keys.vector(log_range.keys, log_range.slice_ordinal))
 
 

@@ -1,7 +1,7 @@
-"""Register-form log files: the registers of some file groups to the bytes of one file.
+"""Log files in register form: writes the registers of some file groups as one file.
 
-Cut into blocks, indexed and read like any other log file (`storage.files.log_file`); the rows are registers with the
-columns of slices, see `storage.core.merge.registers`.
+Such a file is cut into blocks, indexed and read like any other log file (`storage.files.log_file`); its rows are
+registers with the columns of slices, see `storage.core.merge.registers`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from storage.files.log_file import SortedRows, put_log_file
 def write_register_file(
     env: Environment, schema: TableSchema, path: Path, states: Iterable[tuple[FileGroup, LogState]]
 ) -> LogFile | None:
-    """Write the registers of some file groups as one file, durably; None where none of them has any.
+    """Write the registers of some file groups as one file, durably. Returns None if there are no registers.
 
     Args:
-        env: The table's.
-        schema: The snapshot's.
-        path: Of the file, which nobody else uses.
-        states: In order of file group; all columns.
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        path: Path of the file, which no other writer uses.
+        states: Registers with all columns, in order of file group.
     """
     collapsed = list(states)
     carried = {group for _, state in collapsed for group in state.registers}
@@ -61,7 +61,7 @@ def _each(values: Sequence[int], sizes: Sequence[int]) -> Indices:
 
 
 def _table(schema: TableSchema, parts: Sequence[RegisterRows]) -> pa.Table:
-    """All rows, one chunk a file group; columns in the order of slices."""
+    """All rows, one chunk for each file group; columns in the order of the slice schema."""
     file_schema = pa.schema([field for field in schema.slice if field.name in parts[0].columns])
     batches = [
         pa.RecordBatch.from_arrays([rows.columns[name] for name in file_schema.names], schema=file_schema)
@@ -71,7 +71,7 @@ def _table(schema: TableSchema, parts: Sequence[RegisterRows]) -> pa.Table:
 
 
 def _version_columns(schema: TableSchema, group: Group) -> tuple[str, ...]:
-    """Where the first ordering values of a group's registers stand: shown, below as a floor, or hidden by a merger."""
+    """Columns with first ordering values of a group: of values, of the floor, and of what a merge function hides."""
     hidden = {field.name for field in schema.state_fields(group)}
     others = (names.floor_ordering(group.id, 0), names.top_ordering(group.id, 0))
     return (group.ordering[0], *(name for name in others if name in hidden))

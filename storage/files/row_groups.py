@@ -1,4 +1,4 @@
-"""Row groups of files that several file groups share, kept while one file group after the other is read from them."""
+"""A cache of decoded row groups, for reading one file group after the other from files that they share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow as pa
 from storage.core.log.file_refs import FilePart, FileRef
 from storage.core.names import Path
 
-KEPT_BYTES: Final = 32 * 1024 * 1024  # decoded: several row groups of such files, of 60 columns
+KEPT_BYTES: Final = 32 * 1024 * 1024  # decoded bytes: several row groups of such files, with 60 columns
 
 
 class LastRowGroups:
-    """What was decoded last of each file, for whoever reads parts of files one by one, the same columns of each.
+    """The rows that were decoded last of each file. All reads that share an instance must read the same columns.
 
-    Parts of several files may take turns. Bounded by `KEPT_BYTES`; the file that was read longest ago goes first.
+    Reads of several files may alternate. Limited by `KEPT_BYTES`; the least recently used file is evicted.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class LastRowGroups:
         self._bytes = 0
 
     def keep(self, file: FileRef, first: int, end: int, rows: dict[str, pa.Array]) -> None:
-        """Keep rows ``first`` to ``end`` of a file instead of what was kept of it."""
+        """Replace the kept rows of a file by rows ``first`` to ``end``."""
         before = self._kept.pop(file.path, None)
         self._bytes -= before.size if before is not None else 0
         decoded = _Decoded(first, end, rows, sum(column.nbytes for column in rows.values()))
@@ -35,16 +35,16 @@ class LastRowGroups:
             self._bytes -= dropped.size
 
     def rows(self, file: FileRef, part: FilePart) -> dict[str, pa.Array] | None:
-        """The rows of a part, if they are all here."""
-        own = self._kept.get(file.path)
-        if own is None or part.first < own.first or part.first + part.rows > own.end:
+        """The rows of a part; None unless all of them are kept."""
+        kept = self._kept.get(file.path)
+        if kept is None or part.first < kept.first or part.first + part.rows > kept.end:
             return None
         self._kept.move_to_end(file.path)
-        return {name: column.slice(part.first - own.first, part.rows) for name, column in own.rows.items()}
+        return {name: column.slice(part.first - kept.first, part.rows) for name, column in kept.rows.items()}
 
 
 class _Decoded(NamedTuple):
-    """Rows ``first`` to ``end`` of a file, and how many bytes they take."""
+    """Rows ``first`` to ``end`` of a file, and their size in bytes."""
 
     first: int
     end: int

@@ -100,7 +100,7 @@ class ChangeScan:
 
         Raises:
             CorruptData: A file that one of the snapshots needs is missing or damaged.
-            OffsetExpired: A file is missing because cleaning has removed the snapshot.
+            OffsetExpired: A file is missing because the snapshot has expired.
             InvalidInput: A merge function has failed.
         """
         with expiring():
@@ -147,7 +147,7 @@ def scan_changes(
     Raises:
         InvalidInput: ``since`` is not before ``until``, or see `ChangeShape.of`.
         NotFound: The table has no such column or group.
-        OffsetExpired: Cleaning has removed one of the snapshots.
+        OffsetExpired: One of the snapshots has expired.
         OffsetInvalidated: A restore or an undo lies between them.
     """
     shape = ChangeShape.of((under or until.state).schema, columns, before=before)
@@ -332,7 +332,7 @@ def expiring() -> Iterator[None]:
     """Raise `OffsetExpired` for a `SnapshotExpired` in the block: the snapshots are ends of a range of changes.
 
     Raises:
-        OffsetExpired: Cleaning has removed a snapshot.
+        OffsetExpired: A snapshot has expired.
     """
     try:
         yield

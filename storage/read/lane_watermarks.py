@@ -1,7 +1,7 @@
-"""Watermarks of a snapshot: what the last live commit of every lane says, read with few round trips.
+"""Reads the watermarks of a snapshot from the last live commit of every lane, with few round trips.
 
-A commit repeats all that its lane has promised before, so one entry a lane is enough. It lies at the lane's end, but
-for claims and for spans that restores have rolled back. What it means is `storage.core.plan.watermarks`'s to say.
+Every commit repeats the watermarks of its lane, so one entry of each lane is enough. Only claims and spans that were
+rolled back can follow it. `storage.core.plan.watermarks` computes the watermarks of streams and groups from these.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from storage.core.names import LaneName
 from storage.core.plan.watermarks import Watermarks, of_streams
 from storage.log.commit_log import CommitLog
 
-FIRST_WINDOW: Final = 4  # entries of a lane looked at first: a commit, behind it a claim and a fence or two
+FIRST_WINDOW: Final = 4  # entries of a lane that are read first: a commit, then perhaps a claim and one or two fences
 WINDOW_GROWTH: Final = 4
-MAX_WINDOW: Final = 64  # a writer that dies at every start leaves a long run of claims
+MAX_WINDOW: Final = 64  # a writer that fails at every start leaves many claims
 
 
 def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
@@ -29,7 +29,7 @@ def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
 
 
 def last_commits(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> dict[LaneName, Data]:
-    """Per lane its last live commit up to an entry; a lane that has none is left out."""
+    """By lane the last live commit up to entry ``lanes[lane]``; lanes without a commit are left out."""
     found: dict[LaneName, Data] = {}
     ends = {lane: _before_rolled_back(rolled_back.get(lane, ()), seq) for lane, seq in lanes.items()}
     window = FIRST_WINDOW
@@ -46,7 +46,7 @@ def last_commits(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> dict[
 
 
 def _before_rolled_back(spans: Sequence[Span], seq: int) -> int:
-    """The last entry up to ``seq`` that lies in no span; spans ascend."""
+    """The last entry up to ``seq`` that is in no span; spans must be ascending."""
     for after, until in reversed(spans):
         if after < seq <= until:
             seq = after

@@ -1,7 +1,7 @@
-"""Why a file is missing: given up by cleaning, or lost (rule R4).
+"""Why a file is missing: because its snapshot has expired, or because the file is lost (rule R4).
 
-A reader holds no lock, so cleaning may take the files of a snapshot that is not kept while it is being read. It asks
-the table lane then, which takes the environment and the snapshot's name alone: tasks in other processes know no more.
+A reader holds no lock, so cleaning may remove files of a snapshot that is being read. The table lane says whether the
+snapshot was retained. This needs the environment and the cut only, because tasks run in processes that have no more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def explain_missing_file(env: Environment, at: Cut) -> Iterator[None]:
     """Read files of a snapshot in the block.
 
     Raises:
-        SnapshotExpired: A file is missing, and the table lane does not keep the snapshot (any more).
-        CorruptData: A file is missing that must be there.
+        SnapshotExpired: A file is missing, and the snapshot is not retained (any more).
+        CorruptData: A file is missing although its snapshot is retained.
     """
     try:
         yield
@@ -31,6 +31,6 @@ def explain_missing_file(env: Environment, at: Cut) -> Iterator[None]:
         if state.keeps(at) or any(plan.at == at for plan in state.plans.values()):
             raise
         raise SnapshotExpired(
-            f"snapshot {at} was given up by cleaning while it was being read: {error.message}",
-            hint="read a newer snapshot; pin a snapshot that is read for long, or retain more",
+            f"snapshot {at} expired while it was being read: {error.message}",
+            hint="read a newer snapshot; pin a snapshot before a long read, or use a longer retention (clean retain)",
         ) from error

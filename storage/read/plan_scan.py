@@ -19,7 +19,7 @@ def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
     Raises:
         NotFound: The table has no such column or group; the hint lists those that it has.
         InvalidInput: The filter is not a condition.
-        SnapshotExpired: Cleaning has removed the snapshot.
+        SnapshotExpired: The snapshot has expired.
     """
     schema = snapshot.schema
     projection = make_projection(schema, request)

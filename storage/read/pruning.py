@@ -1,11 +1,11 @@
-"""Pruning: what a read need not look at, because no row of it can be in the answer.
+"""Pruning: what a read can skip, because it cannot contain rows of the answer.
 
-Three steps, coarse to fine; each may keep too much, none drops what could match:
+There are three steps. Each may keep too much, none drops rows that could match:
 
-- file groups: by the keys that the filter names (their home), and by partition folders;
-- log ranges, where keys are named: by the key range of their blocks;
-- row groups of base files: by key range, and by the statistics of any column. A row group whose rows do not match as
-  they are is still read if logs touch keys in its range: the filter is about merged rows.
+- file groups are chosen by the keys that the filter allows, and by their partition folders;
+- log ranges are chosen by the key ranges of their blocks, if keys are known;
+- row groups of base files are chosen by key range and by the statistics of all columns. A row group whose rows do not
+  match is still read if the logs contain keys of its range, because the filter applies to merged rows.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from storage.core.schema.table_schema import TableSchema
 from storage.core.types import decode_scalar
 from storage.errors import InvalidInput
 
-MAX_KEYS: Final = 10_000  # more than this named by a filter are looked for as any other condition
+MAX_KEYS: Final = 10_000  # if a filter allows more keys, it is treated like a condition on other columns
 
 Keys = Mapping[FileGroup, KeyVector]
-"""Per file group the keys that are wanted, sorted and distinct."""
+"""By file group the wanted keys, ascending and distinct."""
 
 KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
-"""Keys as a user gives them."""
+"""Keys as a caller gives them: key values, tuples for a key of several columns, or rows with the key columns."""
 
 
 def keys_in(schema: TableSchema, predicate: Condition | None) -> Keys | None:
-    """The keys that a filter names; None if there can be others."""
+    """All keys that rows of the answer can have; None if the filter allows more than `MAX_KEYS`."""
     if predicate is None:
         return None
     values: list[list[Any]] = []
@@ -55,39 +55,39 @@ def keys_in(schema: TableSchema, predicate: Condition | None) -> Keys | None:
 
 
 def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:
-    """The key columns of keys that somebody asks for, with the types that they have.
+    """The key columns of given keys, with the types of the schema.
 
     Args:
-        schema: The table's.
-        given: Values of a key of one column, tuples of a key of several; or a table or batch that has the key columns.
+        schema: The schema of the table.
+        given: Values of the key column; tuples if the key has several columns; or a table or batch with key columns.
 
     Raises:
-        InvalidInput: A key is not of these types, has another number of columns, or a NULL.
+        InvalidInput: A key has another type or number of columns, or contains null.
     """
     types = [schema.column_by_name[name].type for name in schema.key]
     try:
         if isinstance(given, pa.Table | pa.RecordBatch):
-            columns = [_cast(given.column(name), own) for name, own in zip(schema.key, types, strict=True)]
+            columns = [_cast(given.column(name), kind) for name, kind in zip(schema.key, types, strict=True)]
         else:
-            rows = [own if isinstance(own, tuple) else (own,) for own in _listed(given)]
+            rows = [key if isinstance(key, tuple) else (key,) for key in _listed(given)]
             columns = [
-                _cast(pa.array([row[i] for row in rows if len(row) == len(types) or _refuse(row)]), own)
-                for i, own in enumerate(types)
+                _cast(pa.array([row[i] for row in rows if len(row) == len(types) or _refuse(row)]), kind)
+                for i, kind in enumerate(types)
             ]
     except (pa.ArrowException, KeyError, TypeError, OverflowError, ValueError) as error:
-        shape = ", ".join(f"{name} {own}" for name, own in zip(schema.key, types, strict=True))
-        raise InvalidInput(f"these are no keys of the table: {error}", hint=f"its key is ({shape})") from error
+        shape = ", ".join(f"{name} {kind}" for name, kind in zip(schema.key, types, strict=True))
+        raise InvalidInput(f"the keys do not fit the table: {error}", hint=f"its key is ({shape})") from error
     if any(column.null_count for column in columns):
-        raise InvalidInput("a key has a NULL", hint="no row has such a key: leave it out")
+        raise InvalidInput("a key contains null", hint="no row has such a key: leave it out")
     return pa.table(columns, names=list(schema.key))
 
 
-def _cast(given: pa.Array | pa.ChunkedArray, own: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Arrow would also read numbers from texts, and write numbers and truths as such: keys of other types."""
+def _cast(given: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Keys with another type. Refuses casts between text and other types, and from booleans, which Arrow would do."""
     kind = given.type.value_type if pa.types.is_dictionary(given.type) else given.type
-    if not pa.types.is_null(kind) and (pa.types.is_boolean(kind) or _is_text(kind) != _is_text(own)):
-        raise TypeError(f"{kind} was given for {own}")
-    return given.cast(own)
+    if not pa.types.is_null(kind) and (pa.types.is_boolean(kind) or _is_text(kind) != _is_text(wanted)):
+        raise TypeError(f"{kind} was given for {wanted}")
+    return given.cast(wanted)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -97,7 +97,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _listed(given: Iterable[Any]) -> Iterable[Any]:
-    if isinstance(given, str | bytes | Mapping):  # of which the characters or names would be looked for
+    if isinstance(given, str | bytes | Mapping):  # their characters or names would be taken for keys
         raise TypeError(f"a {type(given).__name__} is not a list of keys")
     return given
 
@@ -109,21 +109,21 @@ def _refuse(row: tuple[Any, ...]) -> Never:
 def matching(
     schema: TableSchema, slices: Sequence[FileSlice], predicate: Condition | None, wanted: Keys | None
 ) -> list[FileSlice]:
-    """The file groups that can have rows of the answer."""
+    """The file groups that can have rows of the answer, in the given order."""
     if wanted is not None:
-        return [own for own in slices if own.group in wanted]
+        return [file_slice for file_slice in slices if file_slice.group in wanted]
     if predicate is None or not schema.partition_by:
         return list(slices)
     named = _folders_in(schema, predicate)
-    partitions = {own.group.partition for own in slices}
+    partitions = {file_slice.group.partition for file_slice in slices}
     kept = {partition for partition in partitions if _partition_may_match(schema, partition, predicate, named)}
-    return [own for own in slices if own.group.partition in kept]
+    return [file_slice for file_slice in slices if file_slice.group.partition in kept]
 
 
 def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, frozenset[str]]:
-    """Per partition column the folders of the values that a filter names; without those of which there can be others.
+    """By partition column the folders of the values that a filter allows; without columns that it does not limit.
 
-    Once a read: a filter may name many values, and there may be many partitions.
+    Computed once for each read: a filter may allow many values, and there may be many partitions.
     """
     result = {}
     for name in schema.partition_by:
@@ -151,7 +151,7 @@ def _folder(name: str, value: Any, arrow_type: pa.DataType) -> str:
 
 
 def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None:
-    """The one value of a partition column, where its folder tells: long ones are cut, and empty ones have a word."""
+    """The value of a partition column, from its folder; None for long and empty values, which folders do not name."""
     text = unquote(folder.partition("=")[2])
     value: Any = None
     if "~" in folder or text == "__empty__":
@@ -166,7 +166,7 @@ def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None
 
 
 def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], wanted: KeyVector) -> FileSlice:
-    """A file group with those log ranges alone that can hold wanted keys."""
+    """A file group with only the log ranges that can contain wanted keys."""
     if len(file_slice.rows) == 0 or len(wanted) == 0:
         return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS})
     arrow_type = schema.slice.field(schema.sort_column).type
@@ -174,21 +174,21 @@ def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFil
         (files[file].index.blocks, block)
         for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True)
     ]
-    least = _vector([decode_scalar(own.key_min[block], arrow_type) for own, block in blocks], arrow_type)
-    largest = _vector([decode_scalar(own.key_max[block], arrow_type) for own, block in blocks], arrow_type)
+    least = _vector([decode_scalar(of_file.key_min[block], arrow_type) for of_file, block in blocks], arrow_type)
+    largest = _vector([decode_scalar(of_file.key_max[block], arrow_type) for of_file, block in blocks], arrow_type)
     keep = keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)
     return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS})
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Which row groups of one base file to read.
+    """Chooses the row groups of base files to read.
 
     Attributes:
-        schema: The snapshot's.
-        predicate: What merged rows must satisfy, as far as it could be read.
-        wanted: Keys that are wanted; None for all.
-        touched: Keys in the logs; None if there are none.
+        schema: The schema of the snapshot.
+        predicate: What the filter says of merged rows; None if there is no filter, or if it could not be read.
+        wanted: The wanted keys; None for all.
+        touched: The keys in the logs; None if there are no logs.
     """
 
     schema: TableSchema

@@ -109,7 +109,7 @@ class Scan:
 
         Raises:
             CorruptData: A file that the snapshot needs is missing or damaged. Nothing is skipped.
-            SnapshotExpired: A file is missing because cleaning has removed the snapshot.
+            SnapshotExpired: A file is missing because the snapshot has expired.
             InvalidInput: A merge function has failed.
         """
         loaded = mergers.load(self.schema, self.env.mergers)

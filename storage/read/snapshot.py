@@ -1,4 +1,4 @@
-"""Snapshot: one immutable state of the table, named by its cut; the same bytes of answer for ever (S8, S9)."""
+"""Snapshot: one immutable state of the table, identified by its cut. Reads always give the same rows (S8, S9)."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Snapshot:
 
     @property
     def cut(self) -> Cut:
-        """Names the snapshot; `str` of it is accepted as ``as_of``."""
+        """The cut of the snapshot; ``as_of`` accepts `str` of it."""
         return self._cut
 
     @property
     def settled(self) -> bool:
-        """Whether whoever asks for the same ``as_of`` again gets this snapshot; of some times that is not so yet.
+        """Whether the same ``as_of`` will always give this snapshot; false for a time whose cut may still change.
 
-        The snapshot itself never changes; its cut names it for ever.
+        The snapshot itself never changes, and its cut always identifies it.
         """
         return self._settled
 
     @property
     def schema(self) -> pa.Schema:
-        """The user's columns in table order, with Arrow types."""
+        """The columns of the user in table order, with Arrow types."""
         return self._files.user_schema
 
     @property
@@ -59,7 +59,7 @@ class Snapshot:
 
     @property
     def table_log(self) -> TableLog:
-        """The table's: where snapshots are compared."""
+        """The log of the table, for comparing snapshots."""
         return self._table_log
 
     @property
@@ -68,66 +68,66 @@ class Snapshot:
 
     @property
     def schema_rev(self) -> int:
-        """Revision of the schema: slices of older ones are read through `storage.core.schema.evolution`."""
+        """Revision of the schema; files of older revisions are adapted (`storage.core.schema.evolution`)."""
         return self._state.schema_rev
 
     def watermarks(self) -> Watermarks:
-        """What every stream declares of its events to come, by stream and group, as of this snapshot."""
+        """Up to where every stream and group is complete, as declared by the streams up to this snapshot."""
         return read_watermarks(self._table_log.commit_log, self._state, self._cut)
 
     def check_complete(self, through: Value | str, require: Sequence[str] | None = None) -> None:
-        """Make sure that nothing up to ``through`` is still to come, as far as the streams declare.
+        """Check that all events up to ``through`` have arrived, as far as the streams declare it.
 
         Args:
-            through: Value of the first ordering columns (or its text form); itself included. A date: all of that day.
-            require: Groups that matter; None for all.
+            through: Value of the first ordering columns, inclusive, or its text form. A date means all of that day.
+            require: Names of the groups to check; None for all.
 
         Raises:
-            NotComplete: A stream that feeds one of these groups is not there yet; it is named.
+            NotComplete: A stream of one of these groups has not declared this yet; the message names it.
             NotFound: The table has no such group.
-            InvalidInput: ``through`` is not such a value, or a group can have no watermark.
+            InvalidInput: ``through`` is not such a value, or a group cannot have a watermark.
         """
         check_complete(self.watermarks(), self._state.schema, through, require)
 
     def check_kept(self) -> None:
-        """Make sure that nobody has given the snapshot up since it was taken; for whoever reads it again and again.
+        """Check that the snapshot is still retained, before it is read again after some time.
 
         Raises:
-            SnapshotExpired: Cleaning has, and may have taken its files.
+            SnapshotExpired: The snapshot has expired, and cleaning may have removed its files.
         """
         self._table_log.check_kept(self._cut)
 
     @contextlib.contextmanager
     def pinned(self, duration: dt.timedelta = DEFAULT_PIN) -> Iterator[Snapshot]:
-        """Keep the snapshot's files from being cleaned while the block runs, for ``duration`` at most.
+        """Retain the files of the snapshot while the block runs, for at most ``duration``.
 
         Raises:
-            SnapshotExpired: Cleaning was faster.
+            SnapshotExpired: The snapshot has expired already.
         """
-        own = pin(self._table_log.env, self._cut, duration)
+        pinned = pin(self._table_log.env, self._cut, duration)
         try:
-            # Strictly after the pin is there (rule R4): a cleaner that this does not show will see the pin.
+            # Must come after the pin exists (rule R4): a cleaning that is not visible here will see the pin.
             check_promised(self._table_log.refresh(), self._cut)
             yield self
         finally:
-            unpin(self._table_log.store, own)
+            unpin(self._table_log.store, pinned)
 
     @property
     def files(self) -> list[LiveFile]:
-        """Log files that some file group still needs, in version order.
+        """The log files that at least one file group needs, in version order.
 
         Raises:
-            SnapshotExpired: Cleaning has given the snapshot up.
+            SnapshotExpired: The snapshot has expired.
         """
         return self._files.log_files
 
     @property
     def slices(self) -> list[FileSlice]:
-        """Every file group that has rows: its base and shadow, and where its logs are."""
+        """Every file group that has rows, with its base, shadow and log ranges, in order of file group."""
         return self._files.slices
 
     def read_optimized(self) -> ReadOptimized:
-        """The base files alone: what the last compaction has left, read without merging, and how stale that is."""
+        """The base files only, read without merging: the table as of its last compactions, and how stale it is."""
         return ReadOptimized(self._files)
 
     def plan_scan(self, request: ScanRequest) -> Scan:
@@ -149,7 +149,8 @@ class Snapshot:
             columns: Columns of the answer, in this order; None for all columns of the table. On request also
                 ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
                 absent): larger for what was committed later.
-            filter: pyarrow expression over any columns of the table, and over these.
+            filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
+                as in `pyarrow.parquet.read_table` (`storage.read.filter_input`).
             require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
             parallelism: Upper limit of the number of tasks; None for the number of cores.
             read_optimized: Read the base files only, see `read_optimized`.
@@ -157,6 +158,7 @@ class Snapshot:
         Raises:
             NotFound: The table has no such column or group.
             InvalidInput: The filter is not a condition.
+            SnapshotExpired: The snapshot has expired.
         """
         return self.plan_scan(
             ScanRequest(columns, filter, require, parallelism=parallelism, read_optimized=read_optimized)
@@ -170,7 +172,10 @@ class Snapshot:
         *,
         read_optimized: bool = False,
     ) -> pa.Table:
-        """The answer as one table; rows in no particular order. Arguments and errors as in `scan`."""
+        """The answer as one table, in no particular order, read with one thread per core.
+
+        Arguments and errors as in `scan`; also `CorruptData` if a file is missing or damaged.
+        """
         return self.scan(columns, filter, require, read_optimized=read_optimized).to_arrow()
 
     def get(

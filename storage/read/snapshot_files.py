@@ -45,7 +45,7 @@ class SnapshotFiles:
         """The log files that at least one file group needs, in version order.
 
         Raises:
-            SnapshotExpired: Cleaning has removed the snapshot.
+            SnapshotExpired: The snapshot has expired.
         """
         if self._log_files is None:
             with explain_missing_file(self.table_log.env, self.cut):  # a large index is in a file of its own

@@ -1,9 +1,9 @@
-"""What a time means: the one place where a time becomes a cut (S24 TimeStable).
+"""Time travel: the cut of a time, a savepoint or a text (S24 TimeStable).
 
-A commit says when it was made by the clock of its writer, and may become visible later than that. So a time is read
-between the two MARKs around it: what was seen before it was recorded is in, what was not seen by the first MARK after
-it is not, and only between them the commits' own clocks decide. Once there is a MARK after it, nothing that comes later
-can change the answer: the time is settled. PROTOCOL.md, "Times".
+The time of a commit is taken from the clock of its writer, and the commit may become visible later. So MARK entries
+decide first: commits recorded before the last MARK up to the time are included, commits not yet recorded by the first
+MARK after the time are not. Only between these two MARKs the times of the commits decide. Once there is a MARK after a
+time, later commits cannot change its cut: the time is settled. PROTOCOL.md, "Times".
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 
-FIRST_WINDOW: Final = 4  # entries of the table lane: a MARK a minute is close by where a table is written
+FIRST_WINDOW: Final = 4  # entries of the table lane: writers record a MARK each minute, so the next one is near
 LAST_WINDOW: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a table was at a time.
+    """The table at a time.
 
     Attributes:
         state: The table state.
         at: The cut.
-        seen: Per lane the last entry that is in it whatever clocks say; what follows up to the cut is in it because
-            its writer's clock says so.
-        settled: Nothing that is still to come can change this.
+        seen: By lane the last entry that is included because of a MARK. Later entries up to the cut are included
+            because of their commit times.
+        settled: Whether the cut can no longer change.
     """
 
     state: TableState
@@ -45,7 +45,7 @@ class Moment:
 
 
 def find_moment(table_log: TableLog, limit: int) -> Moment | None:
-    """What a table was at a time (milliseconds since 1970 UTC), be it kept or not; None: there was no table yet."""
+    """The table at a time (milliseconds since 1970 UTC), expired or not; None before the table was created."""
     newest = table_log.refresh()
     table = table_log.last_while({TABLE_LANE: newest.head}, lambda entry: entry.committed_at_ms <= limit)[TABLE_LANE]
     if table == 0:
@@ -53,7 +53,7 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
     state = table_log.at(table)
     mark = _first_mark_after(table_log, newest, table, limit)
     there = table_log.heads(newest, newest.seen) if mark is None else mark.lanes
-    # A closed lane ends where the table lane says; marks that fall back (no version writes them) take nothing away.
+    # The table lane records the end of a closed lane. Marks never take an entry back.
     ends = {name: lane.closed for name, lane in state.lanes.items()}
     low = {name: state.seen.get(name, 0) if end is None else end for name, end in ends.items()}
     high = {name: max(low[name], there.get(name, 0)) if end is None else end for name, end in ends.items()}
@@ -65,13 +65,18 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
 
 
 def snapshot_at(table_log: TableLog, as_of: dt.datetime | str | None, *, settled: bool = False) -> Snapshot:
-    """The snapshot of a time, a savepoint or a cut; None: the newest.
+    """The snapshot of a time, a savepoint or a cut.
+
+    Args:
+        table_log: The log of the table.
+        as_of: An aware datetime, the name of a savepoint, or the text of a cut; None for the newest snapshot.
+        settled: Refuse a time whose cut may still change.
 
     Raises:
-        InvalidInput: ``as_of`` is none of these, or before the table existed.
+        InvalidInput: ``as_of`` is none of these, or a time before the table was created.
         NotFound: The table has no such savepoint or cut.
-        SnapshotExpired: It is older than what is retained.
-        NotSettled: It is a time that may still change, and ``settled`` was asked for.
+        SnapshotExpired: The snapshot is older than what is retained.
+        NotSettled: The cut of the time may still change, and ``settled`` is true.
     """
     if as_of is None:
         return Snapshot(table_log, *table_log.newest_cut())
@@ -82,14 +87,14 @@ def snapshot_at(table_log: TableLog, as_of: dt.datetime | str | None, *, settled
 
 
 def find_savepoint(state: TableState, name: str) -> Cut:
-    """The snapshot of a savepoint.
+    """The cut of a savepoint.
 
     Raises:
-        NotFound: There is none of that name; the hint lists those there are.
+        NotFound: There is no savepoint of that name; the hint lists the savepoints.
     """
     kept = state.savepoints.get(name)
     if kept is None:
-        known = f"savepoints: {', '.join(state.savepoints)}" if state.savepoints else "it has none"
+        known = f"savepoints: {', '.join(state.savepoints)}" if state.savepoints else "the table has no savepoints"
         raise NotFound(
             f"the table has no savepoint {name!r}",
             hint=f"{known}; or give a time such as 2026-11-20T10:30:00Z, or a cut such as cut:1:7:orders=12",
@@ -98,45 +103,45 @@ def find_savepoint(state: TableState, name: str) -> Cut:
 
 
 def named_cut(table_log: TableLog, name: str) -> Cut:
-    """The cut that a text names: its own form, or the name of a savepoint.
+    """The cut of a text: ``str`` of a cut, or the name of a savepoint.
 
     Raises:
-        InvalidInput: It is no text, or no cut.
+        InvalidInput: It is not a text, or not a valid cut.
         NotFound: There is no such savepoint.
     """
     if not isinstance(name, str):
         raise InvalidInput(
-            f"as_of {name!r} is no moment, cut or savepoint",
+            f"as_of {name!r} is not a time, cut or savepoint",
             hint="give a datetime with a time zone, str(snapshot.cut), or a savepoint's name",
         )
     return parse_cut(name) if name.startswith(PREFIX) else find_savepoint(table_log.refresh(), name)
 
 
 def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -> Moment:
-    """`find_moment` of a time that can be read.
+    """The table at a time, if its files are retained.
 
     Args:
-        table_log: The table's.
-        moment: The time.
-        settled: Refuse a time that is not settled.
+        table_log: The log of the table.
+        moment: The time, an aware datetime.
+        settled: Refuse a time whose cut may still change.
 
     Raises:
-        InvalidInput: The time has no zone, or lies before the table.
-        SnapshotExpired: What it needs was given up by cleaning.
-        NotSettled: It may still change, and that was not wanted.
+        InvalidInput: The time has no zone, or is before the table was created.
+        SnapshotExpired: The snapshot is older than what is retained.
+        NotSettled: The cut of the time may still change, and ``settled`` is true.
     """
     found = find_moment(table_log, milliseconds(moment))
     if found is None:
         created = table_log.commit_log.entry(TABLE_LANE, 1)
-        assert created is not None, "a table has a first entry"
+        assert created is not None, "every table has a first entry"
         raise InvalidInput(
             f"as_of {moment}: the table did not exist yet", hint=f"it was created at {_text(created.committed_at_ms)}"
         )
     table_log.check_kept(found.at)
     if settled and not found.settled:
         raise NotSettled(
-            f"as_of {moment}: what the table was then may still change, for no mark was recorded since",
-            hint=f"record one (weft mark, Table.mark) and ask again, or ask for a cut; by now it is {found.at}",
+            f"as_of {moment}: the table at this time may still change, because no mark was recorded since",
+            hint=f"record a mark (weft mark, Table.mark) and try again, or read a cut; at present it is {found.at}",
         )
     return found
 
@@ -161,10 +166,10 @@ def _text(time_ms: int) -> str:
 
 
 def _first_mark_after(table_log: TableLog, newest: TableState, table: int, limit_ms: int) -> Mark | None:
-    """The first MARK after a prefix of the table lane that began after a time; None if there is none yet."""
+    """The first MARK after entry ``table`` of the table lane that began after a time; None if there is none yet."""
     if newest.mark <= table or newest.marked_at_ms <= limit_ms:
         return None
-    log = CommitLog(table_log.env)  # what is read here is not needed again
+    log = CommitLog(table_log.env)  # not the cached log: these entries are not needed again
     after, window = max(table, newest.first_mark - 1), FIRST_WINDOW
     while after < newest.mark:
         until = min(after + window, newest.mark)

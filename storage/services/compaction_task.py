@@ -23,9 +23,10 @@ from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.environment import Environment
-from storage.files.base_file import SliceFileWriter, read_base, read_shadow
+from storage.files.base_file import read_base, read_shadow
 from storage.files.log_reader import LogReader
 from storage.files.row_groups import LastRowGroups
+from storage.files.slice_file_writer import SliceFileWriter
 from storage.read.missing_file import explain_missing_file
 
 

@@ -14,7 +14,7 @@ from storage import Table
 from storage.core.log.entries import Entry, decode_entry
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_folder, slot_path
 from storage.environment import Environment
-from storage.files.base_file import SliceFileWriter
+from storage.files.slice_file_writer import SliceFileWriter
 from storage.services.verify.findings import Finding, VerifyReport
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store

@@ -244,7 +244,7 @@ class TestKeepers:
         store = FaultyStore(open_store(uri))
         slow = other_process(uri, FakeClock(), store)
         store.faults.append(Fault("open_input", "log/", action=lambda: twice_and_clean(table, abandon_after=NOW)))
-        with pytest.raises(SnapshotExpired, match="given up by cleaning while it was being read"):
+        with pytest.raises(SnapshotExpired, match="expired while it was being read"):
             slow.compact()
 
     def test_no_plan_is_abandoned_if_none_may_be(self, table: Table, clock: FakeClock) -> None:
@@ -348,7 +348,7 @@ class TestReaders:
         planned = with_logs.scan()
         twice_and_clean(table)
         for read in (first.to_arrow, with_logs.to_arrow, lambda: [list(planned.read(task)) for task in planned.tasks]):
-            with pytest.raises(SnapshotExpired, match="given up by cleaning while it was being read: file") as error:
+            with pytest.raises(SnapshotExpired, match="expired while it was being read: file") as error:
                 read()
             assert "pin a snapshot" in error.value.hint
             assert isinstance(error.value.__cause__, MissingFile)
@@ -358,7 +358,7 @@ class TestReaders:
         planned = compacted(table, "first", 1).scan()
         twice_and_clean(table)
         sent = pickle.loads(pickle.dumps((planned, planned.tasks[0])))
-        with pytest.raises(SnapshotExpired, match="given up by cleaning"):
+        with pytest.raises(SnapshotExpired, match="expired while it was being read"):
             list(sent[0].read(sent[1]))
 
     def test_an_index_that_was_cleaned_away(self, table: Table) -> None:
@@ -368,7 +368,7 @@ class TestReaders:
         reader = Table.open(table.uri)
         old = reader.snapshot(at)
         twice_and_clean(table)
-        with pytest.raises(SnapshotExpired, match="given up by cleaning"):
+        with pytest.raises(SnapshotExpired, match="expired while it was being read"):
             old.to_arrow()
 
     @pytest.mark.parametrize("kept_by", ["head", "savepoint", "plan"])

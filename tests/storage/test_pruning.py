@@ -162,11 +162,11 @@ def test_get_sees_the_snapshot_that_is_asked_for(shop: Table) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        (["x"], "no keys"),
-        ([None], "NULL"),
+        (["x"], "the keys do not fit the table"),
+        ([None], "a key contains null"),
         ([(1, 2)], "2 values"),
-        (pa.table({"no": [1]}), "no keys"),
-        ([1.5], "no keys"),
+        (pa.table({"no": [1]}), "the keys do not fit the table"),
+        ([1.5], "the keys do not fit the table"),
         ("17", "a str is not a list of keys"),
         (b"17", "a bytes is not a list of keys"),
         ({17: 1}, "a dict is not a list of keys"),

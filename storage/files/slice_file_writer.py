@@ -1,0 +1,145 @@
+"""Base and shadow files, written: Parquet, sorted by key, one row group at a time. See `storage.files.base_file`."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Mapping
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.core.log.file_refs import FilePart, FileRef
+from storage.core.names import Path
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.files.column_encoding import choose_encodings
+
+
+class SliceFileWriter:
+    """Collects rows in key order into row groups of one Parquet file; the file exists once `close` returns a ref.
+
+    Without rows no file is written.
+
+    Args:
+        env: The environment of the table.
+        path: Path of the file, which no other writer uses.
+        schema: The schema of the table.
+        shared: Whether several file groups are written, each ended by `end_part`.
+    """
+
+    def __init__(self, env: Environment, path: Path, schema: TableSchema, *, shared: bool = False) -> None:
+        self._env, self._path, self._schema, self._shared = env, path, schema.slice, shared
+        self._sort_column = schema.slice.get_field_index(schema.sort_column)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._rows = self._part_from = 0
+        self._stack = contextlib.ExitStack()
+        self._sink: _ChecksumFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, columns: Mapping[str, pa.Array]) -> None:
+        """Append rows with all columns of the slice schema; keys must be greater than all earlier keys of the part."""
+        if not columns or len(next(iter(columns.values()))) == 0:
+            return
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        self._pending.append(batch)
+        self._pending_rows += len(batch)
+        while self._pending_rows >= self._env.tuning.row_group_rows:
+            self._write_row_group(self._env.tuning.row_group_rows)
+
+    def end_part(self) -> FilePart | None:
+        """End the rows of a file group. Returns their position in the file; None if there are none."""
+        first, end = self._part_from, self._rows + self._pending_rows
+        self._part_from = end
+        if self._pending_rows >= self._env.tuning.shared_row_group_rows:
+            self._write_row_group(self._pending_rows)
+        return FilePart(first=first, rows=end - first) if end > first else None
+
+    def close(self) -> FileRef | None:
+        """Finish the file, durably. Returns None if there were no rows."""
+        if self._pending_rows:
+            self._write_row_group(self._pending_rows)
+        if self._writer is None or self._sink is None:
+            return None
+        self._sink.begin_tail()
+        self._writer.close()
+        self._stack.close()
+        sink = self._sink
+        return FileRef(
+            path=self._path,
+            size=sink.size,
+            crc32=sink.crc32,
+            tail_size=sink.tail_size,
+            tail_crc32=sink.tail_crc32,
+            rows=self._rows,
+        )
+
+    def discard(self, error: BaseException) -> None:
+        """Discard the file, because of ``error``."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+        self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def _write_row_group(self, rows: int) -> None:
+        table = pa.Table.from_batches(self._pending, self._schema)
+        if self._writer is None:
+            encodings = choose_encodings(table.slice(0, rows))
+            self._sink = _ChecksumFile(self._stack.enter_context(self._env.store.open_output(self._path)))
+            self._writer = pq.ParquetWriter(
+                pa.PythonFile(self._sink, mode="w"),
+                self._schema,
+                compression="zstd",
+                use_dictionary=encodings.use_dictionary,
+                column_encoding=encodings.column_encoding,
+                store_decimal_as_integer=True,
+                sorting_columns=None if self._shared else [pq.SortingColumn(self._sort_column)],
+                write_page_index=True,
+                write_page_checksum=True,
+            )
+        self._writer.write_table(table.slice(0, rows), row_group_size=rows)
+        rest = table.slice(rows)
+        self._pending = rest.to_batches()
+        self._pending_rows = len(rest)
+        self._rows += rows
+
+
+class _ChecksumFile:
+    """A write-only file that computes the size and checksum of what is written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = self.tail_size = 0
+        self.crc32 = self.tail_crc32 = 0
+        self.closed = False
+
+    def begin_tail(self) -> None:
+        """Count what is written from now on as the tail: indexes and footer."""
+        self.tail_size = self.tail_crc32 = 0
+
+    def write(self, data: bytes) -> int:
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.tail_crc32 = zlib.crc32(data, self.tail_crc32)
+        self.size += len(data)
+        self.tail_size += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self.size
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
