@@ -1,4 +1,4 @@
-"""Savepoints: snapshots that keep their files, by name, until they are released."""
+"""Savepoints: named snapshots whose files are kept until the savepoint is released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class SavepointInfo:
-    """A savepoint: its snapshot, what its maker said, and when it was made."""
+    """A savepoint: its name, the cut of its snapshot, a note, and when it was made (ms since 1970 UTC)."""
 
     name: str
     cut: Cut
@@ -30,9 +30,9 @@ def make_savepoint(table_log: TableLog, name: str, at: Cut, note: str) -> Savepo
     """Keep a snapshot under a name.
 
     Raises:
-        InvalidInput: The name is none.
-        Conflict: There is a savepoint of that name.
-        SnapshotExpired: Cleaning has given the snapshot up.
+        InvalidInput: The name is not allowed.
+        Conflict: A savepoint of that name exists.
+        SnapshotExpired: The snapshot has expired.
     """
     if not _NAME.fullmatch(name):
         raise InvalidInput(
@@ -42,8 +42,8 @@ def make_savepoint(table_log: TableLog, name: str, at: Cut, note: str) -> Savepo
 
     def build(state: TableState) -> Savepoint:
         if name in state.savepoints:
-            raise Conflict(f"there is a savepoint {name!r} already", hint="choose another name, or release it first")
-        # The table lane orders this against every CLEAN_INTENT: what is kept when it is published stays.
+            raise Conflict(f"savepoint {name!r} exists already", hint="choose another name, or release it first")
+        # SAVEPOINT and CLEAN_INTENT are ordered by the table lane: what is retained when it is published remains.
         check_promised(state, at)
         return Savepoint(**table_log.header(state), name=name, table=at.table, lanes=dict(at.lanes), note=note)
 
@@ -53,10 +53,10 @@ def make_savepoint(table_log: TableLog, name: str, at: Cut, note: str) -> Savepo
 
 
 def release_savepoint(table_log: TableLog, name: str) -> None:
-    """Let a savepoint go; cleaning may then take its files.
+    """Release a savepoint; cleaning may delete its files from then on.
 
     Raises:
-        NotFound: There is none of that name.
+        NotFound: There is no savepoint of that name.
     """
 
     def build(state: TableState) -> Release:

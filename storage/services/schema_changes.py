@@ -1,9 +1,9 @@
-"""Schema changes under live writers: what may be added or made wider, and how that is published.
+"""Schema changes while writers are running: adds columns, groups and streams, widens types, changes defaults.
 
-A change is a configuration that is changed and then checked as a whole, by the very checks that a new table passes. It
-is made of the newest schema, and made anew after every lost race, so that concurrent changes are merged: what two
-operators add is both there. A change that is there already is none; one that contradicts what is there is refused.
-Nothing is ever dropped, renamed, reordered or narrowed, for a writer with the old schema is never asked: it goes on
+A change edits the table's configuration, which is then checked as a whole, like that of a new table. It starts from the
+newest schema, and again after every lost race, so that concurrent changes are merged: the additions of two operators
+are both kept. A change that the table has already writes nothing; one that contradicts the table is refused. Nothing is
+ever dropped, renamed, reordered or narrowed, because writers with the old schema go on without being asked
 (PROTOCOL.md, "Schema changes").
 """
 
@@ -26,12 +26,12 @@ from storage.errors import Conflict, InvalidInput
 from storage.log.table_log import TableLog
 
 Change = Callable[[TableSchema], TableSchema | None]
-"""From the newest schema the one that is wanted, columns not yet stamped; None if there is nothing to change."""
+"""From the newest schema the wanted one, without slots in its new columns; None if there is nothing to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What a change did. ``rev`` is the schema revision that has it; ``changed`` is False if it was there before."""
+    """What a change did. ``rev``: the schema revision that has it; ``changed``: False if the table had it before."""
 
     rev: int
     changed: bool
@@ -48,29 +48,29 @@ def add_column(
     """Add a column at the end of a group and of the table.
 
     Raises:
-        NotFound: There is no such group.
-        InvalidInput: The changed configuration is wrong, or the group is merged by code.
-        Conflict: There is another column of that name.
+        NotFound: The table has no such group.
+        InvalidInput: The changed configuration is wrong, or the group has a custom merger.
+        Conflict: Another column has that name.
     """
 
     def change(schema: TableSchema) -> TableSchema | None:
-        own = schema.group(group)
-        if mode_of(own).frozen_columns:
+        known = schema.group(group)
+        if mode_of(known).frozen_columns:
             raise InvalidInput(
-                f"group {group!r} is merged by {own.merge!r}, which was written for its columns",
+                f"group {group!r} is merged by {known.merge!r}, which was written for its columns",
                 hint="add a group for the new column",
             )
         config = configuration(schema)
         _check_free(schema, name, group)
         config["columns"][name] = {"type": type_name, "default": default}
-        if name not in own.columns:
+        if name not in known.columns:
             config["groups"][group]["columns"].append(name)
         functions = config["groups"][group]["functions"]
         functions.pop(name, None)
         if function is not None:
             functions[name] = function
         wanted = _checked(config)
-        if name not in own.columns:
+        if name not in known.columns:
             return wanted
         _check_same(f"column {name!r}", _about_column(schema, name), _about_column(wanted, name))
         return None
@@ -87,23 +87,23 @@ def add_group(
     new_streams: Mapping[str, str],
     **settings: object,
 ) -> SchemaChange:
-    """Add a group of new columns, and let streams write it.
+    """Add a group of new columns, and streams that write it.
 
     Args:
-        table_log: The table's.
-        name: Of the group.
-        columns: Name to type name, or to a mapping of type and default.
-        streams: Streams of the table that write the group from now on.
-        new_streams: Streams that write this group alone: name to what their deletes mean.
-        settings: As in a configuration: ordering, merge, functions, state.
+        table_log: The table's log.
+        name: Name of the group.
+        columns: Per name a type name, or a mapping of type and default.
+        streams: Streams of the table that write the group, too, from now on.
+        new_streams: New streams that write only this group: per name its ``on_delete``.
+        settings: As in a configuration: ``ordering``, ``merge``, ``functions``, ``state``.
 
     Raises:
-        NotFound: There is no such stream.
+        NotFound: The table has no such stream.
         InvalidInput: The changed configuration is wrong.
-        Conflict: There is another group, column or stream of that name.
+        Conflict: Another group, column or stream has that name.
     """
     if isinstance(streams, str):
-        raise InvalidInput(f"streams: {streams!r} is a text", hint=f'streams=["{streams}"]')
+        raise InvalidInput(f"streams: {streams!r} is a string, not a list", hint=f'streams=["{streams}"]')
 
     def change(schema: TableSchema) -> TableSchema | None:
         known = schema.group_by_name.get(name)
@@ -115,8 +115,8 @@ def add_group(
             _check_same(f"group {name!r}", {"columns": set(known.columns)}, {"columns": set(columns)})
         config["groups"][name] = {"columns": list(columns), **settings}
         for stream in streams:
-            own = config["streams"][schema.stream(stream).name]["groups"]
-            own.extend([] if name in own else [name])
+            written = config["streams"][schema.stream(stream).name]["groups"]
+            written.extend([] if name in written else [name])
         for stream, on_delete in new_streams.items():
             _add_stream(schema, config, stream, [name], on_delete)
         wanted = _checked(config)
@@ -131,11 +131,11 @@ def add_group(
 
 
 def add_stream(table_log: TableLog, name: str, groups: Sequence[str], on_delete: str) -> SchemaChange:
-    """Add a producer of groups that the table has.
+    """Add a stream that writes groups of the table.
 
     Raises:
-        InvalidInput: The changed configuration is wrong: no such group, or deletes that do not go together.
-        Conflict: There is another stream of that name.
+        InvalidInput: The changed configuration is wrong: a group does not exist, or ``on_delete`` does not suit it.
+        Conflict: Another stream has that name.
     """
 
     def change(schema: TableSchema) -> TableSchema | None:
@@ -151,8 +151,8 @@ def widen_column(table_log: TableLog, name: str, type_name: str) -> SchemaChange
     """Give a column a type that holds all its values and more.
 
     Raises:
-        NotFound: There is no such column.
-        InvalidInput: The type is none, or does not hold all values of the column, or code merges the column.
+        NotFound: The table has no such column.
+        InvalidInput: The type is unknown, or does not hold all values of the column, or its group has a custom merger.
     """
     target = parse_type(type_name)
 
@@ -180,11 +180,11 @@ def widen_column(table_log: TableLog, name: str, type_name: str) -> SchemaChange
 
 
 def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
-    """Show another value where a column's group is absent; None: NULL.
+    """Change the value that a column shows where its group is absent; None: NULL.
 
     Raises:
-        NotFound: There is no such column.
-        InvalidInput: The column takes no default, or the value is not of its type.
+        NotFound: The table has no such column.
+        InvalidInput: The column cannot have a default, or the value is not of its type.
     """
 
     def change(schema: TableSchema) -> TableSchema | None:
@@ -204,7 +204,7 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
         if wanted is None:
             return None
         header = table_log.header(state)
-        schema = _stamped(state.schema, wanted, header["seq"])
+        schema = _with_slot(state.schema, wanted, header["seq"])
         return Schema(
             **header,
             reader_features=schema.reader_features,
@@ -217,8 +217,8 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
     return SchemaChange(table_log.refresh().schema_rev if published is None else published.seq, published is not None)
 
 
-def _stamped(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:
-    """The wanted schema with the slot of its entry in what is new: readers of older files go by it."""
+def _with_slot(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:
+    """The wanted schema with the slot of its entry in new and changed columns, by which readers know older files."""
     columns = []
     for column in wanted.columns:
         old = before.column_by_name.get(column.name)
@@ -245,7 +245,11 @@ def _add_stream(schema: TableSchema, config: dict[str, Any], name: str, groups: 
 
 
 def _check_free(schema: TableSchema, name: str, group: str) -> None:
-    """Refuse the name of a key column, or of a column of another group."""
+    """Refuse the name of a key column, or of a column of another group.
+
+    Raises:
+        Conflict: The name is taken.
+    """
     if name in schema.key:
         raise Conflict(f"column {name!r} is a key column already", hint="choose another name")
     owner = schema.group_of_column.get(name)
@@ -254,12 +258,16 @@ def _check_free(schema: TableSchema, name: str, group: str) -> None:
 
 
 def _check_same(what: str, now: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Refuse to add again, differently, what is there."""
+    """Refuse to add again, with other properties, what the table has.
+
+    Raises:
+        Conflict: A property differs.
+    """
     differing = [part for part in now if now[part] != asked[part]]
     if differing:
         shown = (f"{part} {_shown(now[part])}, not {_shown(asked[part])}" for part in differing)
         raise Conflict(
-            f"{what} is there already, with {'; '.join(shown)}",
+            f"{what} exists already, with {'; '.join(shown)}",
             hint="widen_column widens a type, set_default changes a default; for anything else choose another name",
         )
 

@@ -32,7 +32,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "the column with another type": (
         lambda t: t.add_column("order", "status", "int"),
         Conflict,
-        "'status' is there already, with type 'string', not 'int'",
+        "'status' exists already, with type 'string', not 'int'",
     ),
     "the column with another default": (
         lambda t: t.add_column("order", "status", "string", default="x"),
@@ -70,7 +70,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
         "merged by 'tests.mergers:balance', which was written for its types",
     ),
     "a group without streams": (lambda t: t.add_group("x", {"y": "int"}), InvalidInput, "no stream writes the group"),
-    "streams as text": (lambda t: t.add_group("x", {"y": "int"}, streams="orders"), InvalidInput, "is a text"),
+    "streams as text": (lambda t: t.add_group("x", {"y": "int"}, streams="orders"), InvalidInput, "is a string"),
     "a stream that is not there": (
         lambda t: t.add_group("x", {"y": "int"}, streams=["ordres"]),
         NotFound,
@@ -79,7 +79,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "a stream that is there, as new": (
         lambda t: t.add_group("x", {"y": "int"}, new_streams={"orders": "row"}),
         Conflict,
-        "stream 'orders' is there already, with groups order, not x",
+        "stream 'orders' exists already, with groups order, not x",
     ),
     "a group with another's column": (
         lambda t: t.add_group("x", {"paid": "int"}, streams=["orders"]),
@@ -94,7 +94,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "the group with other columns": (
         lambda t: t.add_group("order", {"status": "string"}, streams=["orders"]),
         Conflict,
-        "group 'order' is there already, with columns ots, status, not status",
+        "group 'order' exists already, with columns ots, status, not status",
     ),
     "the group with another ordering": (
         lambda t: t.add_group("order", {"status": "string", "ots": "bigint"}, streams=["orders"]),
@@ -127,7 +127,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "the stream with other groups": (
         lambda t: t.add_stream("orders", ["payment"], on_delete="row"),
         Conflict,
-        "stream 'orders' is there already, with groups order, not payment",
+        "stream 'orders' exists already, with groups order, not payment",
     ),
     "wider: no such column": (lambda t: t.widen_column("nope", "bigint"), NotFound, "no column 'nope'"),
     "wider: no such type": (lambda t: t.widen_column("status", "text"), InvalidInput, "'text' is not a column type"),
