@@ -2,7 +2,7 @@
 
 A dictionary suits values that repeat. Other values it would store twice, and reading them would cost twice as much.
 They get an encoding by type, which is smaller and faster to read for Arrow and for Spark
-(`tests/benchmarks/encoding.py`). All current Parquet readers support these encodings.
+(`tests/benchmarks/layout.py`). All current Parquet readers support these encodings.
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from storage import Table, mergers
+from storage import Table
 from storage.clock import Stamps
 from storage.core.log.entries import FORMAT_VERSION
-from storage.log.table_log import TableLog
+from storage.environment import Environment
 from storage.services.verify.findings import Severity
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock
@@ -31,21 +30,12 @@ FIXTURES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path i
 LATER_MS = 1_900_000_000_000
 
 
-@pytest.fixture(autouse=True)
-def allowed() -> Iterator[None]:
-    before = set(mergers._allowed)
-    mergers.allow("tests.fixtures.format.merger")
-    yield
-    mergers._allowed.intersection_update(before)
-
-
 @pytest.fixture
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     """A copy of a fixture, opened by a process that has never seen it."""
     copy = tmp_path / "table"
     shutil.copytree(FOLDER / request.param, copy)
-    clock = FakeClock(LATER_MS)
-    return Table(TableLog(open_store(str(copy)), clock, Stamps()), {}, clock)
+    return Table(Environment(open_store(str(copy)), FakeClock(LATER_MS), mergers=generate.MERGERS), Stamps())
 
 
 def test_the_current_version_has_fixtures() -> None:
