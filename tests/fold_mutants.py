@@ -37,8 +37,8 @@ FOLD_MUTANTS = {
     ),
     "S10 a fold is published on top of another slice": Mutant(
         "core/plan/fold_plan.py",
-        "folded.parent == (own.cut if own is not None else {})",
-        "own is not group",
+        "folded.parent == state.slices.cut_of(group)",
+        "group is not None",
         (RACES, "-k", "compaction_of_less_did_first"),
     ),
     "S18 a fold from before a restore is published after it": Mutant(

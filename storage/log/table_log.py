@@ -239,7 +239,7 @@ class TableLog:
 
         def fits(past: TableState) -> bool:
             return past.restored == state.restored and all(
-                file.cut.get(lane, 0) <= seq for file in past.slices.values() for lane, seq in last_kept.items()
+                own.get(lane, 0) <= seq for own in past.slices.cuts() for lane, seq in last_kept.items()
             )
 
         if fits(state):

@@ -28,6 +28,7 @@ from storage.core.log import cut
 from storage.core.log.cut import Cut
 from storage.core.log.entries import Data
 from storage.core.log.file_refs import FileGroup
+from storage.core.log.slice_list import Slices
 from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
 from storage.core.modes import NO_MERGERS
@@ -240,7 +241,7 @@ class _Work:
 
 def _log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
     """All log ranges of each file group in some log files, as if nothing had been compacted or folded."""
-    return plan_slices(replace(state, slices={}, covered={}, folds=(), folded={}), files)
+    return plan_slices(replace(state, slices=Slices(), covered={}, folds=(), folded={}), files)
 
 
 def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[_Work]:

@@ -216,7 +216,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "S18 a slice of before a restore stays the newest": Mutant(
         "storage.core.log.table_state:_done",
-        "slices={FileGroup(file.partition, file.bits, file.bucket): file for file in target.slices},",
+        "slices=Slices.of(target.slices),",
         "",
     ),
     "S19 a reader does not ask for the revision": Mutant(

@@ -1,20 +1,24 @@
 """Costs grow with the number of file groups and lanes, not with its square: counted, not timed.
 
 Every operation runs on tables of two sizes. Of each function of ours and each it calls into, the number of calls may
-grow as the table does, and so may the number of requests to the store.
+grow as the table does, and so may the number of requests to the store. What a look-up of one key decodes does not grow.
 """
 
 from __future__ import annotations
 
 import cProfile
+import gc
 import pstats
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage import environment
-from tests.many_groups import CountingStore, new_uri, steps
+from storage import Table, environment
+from storage.core.log import sidecar_codec
+from storage.core.log.file_refs import SliceFile
+from storage.log import checkpoint_store
+from tests.many_groups import BUCKETS, CONFIG, CountingStore, new_uri, rows, steps
 
 GROWTH = 4
 SLACK = 1.3
@@ -81,3 +85,48 @@ def test_with_the_number_of_lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     small, large = (counted(monkeypatch, tmp_path, 16, lanes) for lanes in (16, 16 * GROWTH))
     wrong = grown_too_much(small, large)
     assert not wrong, "\n".join(wrong)
+
+
+OBJECTS = 4
+"""Objects that the collector of cycles has to look at, for every file group that a look-up does not ask for."""
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_look_up_of_one_key_decodes_one_slice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, checkpointed: bool
+) -> None:
+    # Large enough for lists to stand in sidecar_codec.
+    partitions = (64, 256)
+    held = []
+    for number in partitions:
+        uri = new_uri(str(tmp_path))
+        Table.create(uri, CONFIG)
+        with Table.open(uri).writer("s") as writer:
+            writer.append(rows(number, 32, 1))
+        Table.open(uri).compact()
+        if checkpointed:
+            with monkeypatch.context() as patched:
+                patched.setattr(checkpoint_store, "TABLE_EVERY", 1)
+                Table.open(uri).savepoint("now")
+        held.append(_held_by_look_up(uri))
+    assert [slices for slices, _ in held] == [1, 1]
+    (_, few), (_, many) = held
+    assert many - few < (partitions[1] - partitions[0]) * BUCKETS * OBJECTS
+
+
+def _held_by_look_up(uri: str) -> tuple[int, int]:
+    """How many slices, and how many objects in all, there are after a look-up that were not there before."""
+    sidecar_codec._kept.clear()
+    gc.collect()
+    before = gc.get_objects()
+    snapshot = Table.open(uri).snapshot()
+    assert snapshot.get([(0, 1)]).num_rows == 1
+    gc.collect()
+    after = gc.get_objects()
+    slices, objects = (_count_slices(after) - _count_slices(before), len(after) - len(before))
+    assert snapshot.slices  # holds everything until here
+    return slices, objects
+
+
+def _count_slices(objects: list[Any]) -> int:
+    return sum(type(own) is SliceFile for own in objects)

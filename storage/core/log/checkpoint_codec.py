@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from dataclasses import replace
 from typing import Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.core.log.lane_state import LaneState
+from storage.core.log.slice_list import Slices, taken_out
 from storage.core.log.table_state import TableState
 from storage.core.modes import known_features
 from storage.errors import TableError
@@ -42,7 +44,10 @@ def encode_table(state: TableState) -> bytes:
 
 def decode_table(data: bytes) -> TableState | None:
     """The state that `encode_table` was given; None if the bytes are damaged, or this version does not use them."""
-    return _decode(_Checkpoint[TableState], TableState, data)
+    # The slices are most of it, and few of them are asked for.
+    slices, rest = taken_out(_body(data))
+    state = _decode(_Checkpoint[TableState], TableState, rest)
+    return replace(state, slices=Slices.of(slices)) if state is not None and slices else state
 
 
 def encode_lane(state: LaneState) -> bytes:
@@ -52,7 +57,7 @@ def encode_lane(state: LaneState) -> bytes:
 
 def decode_lane(data: bytes) -> LaneState | None:
     """The state that `encode_lane` was given; None if the bytes are damaged, or this version does not use them."""
-    return _decode(_Checkpoint[LaneState], LaneState, data)
+    return _decode(_Checkpoint[LaneState], LaneState, _body(data))
 
 
 def _encode(model: type[_Checkpoint[S]], state: S) -> bytes:
@@ -61,10 +66,13 @@ def _encode(model: type[_Checkpoint[S]], state: S) -> bytes:
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def _decode(model: type[_Checkpoint[S]], kind: type[S], data: bytes) -> S | None:
+def _body(data: bytes) -> bytes:
+    """The object that is stored; empty if it is damaged."""
     digest, _, body = data.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
-        return None
+    return body if hashlib.sha256(body).hexdigest().encode() == digest else b""
+
+
+def _decode(model: type[_Checkpoint[S]], kind: type[S], body: bytes) -> S | None:
     try:
         checkpoint = model.model_validate_json(body)
     except (ValidationError, TableError, KeyError, TypeError, ValueError):

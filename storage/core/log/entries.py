@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
 
 from storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
 from storage.core.names import LaneName
@@ -28,6 +28,14 @@ FORMAT_VERSION: Final = 2
 
 _CHECKSUM_PREFIX: Final = b',"sha256":"'
 _CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
+
+
+def _dump_slices(slices: Sequence[SliceFile], dump: SerializerFunctionWrapHandler) -> Any:
+    return dump(list(slices))
+
+
+StoredSlices = Annotated[Sequence[SliceFile], WrapSerializer(_dump_slices)]
+"""A list of slices: those that were decoded, or a `SliceList`."""
 
 SpansByLane = dict[LaneName, list[tuple[int, int]]]
 """Per lane spans (after, up to) of entries that mean nothing, ascending."""
@@ -140,7 +148,7 @@ class Base(Header):
     plan_id: str
     last: bool
     covered: Seqs
-    slices: list[SliceFile]
+    slices: StoredSlices
 
 
 class FoldedGroup(Strict):
@@ -212,7 +220,7 @@ class Restoration(Strict):
     last_kept: Seqs
     rolled_back: SpansByLane
     covered: Seqs
-    slices: list[SliceFile]
+    slices: StoredSlices
 
 
 class Intent(Header):

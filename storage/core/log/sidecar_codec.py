@@ -1,8 +1,8 @@
 """What stands in an entry's sidecar, as JSON: a list of slices or folded file groups, or the index of a log file.
 
-Of lists of slices those that were decoded last are kept: a sidecar never changes, and for whoever opens a table of
-thousands of file groups again and again, or cleans or restores it, decoding them is most of the work. What is kept is
-bounded by its stored bytes, and is mostly what the newest state of the table consists of anyway.
+The lists of slices that were used last are kept: a sidecar never changes, and for whoever opens a table of thousands of
+file groups again and again, or cleans or restores it, decoding them is most of the work. What is kept is bounded by its
+stored bytes, and is mostly what the newest state of the table consists of anyway.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pydantic import TypeAdapter
 
 from storage.core.log.entries import Base, Fold, FoldedGroup, TableEntry, Unresolved
 from storage.core.log.file_refs import LogIndex, SliceFile
+from storage.core.log.slice_list import SliceList, decode_list
 
-_SLICES: Final = TypeAdapter(list[SliceFile])
 _FOLDED: Final = TypeAdapter(list[FoldedGroup])
 
-KEPT_BYTES: Final = 16 * 1024 * 1024  # of all lists: about 33,000 slices at 8 lanes; decoded about five times as much
+KEPT_BYTES: Final = 16 * 1024 * 1024  # of all lists: about 33,000 slices at 8 lanes; five times that once decoded
 
 
-class _Decoded(NamedTuple):
+class _Kept(NamedTuple):
     """A list of slices, and how many bytes it has where it is stored."""
 
     size: int
-    slices: tuple[SliceFile, ...]
+    slices: SliceList
 
 
-_kept: Final[dict[bytes, _Decoded]] = {}  # by digest; the last used is the last
+_kept: Final[dict[bytes, _Kept]] = {}  # by digest; the last used is the last
 
 
 def encode_list(items: Sequence[SliceFile] | Sequence[FoldedGroup] | LogIndex) -> bytes:
@@ -55,12 +55,12 @@ def decode_index(data: bytes) -> LogIndex:
     return LogIndex.model_validate_json(data)
 
 
-def decode_slices(data: bytes) -> list[SliceFile]:
+def decode_slices(data: bytes) -> SliceList:
     if len(data) > KEPT_BYTES:
-        return _SLICES.validate_json(data)
+        return decode_list(data)
     digest = hashlib.sha256(data).digest()
     # Several threads may do this at once: at worst something is decoded twice.
-    found = _kept.pop(digest, None) or _Decoded(len(data), tuple(_SLICES.validate_json(data)))
+    found = _kept.pop(digest, None) or _Kept(len(data), decode_list(data))
     _kept[digest] = found
     total = sum(own.size for own in list(_kept.values()))
     for oldest in list(_kept):
@@ -68,4 +68,4 @@ def decode_slices(data: bytes) -> list[SliceFile]:
             break
         dropped = _kept.pop(oldest, None)
         total -= dropped.size if dropped is not None else 0
-    return list(found.slices)
+    return found.slices

@@ -7,7 +7,7 @@ state is the fold of a shorter prefix. So memory is proportional to what is live
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Annotated, Any
@@ -32,6 +32,7 @@ from storage.core.log.entries import (
     TableEntry,
 )
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from storage.core.log.slice_list import NOTHING, SliceList, Slices, distinct_cuts
 from storage.core.log.stored_as import stored_as
 from storage.core.modes import known_features
 from storage.core.names import LaneName
@@ -80,16 +81,6 @@ class LiveSavepoint:
     committed_at_ms: int
 
 
-def by_group(slices: Iterable[SliceFile]) -> Mapping[FileGroup, SliceFile]:
-    """Slices by their file group."""
-    return {file.group: file for file in slices}
-
-
-Slices = Annotated[
-    Mapping[FileGroup, SliceFile], stored_as(list[SliceFile], by_group, lambda slices: list(slices.values()))
-]
-
-
 @dataclass(frozen=True, slots=True)
 class TableState:
     """What a prefix of the table lane says. Checkpoints store every field, as it is declared here.
@@ -131,7 +122,9 @@ class TableState:
     marked_at_ms: int
     restored: int = 0
     lanes: Mapping[LaneName, Lane] = field(default_factory=dict)
-    slices: Slices = field(default_factory=dict)
+    slices: Annotated[Slices, stored_as(list[SliceFile], Slices.of, lambda slices: list(slices.values()))] = field(
+        default_factory=Slices
+    )
     covered: cut.Seqs = field(default_factory=dict)
     folds: tuple[LiveFold, ...] = ()
     folded: cut.Seqs = field(default_factory=dict)
@@ -150,8 +143,7 @@ class TableState:
         for fold in reversed(self.folds):
             if group in fold.groups:
                 return fold.to
-        own = self.slices.get(group)
-        return own.cut if own is not None else {}
+        return self.slices.cut_of(group)
 
     def log_start(self) -> dict[LaneName, int]:
         """Per lane the last entry of whose log files no file group needs any more."""
@@ -167,7 +159,7 @@ class TableState:
 
     def reached(self) -> Iterator[cut.Seqs]:
         """Cuts of slices, of those that are alike one, and how far folds reach."""
-        yield from _cuts(self.slices.values())
+        yield from self.slices.cuts()
         yield from (fold.to for fold in self.folds)
 
 
@@ -275,28 +267,30 @@ def _closed(state: TableState, plan_id: str) -> TableState:
 
 
 def _with_slices(state: TableState, entry: Base) -> TableState:
-    slices = dict(state.slices)
+    made = SliceList.of(entry.slices).stored
+    slices = dict(state.slices.stored)
     done = set()
-    for file in entry.slices:
-        group = file.group
-        if file.parent != (slices[group].cut if group in slices else {}):
+    for item in made:
+        newest = slices[item.group].cut if item.group in slices else NOTHING
+        # Most cuts are one object, and have a number for every lane.
+        if item.parent is not newest and item.parent != newest:
             raise CorruptData(
-                f"entry {entry.seq}: the new slice of {group} is not made from the newest one (CutChain)",
+                f"entry {entry.seq}: the new slice of {item.group} is not made from the newest one (CutChain)",
                 hint="a compactor broke the protocol: report it",
             )
-        slices[group] = file
-        done.add(group)
+        slices[item.group] = item
+        done.add(item.group)
     # Folds that reach beyond a new slice are given up with the others of this file group.
-    folded = reduce(cut.lowest, _cuts(entry.slices), state.folded)
+    folded = reduce(cut.lowest, distinct_cuts(made), state.folded)
     folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
     state = replace(
         state,
-        slices=slices,
+        slices=Slices(slices),
         covered=cut.highest(state.covered, entry.covered),
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
     )
-    state = _ended(state, _cuts(entry.slices))
+    state = _ended(state, distinct_cuts(made))
     return _closed(state, entry.plan_id) if entry.last else state
 
 
@@ -310,11 +304,6 @@ def _seen(state: TableState, entry: TableEntry) -> cut.Seqs:
         case Done():
             return cut.highest(state.seen, entry.heads)
     return state.seen
-
-
-def _cuts(files: Iterable[SliceFile]) -> Collection[cut.Seqs]:
-    """Cuts of slices; of those that are alike, which are one object, one."""
-    return {id(file.cut): file.cut for file in files}.values()
 
 
 def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
@@ -335,20 +324,27 @@ def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
 
 
 def _with_fold(state: TableState, entry: Fold) -> TableState:
-    folds = state.folds
-    for own in entry.file_groups:
-        group = own.group
-        base = state.slices[group].cut if group in state.slices else {}
-        reached = state.folded_to(group)
-        if own.parent != base or own.start not in (base, reached) or not cut.within(reached, entry.to):
-            raise CorruptData(
-                f"entry {entry.seq}: the fold of {group} does not go on where slice and folds end (ExactlyOnceFold)",
-                hint="a compactor broke the protocol: report it",
-            )
-    anew = {own.group for own in entry.file_groups if own.start == own.parent}
-    folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in folds) if f.groups)
-    groups = frozenset(own.group for own in entry.file_groups)
-    live = LiveFold(entry.seq, entry.to, tuple(entry.files), groups)
+    groups: set[FileGroup] = set()
+    anew: set[FileGroup] = set()
+    # Thousands of file groups have the same few cuts, one object each with a number for every lane: compared once.
+    starts_anew: dict[tuple[int, ...], bool] = {}
+    for folded in entry.file_groups:
+        group = folded.group
+        groups.add(group)
+        base, reached = state.slices.cut_of(group), state.folded_to(group)
+        cuts = (id(folded.parent), id(folded.start), id(base), id(reached))
+        if cuts not in starts_anew:
+            if folded.parent != base or folded.start not in (base, reached) or not cut.within(reached, entry.to):
+                raise CorruptData(
+                    f"entry {entry.seq}: the fold of {group} does not go on where slice and folds end "
+                    "(ExactlyOnceFold)",
+                    hint="a compactor broke the protocol: report it",
+                )
+            starts_anew[cuts] = folded.start == folded.parent
+        if starts_anew[cuts]:
+            anew.add(group)
+    folds = tuple(f for f in (replace(fold, groups=fold.groups - anew) for fold in state.folds) if f.groups)
+    live = LiveFold(entry.seq, entry.to, tuple(entry.files), frozenset(groups))
     state = replace(state, folds=(*folds, live), folded=cut.highest(state.folded, entry.covered))
     return _ended(state, [entry.to])
 
@@ -368,7 +364,7 @@ def _done(state: TableState, entry: Done) -> TableState:
         state,
         rev=entry.seq,
         restored=entry.seq,
-        slices=by_group(target.slices),
+        slices=Slices.of(target.slices),
         covered=target.covered,
         folds=(),
         folded={},

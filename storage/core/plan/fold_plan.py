@@ -80,10 +80,9 @@ def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
     reaches no further, it is not worth it.
     """
     group = folded.group
-    own = state.slices.get(group)
     reached = state.folded_to(group)
     return (
-        folded.parent == (own.cut if own is not None else {})
+        folded.parent == state.slices.cut_of(group)
         and folded.start in (folded.parent, reached)
         and cut.within(reached, to)
         and not cut.within(to, reached)
@@ -96,6 +95,7 @@ def still_covered(before: TableState, now: TableState, to: cut.Seqs) -> bool:
     A compaction that began before a fold, and ends after it, gives the fold up: its slice may hold less.
     """
     return all(
-        cut.within(to, own.cut) or (group in before.slices and before.slices[group].cut == own.cut)
-        for group, own in now.slices.items()
+        cut.within(to, now.slices.cut_of(group))
+        or (group in before.slices and before.slices.cut_of(group) == now.slices.cut_of(group))
+        for group in now.slices
     )

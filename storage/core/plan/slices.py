@@ -122,7 +122,7 @@ def plan_slices(
         folds: Give the ranges of folds; else only those that are not folded yet.
         only: Those of these file groups alone: whoever looks a key up need not wait for a plan of them all.
     """
-    slices = state.slices
+    slices: Mapping[FileGroup, SliceFile] = state.slices
     if only is not None:
         slices = {group: slices[group] for group in only if group in slices}
     groups, ranges = _ranges(slices, files, only)

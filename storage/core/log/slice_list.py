@@ -1,0 +1,217 @@
+"""Lists of slices as they are stored, decoded one slice at a time and only when somebody asks for it.
+
+The list of a table with thousands of file groups has megabytes. Folding the table lane needs three facts of each slice:
+its file group, the cut of the slice that it was made from, and its own cut. A look-up needs the rest of the few slices
+that its keys are in. So one pattern finds the three facts in the JSON text, and the model decodes the rest on demand.
+
+The pattern matches the shape that `sidecar_codec` and `checkpoint_codec` write, completely: all members, in order, with
+their types. A text that it does not match is decoded as a whole by the model, which knows every way to write JSON and
+refuses members that this version does not know. So laziness never hides anything that a reader must refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, overload
+
+from pydantic import TypeAdapter, ValidationError
+
+from storage.core.log import cut
+from storage.core.log.file_refs import FileGroup, Seqs, SharedSeqs, SliceFile
+
+_SLICES: Final = TypeAdapter(list[SliceFile])
+_SEQS: Final[TypeAdapter[Seqs]] = TypeAdapter(SharedSeqs)
+
+
+def _object_of(value: str) -> str:
+    return rf'\{{(?:"{_NUMBER}":{value}(?:,"{_NUMBER}":{value})*+)?\}}'
+
+
+_NUMBER: Final = r"(?:0|[1-9]\d{0,18}+)"
+_NAME: Final = r'[^"\\\x00-\x1f]*+'  # of a folder or file: text without escapes
+_SCALAR: Final = rf'(?:-?{_NUMBER}|"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*+"|true|false|null)'
+_FILE: Final = (
+    rf'(?:null|\{{"path":"{_NAME}","size":{_NUMBER},"crc32":{_NUMBER},"tail_size":{_NUMBER},'
+    rf'"tail_crc32":{_NUMBER},"rows":{_NUMBER}\}})'
+)
+_PART: Final = rf'\{{"first":{_NUMBER},"rows":[1-9]\d{{0,18}}+\}}'
+_SLICE: Final = re.compile(
+    rf'(\{{"partition":"({_NAME})","bits":({_NUMBER}),"bucket":({_NUMBER}),"rev":{_NUMBER},)'
+    # Thousands of slices have one of a few cuts, of hundreds of lanes perhaps: the model decodes each cut once.
+    r'"parent":(\{[^{}]*+\}),"cut":(\{[^{}]*+\}),'
+    rf'("groups":\[(?:{_NUMBER}(?:,{_NUMBER})*+)?\],"base":{_FILE},"shadow":{_FILE},'
+    rf'"ordering_max":{_object_of(_SCALAR)},"overflows":{_object_of(_NUMBER)}'
+    rf'(?:,"base_part":{_PART})?(?:,"shadow_part":{_PART})?\}})([,\]])',
+    re.ASCII,
+)
+_MEMBER: Final = '"slices":['
+
+
+class StoredSlice:
+    """One slice of a list: what folding the table lane needs of it, and the rest as it is stored.
+
+    Attributes:
+        group: Its file group.
+        parent: Cut of the slice that it was made from; empty for the first.
+        cut: Per lane the last entry that is in it.
+    """
+
+    __slots__ = ("_stored", "cut", "group", "parent")
+
+    def __init__(self, group: FileGroup, parent: Seqs, cut: Seqs, stored: SliceFile | tuple[str, str]) -> None:
+        """``stored`` is the whole slice, or the texts of its members before and after the two cuts."""
+        self.group, self.parent, self.cut, self._stored = group, parent, cut, stored
+
+    @classmethod
+    def of(cls, file: SliceFile) -> StoredSlice:
+        """A slice that is decoded already."""
+        return cls(file.group, file.parent, file.cut, file)
+
+    @property
+    def file(self) -> SliceFile:
+        """The whole slice; decoded once."""
+        # Several threads may do this at once: at worst it is decoded twice.
+        if isinstance(self._stored, tuple):
+            before, after = self._stored
+            file = SliceFile.model_validate_json(f'{before}"parent":{{}},"cut":{{}},{after}')
+            # Nobody has seen this object yet. A copy with these two members would cost a quarter of decoding it.
+            vars(file).update(parent=self.parent, cut=self.cut)
+            self._stored = file
+        return self._stored
+
+
+class SliceList(Sequence[SliceFile]):
+    """Slices in the order of their list; read-only. Equal to any sequence of equal slices."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self, stored: Iterable[StoredSlice]) -> None:
+        self.stored = tuple(stored)
+
+    @classmethod
+    def of(cls, slices: Sequence[SliceFile]) -> SliceList:
+        """A list of slices, decoded or not."""
+        return slices if isinstance(slices, SliceList) else cls(map(StoredSlice.of, slices))
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    @overload
+    def __getitem__(self, place: int) -> SliceFile: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> SliceList: ...
+
+    def __getitem__(self, place: int | slice) -> SliceFile | SliceList:
+        return SliceList(self.stored[place]) if isinstance(place, slice) else self.stored[place].file
+
+    def __iter__(self) -> Iterator[SliceFile]:
+        return (item.file for item in self.stored)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Slices(Mapping[FileGroup, SliceFile]):
+    """The newest slice of every file group that has one. Cuts are at hand; a slice is decoded when it is asked for."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self, stored: Mapping[FileGroup, StoredSlice] | None = None) -> None:
+        self.stored = stored or {}
+
+    @classmethod
+    def of(cls, slices: Sequence[SliceFile]) -> Slices:
+        """The slices of a list, which has at most one for each file group."""
+        return cls({item.group: item for item in SliceList.of(slices).stored})
+
+    def __getitem__(self, group: FileGroup) -> SliceFile:
+        return self.stored[group].file
+
+    def __iter__(self) -> Iterator[FileGroup]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __contains__(self, group: object) -> bool:
+        return group in self.stored
+
+    def cut_of(self, group: FileGroup) -> cut.Seqs:
+        """The cut of a file group's slice; empty if it has none."""
+        item = self.stored.get(group)
+        return item.cut if item is not None else NOTHING
+
+    def cuts(self) -> Collection[cut.Seqs]:
+        """The cuts of all slices, as `distinct_cuts` gives them."""
+        return distinct_cuts(self.stored.values())
+
+
+NOTHING: Final[cut.Seqs] = {}
+"""The cut of a slice that there is not: one object, so that it can be compared by identity."""
+
+
+def distinct_cuts(slices: Iterable[StoredSlice]) -> Collection[cut.Seqs]:
+    """The cuts of slices; of those that are one object, one."""
+    return {id(item.cut): item.cut for item in slices}.values()
+
+
+def decode_list(data: bytes) -> SliceList:
+    """The slices of a list.
+
+    Raises:
+        ValidationError: It is no list of slices, or a slice has a member that this version does not know.
+    """
+    text = _decoded(data)
+    if text is not None and text.startswith("["):
+        found = _scan(text, 1)
+        if found is not None and found[1] == len(text):
+            return found[0]
+    return SliceList.of(_SLICES.validate_json(data))
+
+
+def taken_out(data: bytes) -> tuple[SliceList, bytes]:
+    """The slices of an object that has a member ``slices``, and the object with an empty list in their place.
+
+    Where they are not found the list is empty, and the object as it was.
+    """
+    text = _decoded(data)
+    start = text.find(_MEMBER) + len(_MEMBER) if text is not None and _MEMBER in text else 0
+    found = _scan(text, start) if text is not None and start else None
+    if text is None or found is None:
+        return SliceList(()), data
+    slices, end = found
+    return slices, (text[:start] + text[end - 1 :]).encode()
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _scan(text: str, start: int) -> tuple[SliceList, int] | None:
+    """Slices from a place on up to the end of their list, and where that ends; None if the pattern does not match."""
+    cuts: dict[str, Seqs] = {}
+    found: list[StoredSlice] = []
+    end = start
+    try:
+        for match in _SLICE.finditer(text, start):
+            if match.start() != end:
+                return None
+            before, partition, bits, bucket, parent, upto, after, separator = match.groups()
+            for seqs in (parent, upto):
+                if seqs not in cuts:
+                    cuts[seqs] = _SEQS.validate_json(seqs)
+            group = FileGroup(partition, int(bits), int(bucket))
+            found.append(StoredSlice(group, cuts[parent], cuts[upto], (before, after)))
+            end = match.end()
+            if separator == "]":
+                return SliceList(found), end
+    except ValidationError:
+        return None
+    return None
