@@ -65,7 +65,7 @@ def _calls(profile: cProfile.Profile) -> Calls:
 
 def grown_too_much(small: Counted, large: Counted) -> list[str]:
     return [
-        f"{operation}: {name} {before[name]} -> {count}"
+        f"{operation}: {name} {before.get(name, 0)} -> {count}"
         for operation, kinds in large.items()
         for before, after in zip(small[operation], kinds, strict=True)
         for name, count in after.items()
@@ -95,7 +95,7 @@ OBJECTS = 4
 def test_a_look_up_of_one_key_decodes_one_slice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, checkpointed: bool
 ) -> None:
-    # Large enough for lists to stand in sidecar_codec.
+    # Large enough for lists to stand in sidecars.
     partitions = (64, 256)
     held = []
     for number in partitions:

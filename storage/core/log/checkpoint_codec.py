@@ -37,27 +37,32 @@ class _Checkpoint(BaseModel, Generic[S]):
     state: S
 
 
+# Pydantic keeps models of generics by weak references: without these names each would be built again and again.
+_OfTable: Final = _Checkpoint[TableState]
+_OfLane: Final = _Checkpoint[LaneState]
+
+
 def encode_table(state: TableState) -> bytes:
     """Bytes of a table state."""
-    return _encode(_Checkpoint[TableState], state)
+    return _encode(_OfTable, state)
 
 
 def decode_table(data: bytes) -> TableState | None:
     """The state that `encode_table` was given; None if the bytes are damaged, or this version does not use them."""
     # The slices are most of it, and few of them are asked for.
     slices, rest = taken_out(_body(data))
-    state = _decode(_Checkpoint[TableState], TableState, rest)
+    state = _decode(_OfTable, TableState, rest)
     return replace(state, slices=Slices.of(slices)) if state is not None and slices else state
 
 
 def encode_lane(state: LaneState) -> bytes:
     """Bytes of a lane state."""
-    return _encode(_Checkpoint[LaneState], state)
+    return _encode(_OfLane, state)
 
 
 def decode_lane(data: bytes) -> LaneState | None:
     """The state that `encode_lane` was given; None if the bytes are damaged, or this version does not use them."""
-    return _decode(_Checkpoint[LaneState], LaneState, _body(data))
+    return _decode(_OfLane, LaneState, _body(data))
 
 
 def _encode(model: type[_Checkpoint[S]], state: S) -> bytes:
