@@ -28,12 +28,12 @@ import multiprocessing
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage import Table
-from storage import table as table_module
+from storage import Table, environment
 from storage.core.log import sidecar_codec
 from tests.many_groups import CountingStore, new_uri, steps
 
@@ -85,13 +85,13 @@ class Measured:
 
 def measure(root: Path, groups: int, lanes: int, *, count_calls: bool) -> Measured:
     stores: list[CountingStore] = []
-    opened = table_module.open_store
+    opened = environment.open_store
 
     def counting(uri: str, options: object = None) -> Any:
         stores.append(CountingStore(opened(uri, options)))
         return stores[-1]
 
-    table_module.open_store = counting
+    environment.open_store = counting
     collector = _Collector()
     figures: dict[str, Figure] = {}
     before = _peak_mib()
@@ -197,13 +197,42 @@ def sweep(root: Path, sizes: list[tuple[int, int]], repeat: int) -> list[Measure
     return [functools.reduce(Measured.least, own) for own in zip(*rounds, strict=True)]
 
 
-def main() -> None:
+def size(text: str) -> int:
+    """A number of file groups, lanes or repeats.
+
+    Raises:
+        ArgumentTypeError: It is no number, or less than 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments, those of this process by default; exits with a message if they are wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, nargs="*", default=[500, 2000, 8000])
-    parser.add_argument("--lanes", type=int, nargs="*", default=[8, 64, 512])
-    parser.add_argument("--repeat", type=int, default=3)
+    for name, sizes in (("groups", [500, 2000, 8000]), ("lanes", [8, 64, 512])):
+        parser.add_argument(
+            f"--{name}",
+            type=size,
+            nargs="+",
+            default=sizes,
+            help=f"ascending; one alone is not varied (default: {sizes})",
+        )
+    parser.add_argument("--repeat", type=size, default=3, help="runs of every size (default: 3)")
     parser.add_argument("--folder", type=Path, help="put the tables here (default: a temporary folder)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    for name in ("groups", "lanes"):
+        sizes = getattr(arguments, name)
+        if sizes != sorted(set(sizes)):
+            parser.error(f"argument --{name}: {sizes} does not ascend: growth is measured from one size to the next")
+    if len(arguments.groups) == len(arguments.lanes) == 1:
+        parser.error("nothing to compare: give two sizes or more of --groups or --lanes")
+    return arguments
+
+
+def main() -> None:
+    arguments = parsed()
     root = arguments.folder or Path(tempfile.mkdtemp(prefix="weft-groups-"))
     groups, lanes = arguments.groups, arguments.lanes
     wrong = []

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
-from storage import table as table_module
+from storage import Table, environment
 from storage.core.log.checkpoint_codec import encode_lane, encode_table
 from storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
 from storage.core.log.lane_state import LaneState
@@ -233,7 +232,7 @@ def measure(folder: Path, name: str, latency_ms: int) -> None:
         store.append(CountingStore(opened(uri, options), latency_ms))
         return store[0]
 
-    opened, table_module.open_store = table_module.open_store, counting
+    opened, environment.open_store = environment.open_store, counting
     table = Table.open(folder)
     counted = store[0]
     figures.append(("open", time.perf_counter() - started, counted.calls, counted.objects))

@@ -17,8 +17,8 @@ import pytest
 from storage import Table, environment
 from storage.core.log import sidecar_codec
 from storage.core.log.file_refs import SliceFile
-from storage.log import checkpoint_store
 from tests.many_groups import BUCKETS, CONFIG, CountingStore, new_uri, rows, steps
+from tests.tuning import tune
 
 GROWTH = 4
 SLACK = 1.3
@@ -106,7 +106,7 @@ def test_a_look_up_of_one_key_decodes_one_slice(
         Table.open(uri).compact()
         if checkpointed:
             with monkeypatch.context() as patched:
-                patched.setattr(checkpoint_store, "TABLE_EVERY", 1)
+                tune(patched, table_checkpoint_every=1)
                 Table.open(uri).savepoint("now")
         held.append(_held_by_look_up(uri))
     assert [slices for slices, _ in held] == [1, 1]
