@@ -4,7 +4,7 @@
 
 Nothing is remembered between cleans: a clean that dies leaves slots, and the next one finds them, whether the archive
 of their chunk exists or not. Which chunks are archived is policy alone, because an entry can be read from either place:
-those that nobody reads who opens, reads or writes the newest snapshot, or a retained one.
+chunks that are not read by opening, reading or writing the newest snapshot or a retained one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Chunk:
 def archive_log(
     table_log: TableLog, state: TableState, needed: Needed, held: Sequence[Cut], *, dry_run: bool
 ) -> Archived:
-    """Archive entries that nobody needs in slots of their own.
+    """Archive the entries that do not have to be in slots of their own.
 
     Args:
         table_log: The table's log.
@@ -108,7 +108,7 @@ def _find_chunks(
 
 
 def _in_use_of_lane(table_log: TableLog, state: TableState, needed: Needed, name: LaneName) -> Spans:
-    """Entries that readers, the lane's next writer, or who completes an open fencing barrier may read."""
+    """Entries that may be read: by readers, by the next writer of the lane, or to complete an open fencing barrier."""
     lane = state.lanes[name]
     in_use = needed.read.get(name, ())
     if state.intent is not None and name in state.intent.lanes:

@@ -93,9 +93,9 @@ def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
                 files.append(_FoldFile(tuple(run), file))
                 plan.unpublished.update(paths_of(file) if file is not None else ())
             published, reason = _publish(table_log, snapshot, plan, files)
-        unused = [own.file for own in files if own.file is not None and not own.has_any(published)]
+        unused = [made.file for made in files if made.file is not None and not made.has_any(published)]
         delete_files(table_log.store, (path for file in unused for path in paths_of(file)))
-    used = [own.file.file for own in files if own.file is not None and own.has_any(published)]
+    used = [made.file.file for made in files if made.file is not None and made.has_any(published)]
     return FoldResult(
         done=tuple(fold.group for fold in folds if fold.group in published),
         skipped={fold.group: reason for fold in folds if fold.group not in published},
@@ -146,7 +146,7 @@ def _publish(
             plan_id=plan.plan_id,
             to=to,
             covered=to if whole else {},
-            files=[own.file for own in files if own.file is not None and own.has_any(groups)],
+            files=[made.file for made in files if made.file is not None and made.has_any(groups)],
             file_groups=[fold.folded for fold in kept],
         )
 

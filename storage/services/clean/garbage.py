@@ -220,7 +220,7 @@ class Garbage:
     def _judge_checkpoints(self, lane: LaneName) -> Iterator[StoredObject]:
         listed, foreign = self._list(checkpoint_folder(lane), Kind.CHECKPOINT)
         yield from foreign
-        kept = kept_checkpoints([own.parsed.slot for own in listed], () if lane else self._served)
+        kept = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
         for checkpoint in listed:
             slot = checkpoint.parsed.slot
             recent = not lane and slot >= self._state.oldest_retained
@@ -240,7 +240,7 @@ class Garbage:
     def _cannot_come(self, parsed: ParsedPath) -> bool:
         """Whether the object that a temporary file was meant for cannot be written any more.
 
-        True where its name does not tell: then two looks at the temporary file decide.
+        True if its name does not show that: then two looks at the temporary file decide.
         """
         end = self._ends.get(parsed.lane, LaneEnd(0, 0))
         match parsed.kind:

@@ -24,7 +24,7 @@ from storage.core.names import Kind, LaneName, parse_path, slot_path
 from storage.environment import Environment
 from storage.services.verify.check_checkpoints import LaneCheckpoints
 from storage.services.verify.check_slots import read_sidecar, read_slots
-from storage.services.verify.check_table_lane import Claims, TableLane, check_order
+from storage.services.verify.check_table_lane import TableLane, check_order
 from storage.services.verify.findings import Finding, Findings, violation
 from storage.store.object_store import ObjectStore
 
@@ -38,14 +38,14 @@ class LaneFacts:
     Attributes:
         head: Its last slot.
         whole: Every entry was read.
-        claims: See `Claims`.
+        claims: Per INTENT of a fencing barrier the slot of its first claim.
         stamps, seqs: Of its commits, in the order of stamps.
         epoch: Of its last entry that was read.
     """
 
     head: int
     whole: bool = True
-    claims: Claims = field(default_factory=Claims)
+    claims: dict[int, int] = field(default_factory=dict)
     stamps: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     seqs: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     epoch: int = 0
@@ -77,10 +77,13 @@ class Merged:
                 lost |= {group for group in groups if entry.seq > self._until.get(group, {}).get(entry.lane, 0)}
         if lost:
             names = ", ".join(str(group) for group in sorted(lost)[:3])
-            what = (
-                f"its rows of {len(lost)} file groups ({names}) are in no slice and no fold, and readers skip its log"
+            what = f"its rows of {len(lost)} file groups ({names}) are in no compacted or folded file"
+            yield violation(
+                "S8",
+                where,
+                f"{what}, and readers skip its log files",
+                "restore a snapshot from before the newest compaction or fold",
             )
-            yield violation("S8", where, what, "restore a snapshot from before the newest compaction or fold")
 
 
 def _index(store: ObjectStore, index: LogIndex | Sidecar) -> LogIndex | None:
@@ -105,9 +108,7 @@ class LaneChecker:
         """``merged``: what slices and folds hold, None if the newest state of the table is not known."""
         self._env, self._store, self._table, self._lane, self._slots = env, env.store, table, lane, slots
         self._merged, self._findings = merged, findings
-        self._rolled_back: Sequence[Span] = (
-            table.state.rolled_back.get(lane.name, ()) if table.state is not None else ()
-        )
+        self._rolled_back: Sequence[Span] = table.state.rolled_back.get(lane.name, ()) if table.state else ()
         self._batches: dict[str, int] = {}
         self._promised: dict[int, Promise] = {}
         self._last_stamp = 0
@@ -129,7 +130,8 @@ class LaneChecker:
             findings.extend(check_order(before, entry))
             findings.extend(self._check_header(before, entry))
             checkpoints.add(entry)
-            facts.claims.add(entry)
+            if isinstance(entry, Claim) and entry.intent:
+                facts.claims.setdefault(entry.intent, seq)
             facts.epoch, before = entry.epoch, entry
             if isinstance(entry, Data):
                 stamps.append(entry.stamp)
@@ -238,6 +240,5 @@ class Arrivals:
                 ("S18", rolled_back, "a restore has rolled back"),
             ):
                 if wrong.any():
-                    yield violation(
-                        rule, where, f"it has rows of entry {seqs[wrong][0]} of lane {name!r}, which {what}"
-                    )
+                    found = f"it has rows of entry {seqs[wrong][0]} of lane {name!r}"
+                    yield violation(rule, where, f"{found}, which {what}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.keys import KeyVector, Mask
-from storage.core.log.file_refs import FileRef
+from storage.core.log.file_refs import FileGroup, FileRef
 from storage.core.merge.locate_keys import buckets, folders, sort_keys
 from storage.core.model import Group
 from storage.core.schema.table_schema import TableSchema
@@ -28,9 +29,6 @@ UNREADABLE: Final = (pa.ArrowException, CorruptData, OSError, KeyError, IndexErr
 """Errors of decoding a file whose bytes are those that were written, but wrong."""
 
 Rows = Mapping[str, pa.Array]
-Location = tuple[str, int]
-"""Partition folder and bucket of a file group."""
-
 OnArrivals = Callable[[pa.Array, str], object]
 """Called with the arrivals of registers, and the file that they are in."""
 
@@ -65,11 +63,11 @@ def columns_to_read(schema: TableSchema, groups: Iterable[Group], present: Itera
     return [name for name in present if name in wanted]
 
 
-def in_file_group(schema: TableSchema, rows: Rows, locations: Sequence[Location], counts: Sequence[int]) -> Mask:
-    """Which rows belong to the file group they are stored for: ``counts[i]`` rows for ``locations[i]``, in order."""
-    number = np.repeat(np.arange(len(locations)), counts)
-    partitions = pa.array([partition for partition, _ in locations], pa.string()).take(pa.array(number))
-    bucket = np.array([bucket for _, bucket in locations], np.int64)[number]
+def in_file_group(schema: TableSchema, rows: Rows, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
+    """Which rows belong to the file group they are stored for: ``counts[i]`` rows for ``stored_for[i]``, in order."""
+    number = np.repeat(np.arange(len(stored_for)), counts)
+    partitions = pa.array([group.partition for group in stored_for], pa.string()).take(pa.array(number))
+    bucket = np.array([group.bucket for group in stored_for], np.int64)[number]
     return np.asarray(pc.equal(folders(schema, rows), partitions)) & (buckets(schema, rows) == bucket)
 
 
@@ -83,37 +81,31 @@ def sample(schema: TableSchema, rows: Rows, chosen: Mask) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
+@dataclass(slots=True, kw_only=True)
 class RowChecker:
-    """Checks the rows of one file or part of a file, in the order in which they are stored."""
+    """Checks the rows of one file or part of a file, in the order in which they are stored.
 
-    def __init__(
-        self,
-        schema: TableSchema,
-        groups: Sequence[Group],
-        *,
-        distinct: bool,
-        where: str,
-        findings: Findings,
-        on_arrivals: OnArrivals,
-    ) -> None:
-        """Prepare for the first rows.
+    Attributes:
+        schema: Schema of the rows.
+        groups: Column groups of the file.
+        distinct: Each key has one row only.
+        where: The file, for findings.
+        findings: Collects what is wrong.
+        on_arrivals: Called with the arrivals of registers.
+    """
 
-        Args:
-            schema: Schema of the rows.
-            groups: Column groups of the file.
-            distinct: Each key has one row only.
-            where: The file, for findings.
-            findings: Collects what is wrong.
-            on_arrivals: Called with the arrivals of registers.
-        """
-        self._schema, self._groups, self._distinct = schema, groups, distinct
-        self._where, self._findings, self._on_arrivals = where, findings, on_arrivals
-        self._last: tuple[Location, KeyVector] | None = None
+    schema: TableSchema
+    groups: Sequence[Group]
+    distinct: bool
+    where: str
+    findings: Findings
+    on_arrivals: OnArrivals
+    _last: tuple[FileGroup, KeyVector] | None = None
 
     def check(
         self,
         rows: Rows,
-        locations: Sequence[Location],
+        stored_for: Sequence[FileGroup],
         counts: Sequence[int],
         *more: tuple[str, Mask, str],
         prefix: str = "",
@@ -122,42 +114,40 @@ class RowChecker:
 
         Args:
             rows: Columns by name.
-            locations: File groups that follow each other in these rows.
+            stored_for: File groups that follow each other in these rows.
             counts: How many of the rows each file group has.
             more: More checks: (invariant, rows that violate it, what is wrong).
             prefix: Of what findings say.
         """
-        schema = self._schema
+        schema = self.schema
         vector = keys.key_vector(rows[schema.sort_column])
-        misplaced = ~in_file_group(schema, rows, locations, counts)
-        twice = ", or come twice" if self._distinct else ""
+        misplaced = ~in_file_group(schema, rows, stored_for, counts)
+        twice = ", or come twice" if self.distinct else ""
         checks = [
             ("S15", misplaced, "keys belong to another file group: readers look for them there"),
-            ("S15", self._misordered(vector, locations, counts), f"keys are not ascending{twice}: readers miss some"),
-            ("S15", _wrong_sort_key(schema, rows), "the sort key is not that of the key columns"),
+            ("S15", self._misordered(vector, stored_for, counts), f"keys are not ascending{twice}: readers miss some"),
+            ("S15", _wrong_sort_key(schema, rows), "the sort key is not that of the key columns: readers miss some"),
         ]
         for invariant, wrong, what in (*checks, *more):
             if wrong.any():
                 shown = sample(schema, rows, wrong)
-                self._findings.add(bad_content(invariant, self._where, f"{prefix}{what}: {shown}"))
-        for group in self._groups:
+                self.findings.add(bad_content(invariant, self.where, f"{prefix}{what}: {shown}"))
+        for group in self.groups:
             for name in (names.arrival(group.id), names.floor_arrival(group.id), names.top_arrival(group.id)):
                 if name in rows:
-                    self._on_arrivals(rows[name], self._where)
+                    self.on_arrivals(rows[name], self.where)
         return vector
 
-    def _misordered(self, vector: KeyVector, locations: Sequence[Location], counts: Sequence[int]) -> Mask:
+    def _misordered(self, vector: KeyVector, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
         """Which keys do not follow the one before them in their file group."""
         masks = [np.zeros(0, np.bool_)]
-        for location, (start, end) in zip(
-            locations, itertools.pairwise([0, *itertools.accumulate(counts)]), strict=True
-        ):
+        for group, (start, end) in zip(stored_for, itertools.pairwise([0, *itertools.accumulate(counts)]), strict=True):
             part = keys.take(vector, slice(start, end))
-            follows = self._last is not None and self._last[0] == location
+            follows = self._last is not None and self._last[0] == group
             joined = keys.concat([self._last[1], part]) if self._last is not None and follows else part
-            masks.append(_not_ascending(joined, distinct=self._distinct)[len(joined) - len(part) :])
+            masks.append(_not_ascending(joined, distinct=self.distinct)[len(joined) - len(part) :])
             if len(part):
-                self._last = location, keys.take(part, slice(len(part) - 1, len(part)))
+                self._last = group, keys.take(part, slice(len(part) - 1, len(part)))
         return np.concatenate(masks)
 
 

@@ -7,6 +7,7 @@ checked first: the content of a damaged file is not checked. FORMAT.md, "Base an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,54 +64,62 @@ class SliceFiles:
         return self._last[visible][1]
 
 
+@dataclass(slots=True)
 class SliceChecker:
-    """Checks one slice: its base and its shadow."""
+    """Checks one slice: its base and its shadow.
 
-    def __init__(
-        self,
-        files: SliceFiles,
-        schema: TableSchema,
-        file: SliceFile,
-        where: str,
-        findings: Findings,
-        on_arrivals: OnArrivals,
-    ) -> None:
-        self._files, self._schema, self._file, self._findings = files, schema, file, findings
-        self._where, self._on_arrivals = where, on_arrivals
-        self._location = (file.partition, file.bucket)
-        self._largest: dict[int, Any] = {}
-        self._overflows: dict[int, int] = {}
-        self._complete = True
+    Attributes:
+        files: Reads base and shadow files.
+        schema: The schema that the slice was written with.
+        file: The slice as its entry describes it.
+        where: The slice, for findings.
+        findings: Collects what is wrong.
+        on_arrivals: Called with the arrivals of registers.
+    """
+
+    files: SliceFiles
+    schema: TableSchema
+    file: SliceFile
+    where: str
+    findings: Findings
+    on_arrivals: OnArrivals
+    _largest: dict[int, Any] = field(default_factory=dict)
+    _overflows: dict[int, int] = field(default_factory=dict)
+    _complete: bool = True
 
     def check(self) -> None:
         """Check all rows, and what the entry says of them."""
-        file, schema = self._file, self._schema
+        file, schema = self.file, self.schema
         if sorted(file.groups) != sorted(group.id for group in schema.groups):
-            self._report("S8", f"it has column groups {file.groups}, the schema has others")
+            self._report("S8", f"it has column groups {file.groups}, the schema has others: columns may be missing")
         hidden = list(self._parts(file.shadow, file.shadow_part, visible=False))
         shadow = keys.concat(hidden) if hidden else None
         for part in self._parts(file.base, file.base_part, visible=True):
             if shadow is not None:
                 _, twice = keys.find(shadow, part)
                 if twice.any():
-                    self._report("S15", f"{int(twice.sum())} keys are both in base and in shadow")
+                    self._report(
+                        "S15", f"{int(twice.sum())} keys are both in base and in shadow: deleted rows may be visible"
+                    )
         if not self._complete:
             return
         listed = {group.id: file.ordering_max.get(group.id) for group in schema.groups if group.ordering}
         largest = {group: encode_scalar(self._largest.get(group)) for group in listed}
         if listed != largest:
-            self._report("S12", f"its largest ordering values are {largest}, its entry says {listed}")
+            self._report(
+                "S12", f"its largest ordering values are {largest}, its entry says {listed}: filters may skip it"
+            )
         if self._overflows != file.overflows:
             self._report("", f"overflowing rows per column are {self._overflows}, its entry says {file.overflows}")
 
     def _report(self, invariant: str, what: str, where: str = "") -> None:
-        self._findings.add(bad_content(invariant, where or self._where, what))
+        self.findings.add(bad_content(invariant, where or self.where, what))
 
     def _parts(self, file: FileRef | None, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         """The keys of each row group, after all its other checks."""
         if file is None:
             return
-        if not self._files.are_intact(file):
+        if not self.files.are_intact(file):
             self._complete = False
             return
         try:
@@ -120,25 +129,27 @@ class SliceChecker:
             self._report("S7", f"it cannot be decoded: {error}", str(file.path))
 
     def _row_groups(self, file: FileRef, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
-        where = str(file.path) if part is None else f"{file.path}, rows of {self._where}"
-        schema = self._schema
+        where = str(file.path) if part is None else f"{file.path}, rows of {self.where}"
+        schema = self.schema
         checker = RowChecker(
-            schema,
-            schema.groups,
+            schema=schema,
+            groups=schema.groups,
             distinct=True,
             where=where,
-            findings=self._findings,
-            on_arrivals=self._on_arrivals,
+            findings=self.findings,
+            on_arrivals=self.on_arrivals,
         )
         aggregated = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
         columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregated)
         with (
-            self._files.store.open_input(file.path, file.size) as source,
+            self.files.store.open_input(file.path, file.size) as source,
             pq.ParquetFile(source, page_checksum_verification=True) as parquet,
         ):
             if _fields(parquet.schema_arrow) != _fields(schema.slice):
                 self._complete = False
-                self._report("S19", f"its columns are not those of schema revision {self._file.rev}", where)
+                self._report(
+                    "S19", f"its columns are not those of schema revision {self.file.rev}: it cannot be read", where
+                )
                 return
             rows = parquet.metadata.num_rows
             first, end = (0, rows) if part is None else (part.first, part.first + part.rows)
@@ -154,7 +165,7 @@ class SliceChecker:
                 start += count
                 if low >= high and not beside:
                     continue
-                batch = self._files.row_group(file, parquet, number, columns, visible=visible)
+                batch = self.files.row_group(file, parquet, number, columns, visible=visible)
                 if self._are_here(batch, beside).any():
                     self._report("S7", "a row of its file group is outside the rows that its entry names", where)
                 if low < high:
@@ -162,11 +173,11 @@ class SliceChecker:
 
     def _are_here(self, batch: Rows, rows: Sequence[int]) -> Mask:
         """Which of some rows belong to the slice's file group."""
-        there = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
-        return in_file_group(self._schema, there, [self._location], [len(rows)])
+        there = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self.schema.key}
+        return in_file_group(self.schema, there, [self.file.group], [len(rows)])
 
     def _check_rows(self, checker: RowChecker, batch: Rows, rows: slice, *, visible: bool) -> KeyVector:
-        schema, count = self._schema, rows.stop - rows.start
+        schema, count = self.schema, rows.stop - rows.start
         batch = {name: column.slice(rows.start, count) for name, column in batch.items()}
         shown = _visible(schema, batch)
         wrong = (
@@ -174,8 +185,8 @@ class SliceChecker:
             if visible
             else ("S12", shown, "shadow rows are visible: readers of base files alone miss them")
         )
-        vector = checker.check(batch, [self._location], [count], wrong)
-        self._findings.count("rows", count)
+        vector = checker.check(batch, [self.file.group], [count], wrong)
+        self.findings.count("rows", count)
         for group in schema.groups:
             known = self._largest.get(group.id)
             largest = [value for value in (known, *_largest_versions(group, batch)) if value is not None]

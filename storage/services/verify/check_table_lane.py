@@ -15,7 +15,6 @@ from storage.core.log import sidecar_codec
 from storage.core.log.checkpoint_codec import decode_table
 from storage.core.log.entries import (
     Base,
-    Claim,
     CleanIntent,
     Create,
     Done,
@@ -42,6 +41,7 @@ from storage.services.verify.check_slots import read_object, read_sidecar, read_
 from storage.services.verify.findings import Finding, Findings, damage, violation, warning
 
 _RULE_OF_REPLAY: Final = {Base: "S10", Fold: "S11", LaneAdd: "S15"}
+_OTHER_COMMITS: Final = "says that it holds other commits than its plan: rows may be missing, or count twice"
 
 
 def check_order(before: Header | None, entry: Header) -> Iterator[Finding]:
@@ -107,7 +107,9 @@ class TableLaneReader:
             if entry is not None:
                 findings.extend(check_order(before, entry))
                 if entry.epoch or entry.table_rev:
-                    what = "an entry of the table lane has an epoch or a schema revision"
+                    what = (
+                        "an entry of the table lane has an epoch or a schema revision, which only writers' entries have"
+                    )
                     findings.add(violation("S3", str(slot_path(TABLE_LANE, seq)), what))
             if whole is not None:
                 self._note(whole)
@@ -189,50 +191,56 @@ class TableLaneReader:
                 what = f"lane id {entry.lane_id} is used twice: two events may have the same version"
                 yield violation("S13", where, what)
             case Plan() if not max(state.oldest_retained, state.restored) <= entry.table <= state.head:
-                what = f"it starts from entry {entry.table}, which is expired, rolled back or does not exist yet"
-                yield violation("K1", where, what)
+                what = f"its snapshot ends at entry {entry.table}, which is expired, rolled back or does not exist"
+                yield violation("K1", where, f"{what}: the compaction or fold may merge wrong rows")
             case Base():
                 yield from self._check_base(state.plans.get(entry.plan_id), entry, where)
             case Fold():
                 yield from self._check_fold(state.plans.get(entry.plan_id), entry, where)
             case Savepoint() if entry.table > state.head or entry.name in state.savepoints:
-                yield violation("S9", where, f"savepoint {entry.name!r} is of no snapshot, or exists already")
+                what = f"savepoint {entry.name!r} is of no snapshot, or exists already: reading it may fail"
+                yield violation("S9", where, what)
             case Mark():
                 yield from _check_mark(state, entry, where)
             case CleanIntent() if entry.oldest_retained > state.head:
-                yield violation(
-                    "S16", where, f"it expires snapshots up to entry {entry.oldest_retained}, which does not exist yet"
-                )
+                what = f"it expires snapshots up to entry {entry.oldest_retained}, which does not exist yet"
+                yield violation("S16", where, f"{what}: files that are needed may be deleted")
 
     def _check_base(self, plan: OpenPlan | None, entry: Base, where: str) -> Iterator[Finding]:
         if plan is None:
-            yield violation("K3", where, f"it publishes slices of plan {entry.plan_id}, which is not open")
+            yield violation(
+                "K3", where, f"it is of plan {entry.plan_id}, which is not open: an aborted compaction went on"
+            )
         for file in entry.slices:
             group = f"{where}, file group {file.group}"
             if plan is not None and file.cut != dict(plan.at.lanes):
-                yield violation("S8", group, "the cut of the slice is not that of its plan")
+                yield violation("S8", group, f"the slice {_OTHER_COMMITS}")
             if any(seq > file.cut.get(lane, 0) for lane, seq in file.parent.items()):
-                yield violation("S10", group, "the slice ends before the one it was made from")
+                yield violation("S10", group, "the slice ends before the one it was made from: rows may be missing")
             if self.lane.whole and file.rev not in self.lane.schemas:
-                yield violation("S19", group, f"it has schema revision {file.rev}, which does not exist")
+                yield violation(
+                    "S19", group, f"it has schema revision {file.rev}, which does not exist: it cannot be read"
+                )
             if plan is not None:
                 yield from _check_names(file, plan.slot, group)
 
     def _check_fold(self, plan: OpenPlan | None, entry: Fold, where: str) -> Iterator[Finding]:
         if plan is None:
-            yield violation("K3", where, f"it closes plan {entry.plan_id}, which is not open")
+            yield violation("K3", where, f"it is of plan {entry.plan_id}, which is not open: an aborted fold went on")
             return
         schema = self.lane.schema_at(plan.at.table)
         if schema is not None:
             self.lane.fold_schemas[entry.seq] = schema
         if dict(plan.at.lanes) != entry.to:
-            yield violation("S8", where, "its end is not the cut of its plan")
+            yield violation("S8", where, f"the fold {_OTHER_COMMITS}")
 
 
 def _check_mark(state: TableState, entry: Mark, where: str) -> Iterator[Finding]:
     """S24: neither the time of marks nor the entries that they have seen go back."""
     if not state.committed_at_ms <= entry.began_at_ms <= entry.committed_at_ms:
-        yield violation("S24", where, "its times are not the ones between which lanes were read")
+        yield violation(
+            "S24", where, "its times are not the ones between which lanes were read: as_of a time may be wrong"
+        )
     behind = [lane for lane, seq in state.seen.items() if entry.lanes.get(lane, 0) < seq]
     unknown = [lane for lane in entry.lanes if lane not in state.lanes]
     for what, lanes in (("misses entries that existed in lane", behind), ("names an unknown lane", unknown)):
@@ -244,33 +252,26 @@ def _check_names(file: SliceFile, plan: int, where: str) -> Iterator[Finding]:
     for part in (file.base, file.shadow):
         parsed = parse_path(part.path) if part is not None else None
         if part is not None and (parsed is None or parsed.slot != plan):
-            what = (
-                f"file {part.path} is not named by the slot of its plan ({plan}): clean may delete or keep it wrongly"
-            )
-            yield violation("S17", where, what)
+            what = f"file {part.path} is not named by the slot of its plan ({plan})"
+            yield violation("S17", where, f"{what}: clean may delete or keep it wrongly")
 
 
-@dataclass(slots=True)
-class Claims:
-    """The claims of one lane: per fencing barrier the slot of the first one."""
+def check_fencing_barriers(table: TableLane, claims: Mapping[LaneName, Mapping[int, int]]) -> Iterator[Finding]:
+    """Checks that every DONE names the first claim of its INTENT in every lane, and that the INTENT of claims exists.
 
-    first: dict[int, int] = field(default_factory=dict)
-
-    def add(self, entry: Entry) -> None:
-        if isinstance(entry, Claim) and entry.intent:
-            self.first.setdefault(entry.intent, entry.seq)
-
-
-def check_fencing_barriers(table: TableLane, claims: Mapping[LaneName, Claims]) -> Iterator[Finding]:
-    """Checks that every DONE names the first claim of its barrier in every lane, and every claim's barrier exists."""
+    Args:
+        table: The table lane.
+        claims: Per lane and INTENT the slot of the first claim.
+    """
     for done in table.dones:
         for lane, head in done.heads.items():
-            first = claims[lane].first.get(done.intent) if lane in claims else None
+            first = claims.get(lane, {}).get(done.intent)
             if first != head:
-                what = f"it ends lane {lane!r} at entry {head}, but the barrier's first claim there is "
-                yield violation("S18", str(slot_path(TABLE_LANE, done.seq)), f"{what}{first or 'missing'}")
+                what = f"the restore or close ends lane {lane!r} at entry {head}, but its first claim there is "
+                what += f"{first or 'missing'}: rows may be missing, or visible although they were rolled back"
+                yield violation("S18", str(slot_path(TABLE_LANE, done.seq)), what)
     for lane, found in claims.items():
-        for barrier, seq in found.first.items():
-            if barrier not in table.intents and barrier <= table.head:
-                what = f"it claims the lane for a barrier of entry {barrier} of the table lane, which is not a barrier"
+        for intent, seq in found.items():
+            if intent not in table.intents and intent <= table.head:
+                what = f"it claims the lane for a restore or close, but entry {intent} of the table lane is not one"
                 yield violation("S3", str(slot_path(lane, seq)), what)

@@ -18,7 +18,7 @@ from typing import Final
 
 from storage.core.log import cut
 from storage.core.log.cut import Cut
-from storage.core.log.entries import CleanIntent, Data, LaneAdd, TableEntry
+from storage.core.log.entries import CleanIntent, LaneAdd, TableEntry
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
@@ -99,7 +99,8 @@ class _Verification:
         for lane, taken in lanes.items():
             self._check_lane(table, retained, merged, lane, taken)
         if table.whole:
-            findings.extend(check_fencing_barriers(table, {lane: facts.claims for lane, facts in self._facts.items()}))
+            claims = {lane: facts.claims for lane, facts in self._facts.items()}
+            findings.extend(check_fencing_barriers(table, claims))
         if table.state is not None:
             findings.extend(self._check_reach(retained))
             if self._deep:
@@ -154,12 +155,14 @@ class _Verification:
             if retained.needs(lane, entry.seq):
                 self._files.check_log_files(entry.files, f"snapshots with entry {entry.seq} of lane {lane!r}")
             if self._deep and any(snapshot.needs(lane, entry.seq) for snapshot in retained.snapshots):
-                self._check_logs(table.schema_at(entry.table_rev), entry)
+                self._check_log_files(table.schema_at(entry.table_rev), entry.files)
 
-    def _check_logs(self, schema: TableSchema | None, entry: Data) -> None:
-        for file in entry.files:
+    def _check_log_files(
+        self, schema: TableSchema | None, files: Sequence[LogFile], trace: OnArrivals = lambda _arrivals, _where: None
+    ) -> None:
+        for file in files:
             if schema is not None and self._files.has(file.file):
-                LogFileChecker(self._store, schema, file, self._findings).check()
+                LogFileChecker(self._store, schema, file, self._findings, trace).check()
 
     def _check_reach(self, retained: Retained) -> Iterator[Finding]:
         """R3: snapshots, slices and folds end where the lanes end, or before."""
@@ -204,12 +207,8 @@ class _Verification:
                 if fold.slot not in done:
                     done.add(fold.slot)
                     # Files may have rows of file groups of which another fold or compaction was published first.
-                    self._check_fold(table.fold_schemas.get(fold.slot), fold.files, self._tracer(arrivals, fold.to))
-
-    def _check_fold(self, schema: TableSchema | None, files: Sequence[LogFile], trace: OnArrivals) -> None:
-        for file in files:
-            if schema is not None and self._files.has(file.file):
-                LogFileChecker(self._store, schema, file, self._findings, trace).check()
+                    schema, trace = table.fold_schemas.get(fold.slot), self._tracer(arrivals, fold.to)
+                    self._check_log_files(schema, fold.files, trace)
 
     def _tracer(self, arrivals: Arrivals, reach: cut.Seqs) -> OnArrivals:
         return lambda values, where: self._findings.extend(arrivals.check(values, reach, where))
