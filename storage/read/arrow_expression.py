@@ -90,15 +90,19 @@ class _Call:
 
     def add(self, argument: _Argument, depth: int) -> None:
         """Append an argument of this depth."""
-        if isinstance(argument, And | Or) and type(argument) is _CHAINS.get(self.function):
-            self.arguments.extend(argument.conditions)
-            depth -= 1
-        elif depth < MAX_DEPTH:
-            self.arguments.append(argument)
-        else:
-            self.arguments.append(Other(_columns(argument)))
-            depth = 0
+        if depth >= MAX_DEPTH:
+            argument, depth = Other(_columns(argument)), 0
+        self.arguments.append(argument)
         self.depth = max(self.depth, depth + 1)
+
+    def end(self, inner: _Call) -> None:
+        """Append a call; to a chain the arguments of a chain of the same kind."""
+        chain = _CHAINS.get(self.function)
+        if chain is None or chain is not _CHAINS.get(inner.function):
+            self.add(inner.condition(), inner.depth)
+        else:
+            self.arguments = [*self.arguments, *inner.arguments] if self.arguments else inner.arguments
+            self.depth = max(self.depth, inner.depth)
 
     def condition(self) -> Condition:
         match self.function, self.arguments:
@@ -144,8 +148,8 @@ def _read(words: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> Conditi
         if kind == "call":
             calls.append(_Call(word))
         elif kind == "end":
-            ended = calls.pop()
-            calls[-1].add(ended.condition(), ended.depth)
+            inner = calls.pop()
+            calls[-1].end(inner)
         elif kind == "options":
             if calls[-1].function == "is_in":
                 calls[-1].value_set = literals.column(int(word))[0]["value_set"].values
