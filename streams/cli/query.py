@@ -1,34 +1,26 @@
-"""``weft sql``: one Spark SQL query over one table, run or explained, in a local Spark of its own."""
+"""``weft sql``: prints the answer or the plan of a query."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from storage import Table
 from storage.errors import InvalidInput
 from streams.cli.arguments import errors
 from streams.cli.show import json_value
-from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.model import CommandSettings
 from streams.read.read_options import ReadOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+    from streams.read.sql_query import PlannedQuery
     from streams.read.table_planner import ScanFacts
-
-VIEW: Final = "t"
-"""The table's name in every query, beside its folder name."""
 
 
 def run_query(
@@ -37,28 +29,30 @@ def run_query(
     """Run a query and print its answer; of a read-optimized one also what it lacks.
 
     Args:
-        console: Where to.
-        settings: The table, and how Spark is set up.
-        sql: The query; the table is `VIEW`, and goes by its folder name too.
-        options: Which snapshot of it, and which rows.
-        limit: Rows at most; a note says if there were more.
-        as_json: One JSON object a row; the notes then go to standard error.
+        console: Where to print.
+        settings: The table and the Spark settings.
+        sql: The query, see `streams.read.sql_query.planned_query`.
+        options: Which snapshot and which rows to read.
+        limit: Most rows to print; a note says if there were more.
+        as_json: One JSON object per row; notes then go to standard error.
 
     Raises:
         NotFound: There is no table, or no Java.
-        InvalidInput: Spark refuses the query; the message is its own, without the Java.
+        InvalidInput: Spark refuses the query; the message is Spark's, without the Java stack.
     """
-    with _planned(settings, sql, options) as query:
+    from streams.read.sql_query import planned_query
+
+    with planned_query(settings, sql, options) as query:
         columns = query.frame.columns
-        twice = sorted(name for name, count in Counter(columns).items() if count > 1)
-        if as_json and twice:
+        repeated = sorted(name for name, count in Counter(columns).items() if count > 1)
+        if as_json and repeated:
             raise InvalidInput(
-                f"the answer has several columns called {twice[0]!r}, of which JSON would keep one",
-                hint="give each a name of its own: SELECT a.x AS x, b.x AS other_x",
+                f"the answer has several columns called {repeated[0]!r}; a JSON object can hold only one",
+                hint="rename them: SELECT a.x AS x, b.x AS other_x",
             )
         # One row more than is shown tells whether there are more, without counting them.
-        rows = _collected(query.frame.limit(limit + 1))
-        lacking = _lacking(query) if options.read_optimized else ""
+        rows = query.rows(limit + 1)
+        lacking = _staleness(query) if options.read_optimized else ""
     notes = errors if as_json else console
     if as_json:
         for row in rows[:limit]:
@@ -75,11 +69,13 @@ def run_query(
 def explain_query(
     console: Console, settings: CommandSettings, sql: str, options: ReadOptions, *, as_json: bool
 ) -> None:
-    """Print what a query would read of the table, and Spark's plan; nothing is read. Arguments as of `run_query`."""
-    with _planned(settings, sql, options) as query:
-        plan = query.frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - EXPLAIN only prints it
+    """Print what a query would read of the table, and Spark's plan. Reads no rows. Arguments as of `run_query`."""
+    from streams.read.sql_query import planned_query
+
+    with planned_query(settings, sql, options) as query:
+        plan = query.plan()
         scans = query.scans
-        lacking = _lacking(query) if options.read_optimized else ""
+        lacking = _staleness(query) if options.read_optimized else ""
     if as_json:
         print(json.dumps({"scans": [asdict(scan) for scan in scans], "plan": plan}, ensure_ascii=False))  # noqa: T201 - the answer
         return
@@ -87,82 +83,14 @@ def explain_query(
         console.print(f"snapshot {scans[0].cut}")
         console.print(_draw_scans(scans))
     else:
-        console.print("no file group of the table is looked at")
+        console.print("the query reads no file group of the table")
     if lacking:
         console.print(lacking, style="dim")
     console.print(plan, soft_wrap=True)
 
 
-@dataclass
-class _Query:
-    """A query in a Spark of its own, and what is known of the scans that it has planned."""
-
-    table: Table
-    scans: list[ScanFacts]
-    frame: DataFrame
-
-
-@contextmanager
-def _planned(settings: CommandSettings, sql: str, options: ReadOptions) -> Iterator[_Query]:
-    location = settings.table
-    # Before Spark is started: a table that is not there needs no JVM to be told so.
-    table = Table.open(location.uri, storage_options=location.storage_options)
-    options.check(table)
-    from streams.spark.session import build_session
-
-    with tempfile.TemporaryDirectory(prefix="weft-sql-") as scratch:
-        spark = build_session("weft sql", settings.spark, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
-        try:
-            with _refusals(location):
-                scans: list[ScanFacts] = []
-                yield _Query(table, scans, _frame(spark, location, sql, options, scans))
-        finally:
-            spark.stop()
-
-
-def _frame(
-    spark: SparkSession, location: TableLocation, sql: str, options: ReadOptions, scans: list[ScanFacts]
-) -> DataFrame:
-    from streams.read.relation.live_view import create_relation_view
-    from streams.read.view import planner_of
-
-    planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
-    create_relation_view(spark, VIEW, planner)
-    for name in _names(location)[1:]:
-        # A view of the view: whatever they are called, one query sees one snapshot.
-        spark.sql(f"CREATE TEMPORARY VIEW `{name.replace('`', '``')}` AS SELECT * FROM {VIEW}")  # noqa: S608
-    return spark.sql(sql)
-
-
-def _names(location: TableLocation) -> tuple[str, ...]:
-    # Spark ignores the case of names: a folder called T needs no view of its own.
-    return (VIEW,) if location.name.lower() == VIEW else (VIEW, location.name)
-
-
-@contextmanager
-def _refusals(location: TableLocation) -> Iterator[None]:
-    from pyspark.errors import PySparkException
-    from pyspark.logger import PySparkLogger
-
-    # PySpark prints a page of JSON for every mistake in a query; what it says is raised as well.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-    try:
-        yield
-    except PySparkException as error:
-        raise InvalidInput(short_message(error), hint=f"the table is called {' and '.join(_names(location))}") from None
-
-
-def _collected(frame: DataFrame) -> list[Any]:
-    try:
-        return frame.collect()
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput(
-            f"a value of the answer is none that Python knows: {error}", hint="cast it to string in the query"
-        ) from error
-
-
-def _lacking(query: _Query) -> str:
-    """What the base files lack of the snapshot that they were read of."""
+def _staleness(query: PlannedQuery) -> str:
+    """What the snapshot has that its base files do not have yet, as text."""
     if not query.scans:
         return ""
     lacks = query.table.snapshot(query.scans[0].cut).read_optimized().staleness
@@ -193,15 +121,8 @@ def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
     return grid
 
 
-def short_message(error: Exception) -> str:
-    """The first sentences of Spark's message: no plan, no Java stack."""
-    text = str(error).split("\n\nJVM stacktrace", 1)[0].split(";\n", 1)[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "\n".join(line for line in lines if not line.startswith("at "))
-
-
 def draw_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Grid:
-    """Rows for eyes."""
+    """Rows as a table for a terminal."""
     grid = Grid()
     numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
     for column, right in zip(columns, numeric, strict=True):

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import Row
 
 from storage import Table
-from streams.cli.query import _names
 from streams.cli.show import json_value
 from streams.pipeline.model import TableLocation
+from streams.read.sql_query import view_names
 from tests.storage.shop import SHOP, append, orders
 
 SQL_SECONDS = 120.0  # a JVM of its own, on a machine that does other things too
@@ -26,7 +26,7 @@ SQL_SECONDS = 120.0  # a JVM of its own, on a machine that does other things too
     ("folder", "names"), [("t", ("t",)), ("T", ("t",)), ("Wide", ("t", "Wide")), ("2024-t", ("t", "_2024_t"))]
 )
 def test_a_table_is_called_t_and_by_its_folder(folder: str, names: tuple[str, ...]) -> None:
-    assert _names(TableLocation(f"s3://bucket/{folder}/")) == names
+    assert view_names(TableLocation(f"s3://bucket/{folder}/")) == names
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_values_are_written_as_strict_json(value: Any, text: str) -> None:
     ("query", "message"),
     [
         ("SELECT x.id, y.id FROM t x JOIN T y USING (status)", "several columns called 'id'"),
-        ("SELECT timestamp'-0100-01-01 00:00:00Z' FROM T", "none that Python knows: year -100"),
+        ("SELECT timestamp'-0100-01-01 00:00:00Z' FROM T", "Python cannot represent a value of the answer: year -100"),
     ],
 )
 def test_what_json_cannot_say_is_refused(tmp_path: Path, query: str, message: str) -> None:

@@ -1,0 +1,121 @@
+"""One Spark SQL query over one table, in a local Spark session of its own: what ``weft sql`` runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame, SparkSession
+
+from storage import Table
+from storage.errors import InvalidInput
+from streams.pipeline.model import CommandSettings, TableLocation
+from streams.read.read_options import ReadOptions
+from streams.read.relation.live_view import create_relation_view
+from streams.read.table_planner import ScanFacts
+from streams.read.view import planner_of
+from streams.spark.session import build_session
+
+VIEW: Final = "t"
+"""Name of the table in every query, besides its folder name."""
+
+
+@dataclass(frozen=True)
+class PlannedQuery:
+    """A query in a Spark session of its own.
+
+    Attributes:
+        table: The table.
+        scans: The scans of the table that Spark has planned so far.
+        frame: The query.
+    """
+
+    table: Table
+    scans: list[ScanFacts]
+    frame: DataFrame
+
+    def plan(self) -> str:
+        """Spark's physical plan; fills `scans`, and reads nothing."""
+        plan: str = self.frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - EXPLAIN only prints it
+        return plan
+
+    def rows(self, limit: int) -> list[Any]:
+        """The first rows.
+
+        Raises:
+            InvalidInput: Python cannot represent a value.
+        """
+        try:
+            return self.frame.limit(limit).collect()
+        except (ValueError, OverflowError) as error:
+            raise InvalidInput(
+                f"Python cannot represent a value of the answer: {error}", hint="cast it to string in the query"
+            ) from error
+
+
+@contextmanager
+def planned_query(settings: CommandSettings, sql: str, options: ReadOptions) -> Iterator[PlannedQuery]:
+    """Start Spark, analyse a query, and stop Spark at the end of the block.
+
+    Args:
+        settings: The table and the Spark settings.
+        sql: The query. The table is called `VIEW`, and by its folder name.
+        options: Which snapshot and which rows to read.
+
+    Raises:
+        NotFound: There is no table, or no Java.
+        InvalidInput: Spark refuses the query; also raised for errors within the block.
+    """
+    location = settings.table
+    # Opened before Spark is started, so that a missing table is reported at once.
+    table = Table.open(location.uri, storage_options=location.storage_options)
+    options.check(table)
+    with tempfile.TemporaryDirectory(prefix="weft-sql-") as scratch:
+        spark = build_session("weft sql", settings.spark, scratch=Path(scratch) / "spark", quick_start=True, quiet=True)
+        try:
+            with _spark_errors(location):
+                scans: list[ScanFacts] = []
+                yield PlannedQuery(table, scans, _frame(spark, location, sql, options, scans))
+        finally:
+            spark.stop()
+
+
+def _frame(
+    spark: SparkSession, location: TableLocation, sql: str, options: ReadOptions, scans: list[ScanFacts]
+) -> DataFrame:
+    planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
+    create_relation_view(spark, VIEW, planner)
+    for name in view_names(location)[1:]:
+        # A view of the first view, so that one query sees one snapshot under both names.
+        spark.sql(f"CREATE TEMPORARY VIEW `{name.replace('`', '``')}` AS SELECT * FROM {VIEW}")  # noqa: S608
+    return spark.sql(sql)
+
+
+def view_names(location: TableLocation) -> tuple[str, ...]:
+    """Names of the table in a query."""
+    # Spark ignores the case of names: a folder called T needs no second view.
+    return (VIEW,) if location.name.lower() == VIEW else (VIEW, location.name)
+
+
+@contextmanager
+def _spark_errors(location: TableLocation) -> Iterator[None]:
+    # PySpark also logs each error of a query as a page of JSON.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        yield
+    except PySparkException as error:
+        names = " and ".join(view_names(location))
+        raise InvalidInput(short_message(error), hint=f"the table is called {names}") from None
+
+
+def short_message(error: Exception) -> str:
+    """The first sentences of an error of Spark, without the plan and the Java stack."""
+    text = str(error).split("\n\nJVM stacktrace", 1)[0].split(";\n", 1)[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "\n".join(line for line in lines if not line.startswith("at "))
