@@ -66,6 +66,16 @@ class Stamps:
             return stamp
 
 
+_stamps: Final[dict[str, Stamps]] = {}
+_stamps_lock: Final = threading.Lock()
+
+
+def stamps_of(uri: str) -> Stamps:
+    """The stamps of a table in this process, which all who use the table share."""
+    with _stamps_lock:
+        return _stamps.setdefault(uri, Stamps())
+
+
 def arrival(stamp: int, lane_id: int) -> int:
     """The arrival of all events of one commit: int64, unique per commit, ordered by stamp and then by lane."""
     return stamp << LANE_BITS | lane_id

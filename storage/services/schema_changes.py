@@ -41,17 +41,27 @@ def add_column(
     table_log: TableLog,
     group: str,
     name: str,
-    type_name: str,
-    default: object,
-    function: str | Mapping[str, Any] | None,
+    type: str,  # noqa: A002 - its name in the configuration
+    *,
+    default: object = None,
+    function: str | Mapping[str, Any] | None = None,
 ) -> SchemaChange:
-    """Add a column at the end of a group and of the table.
+    """Add a column, the last of the table, to a group. Writers that do not send it go on, and mean NULL.
+
+    Args:
+        table_log: The table's log.
+        group: A group of the table.
+        name: Name of the column.
+        type: Spark SQL type name.
+        default: Value shown where the group is absent; None: NULL. Events that are older than the column show NULL.
+        function: For a column of an aggregate group, as in the configuration.
 
     Raises:
         NotFound: The table has no such group.
         InvalidInput: The changed configuration is wrong, or the group has a custom merger.
-        Conflict: Another column has that name.
+        Conflict: There is another column of that name. The same column is no error.
     """
+    type_name = type
 
     def change(schema: TableSchema) -> TableSchema | None:
         known = schema.group(group)
@@ -81,27 +91,40 @@ def add_column(
 def add_group(
     table_log: TableLog,
     name: str,
-    columns: Mapping[str, Any],
+    columns: Mapping[str, str | Mapping[str, Any]],
     *,
-    streams: Sequence[str],
-    new_streams: Mapping[str, str],
-    **settings: object,
+    ordering: Sequence[str] = (),
+    merge: str = "latest",
+    functions: Mapping[str, Any] | None = None,
+    state: Mapping[str, str] | None = None,
+    streams: Sequence[str] = (),
+    new_streams: Mapping[str, str] | None = None,
 ) -> SchemaChange:
-    """Add a group of new columns, and streams that write it.
+    """Add a group of new columns, and name the streams that write it: at least one.
 
     Args:
         table_log: The table's log.
         name: Name of the group.
-        columns: Per name a type name, or a mapping of type and default.
-        streams: Streams of the table that write the group, too, from now on.
-        new_streams: New streams that write only this group: per name its ``on_delete``.
-        settings: As in a configuration: ``ordering``, ``merge``, ``functions``, ``state``.
+        columns: Column name to type name, or to ``{"type": ..., "default": ...}``.
+        ordering: Those of the columns that order its events.
+        merge: Merge mode of the group.
+        functions: Functions of an aggregate group, by column.
+        state: State columns of a custom merger: name to type name.
+        streams: Streams of the table that write the group from now on; their batches may leave it out.
+        new_streams: New streams that write this group only: name to what their deletes mean (``group``, ``row`` or
+            ``ignore``).
 
     Raises:
         NotFound: The table has no such stream.
         InvalidInput: The changed configuration is wrong.
-        Conflict: Another group, column or stream has that name.
+        Conflict: There is another group, column or stream of that name. The same group is no error.
     """
+    settings = {
+        "ordering": list(ordering),
+        "merge": merge,
+        "functions": dict(functions or {}),
+        "state": dict(state or {}),
+    }
     if isinstance(streams, str):
         raise InvalidInput(f"streams: {streams!r} is a string, not a list", hint=f'streams=["{streams}"]')
 
@@ -117,7 +140,7 @@ def add_group(
         for stream in streams:
             written = config["streams"][schema.stream(stream).name]["groups"]
             written.extend([] if name in written else [name])
-        for stream, on_delete in new_streams.items():
+        for stream, on_delete in (new_streams or {}).items():
             _add_stream(schema, config, stream, [name], on_delete)
         wanted = _checked(config)
         added = wanted.group_by_name[name]
@@ -130,12 +153,18 @@ def add_group(
     return _publish(table_log, f"add group {name}", change)
 
 
-def add_stream(table_log: TableLog, name: str, groups: Sequence[str], on_delete: str) -> SchemaChange:
-    """Add a stream that writes groups of the table.
+def add_stream(table_log: TableLog, name: str, groups: Sequence[str], *, on_delete: str = "group") -> SchemaChange:
+    """Add a stream that writes existing groups.
+
+    Args:
+        table_log: The table's log.
+        name: Name of the stream.
+        groups: Groups of the table.
+        on_delete: What deletes of the stream mean: ``group``, ``row`` or ``ignore``.
 
     Raises:
-        InvalidInput: The changed configuration is wrong: a group does not exist, or ``on_delete`` does not suit it.
-        Conflict: Another stream has that name.
+        InvalidInput: The changed configuration is wrong: no such group, or delete policies that contradict each other.
+        Conflict: There is another stream of that name. The same stream is no error.
     """
 
     def change(schema: TableSchema) -> TableSchema | None:
@@ -147,13 +176,19 @@ def add_stream(table_log: TableLog, name: str, groups: Sequence[str], on_delete:
     return _publish(table_log, f"add stream {name}", change)
 
 
-def widen_column(table_log: TableLog, name: str, type_name: str) -> SchemaChange:
-    """Give a column a type that holds all its values and more.
+def widen_column(table_log: TableLog, name: str, type: str) -> SchemaChange:  # noqa: A002 - its name in the configuration
+    """Give a column a wider type: a larger integer, double for float, or a decimal with more digits before the point.
+
+    Args:
+        table_log: The table's log.
+        name: A column of the table.
+        type: Spark SQL type name.
 
     Raises:
         NotFound: The table has no such column.
-        InvalidInput: The type is unknown, or does not hold all values of the column, or its group has a custom merger.
+        InvalidInput: The type is unknown, does not hold all values of the column, or a custom merger reads the column.
     """
+    type_name = type
     target = parse_type(type_name)
 
     def change(schema: TableSchema) -> TableSchema | None:
@@ -180,11 +215,16 @@ def widen_column(table_log: TableLog, name: str, type_name: str) -> SchemaChange
 
 
 def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
-    """Change the value that a column shows where its group is absent; None: NULL.
+    """Show another value where a column's group is absent, also in existing rows.
+
+    Args:
+        table_log: The table's log.
+        name: A column of the table.
+        value: The value; None: NULL.
 
     Raises:
         NotFound: The table has no such column.
-        InvalidInput: The column cannot have a default, or the value is not of its type.
+        InvalidInput: The column takes no default, or the value is not of its type.
     """
 
     def change(schema: TableSchema) -> TableSchema | None:

@@ -1,0 +1,50 @@
+"""Creation: the first entry of the table lane, which makes a folder a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from storage import mergers
+from storage.config import TableConfig, build_schema, load_config
+from storage.core.log.entries import WRITER_FEATURES, Create
+from storage.core.names import TABLE_LANE
+from storage.errors import Conflict
+from storage.log.table_log import TableLog
+from storage.store.object_store import check_capability
+
+
+def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | str | Path) -> None:
+    """Publish the CREATE entry of a table.
+
+    Args:
+        table_log: The log of a folder without a table.
+        config: The configuration: an object, a mapping, or the path of a YAML file.
+
+    Raises:
+        InvalidInput: The configuration is wrong. Nothing was created.
+        Conflict: There is a table, or a part of one.
+        StoreUnavailable: The store cannot be written, or cannot create objects exclusively.
+    """
+    env = table_log.env
+    schema = build_schema(load_config(config))
+    mergers.load(schema, env.mergers)
+    exists = Conflict(f"there is a table at {env.store.uri} already", hint="Table.open opens it")
+    if table_log.commit_log.entry(TABLE_LANE, 1) is not None:
+        raise exists
+    if table_log.lacks_first():
+        raise Conflict(
+            f"at {env.store.uri} are entries of a table whose first entry is missing",
+            hint="restore it from a copy of the store (weft verify shows what is wrong), or choose another folder",
+        )
+    check_capability(env.store, env.ids.new)
+    create = Create(
+        **table_log.header(None),
+        table_id=env.ids.new(),
+        reader_features=schema.reader_features,
+        writer_features=sorted(WRITER_FEATURES),
+        table_schema=schema.to_json(),
+    )
+    if table_log.commit_log.publish(create).commit_id != create.commit_id:
+        raise exists
