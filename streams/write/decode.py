@@ -6,8 +6,9 @@ Rules of this room:
 
 1. **No message is lost silently.** A message is decoded whole or it is *undecodable*: the value is null (a Kafka
    tombstone has nothing to decode: `streams.write.tombstones`), is not UTF-8, is not exactly one JSON object, or one of
-   its declared fields does not have the declared type. Two objects in one value are undecodable too: Spark alone would
-   take the first and drop the other. Only `where` drops rows, on purpose; it never sees an undecodable message.
+   its declared fields does not have the declared type. Whatever follows the object makes a value undecodable: Spark
+   alone would take the object and drop the rest (`streams.write.json_value`). Only `where` drops rows, on purpose; it
+   never sees an undecodable message.
 2. **Undecodable messages stay rows.** With ``keep_source`` they travel on in the hidden column `SOURCE` to the sink
    (`streams.write.sink`), which sets them aside or stops. So do messages for which an expression of `select` or `where`
    fails (in Spark's ANSI mode: an overflow, a bad cast). Without it the query fails at the first of them.
@@ -38,6 +39,7 @@ from storage.errors import InvalidInput
 from streams.pipeline.check import KAFKA, KEY
 from streams.pipeline.model import Tombstones
 from streams.write.dead_letter import IGNORED, SOURCE
+from streams.write.json_value import CORRUPT, ROOT, first_value, is_one_value, parse
 from streams.write.tombstones import NO_KEY, decode_key
 
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
@@ -77,11 +79,7 @@ SOURCE_TYPE: Final = StructType.fromJson(
 """Type of `SOURCE`."""
 
 _HIDDEN: Final = "__weft_"
-_MESSAGE: Final = "__weft_message"
-_CORRUPT: Final = "__weft_corrupt"
 _CONDITION: Final = "__weft_condition"
-
-_OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
 
 TOMBSTONE: Final = "the message has no value (a tombstone)"
 NOT_UTF8: Final = "the value is not UTF-8"
@@ -208,11 +206,8 @@ def _parsed(
     known = [name for name in METADATA if name in given]
     value = F.col(f"{_HIDDEN}value")
     text = value.cast("string")
-    # Wrapped, so that whatever follows the first object is a syntax error instead of being ignored.
-    wrapped = F.concat(F.lit(f'{{"{_MESSAGE}":'), text, F.lit("}"))
-    envelope = StructType([StructField(_MESSAGE, message), StructField(_CORRUPT, StringType())])
     rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in (*known, "value"))).select(
-        "*", F.inline(F.array(F.from_json(wrapped, envelope, _OPTIONS)))
+        "*", F.inline(F.array(parse(text, message)))
     )
     without_value: Column | str | None = {"ignore": IGNORED, "dead_letter": TOMBSTONE, "delete": None}[tombstones]
     if key is not None:
@@ -226,13 +221,13 @@ def _parsed(
     reason = (
         F.when(value.isNull(), without_value)
         .when(~F.is_valid_utf8(text), NOT_UTF8)
-        .when(F.col(_MESSAGE).isNull(), NOT_AN_OBJECT)
-        .when(F.col(_CORRUPT).isNotNull(), WRONG_TYPE)
+        .when(_parsed_message().isNull() | ~is_one_value(F.col(ROOT)), NOT_AN_OBJECT)
+        .when(F.col(CORRUPT).isNotNull(), WRONG_TYPE)
     )
     origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
     source = F.struct(*(column.alias(name) for name, column in _source(given, origin, reason).items()))
     metadata = [F.struct(*(origin[name].alias(name) for name in known)).alias(KAFKA)] if known else []
-    fields = [F.col(_MESSAGE)[field.name].alias(field.name) for field in message]
+    fields = [_parsed_message()[field.name].alias(field.name) for field in message]
     if key is not None:
         if tombstones == "delete":
             fields = [_from_key(field, key) for field in message]
@@ -261,7 +256,7 @@ def _from_key(field: StructField, key: StructType) -> Column:
     Raises:
         InvalidInput: The two have different types.
     """
-    value = F.col(_MESSAGE)[field.name]
+    value = _parsed_message()[field.name]
     if field.name in key.names:
         other = key[field.name].dataType
         if other != field.dataType:
@@ -272,6 +267,10 @@ def _from_key(field: StructField, key: StructType) -> Column:
             )
         value = F.coalesce(value, F.when(F.col(f"{_HIDDEN}value").isNull(), F.col(f"{_HIDDEN}{KEY}")[field.name]))
     return value.alias(field.name)
+
+
+def _parsed_message() -> Column:
+    return first_value(F.col(ROOT))
 
 
 def _is_tombstone() -> Column:

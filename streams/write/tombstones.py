@@ -18,20 +18,19 @@ A key is a JSON object, a single value (a JSON value, or any text for a string),
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from streams.write.json_value import CORRUPT, ROOT, first_value, is_one_value, parse
 
 __all__ = ["NO_KEY", "decode_key"]
 
 NO_KEY: Final = "the message has no value (a tombstone), and its key does not tell which row to delete"
 
-_ROOT: Final = "__weft_root"
-_CORRUPT: Final = "__weft_corrupt"
 _ENVELOPE: Final = ("schema", "payload")
-_OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
 
 
 def decode_key(raw: Column, fields: StructType) -> Column:
@@ -57,8 +56,7 @@ def decode_key(raw: Column, fields: StructType) -> Column:
     return decoded.otherwise(F.when(value.isNotNull(), F.struct(value.alias(only.name))))
 
 
-def _parse(text: Column, kind: Any) -> Column:
+def _parse(text: Column, kind: DataType) -> Column:
     """A JSON value; NULL where the text is not exactly one, or not of that type."""
-    root = StructType([StructField(_ROOT, kind), StructField(_CORRUPT, StringType())])
-    parsed = F.from_json(F.concat(F.lit(f'{{"{_ROOT}":'), text, F.lit("}")), root, _OPTIONS)
-    return F.when(parsed[_CORRUPT].isNull(), parsed[_ROOT])
+    parsed = parse(text, kind)
+    return F.when(parsed[CORRUPT].isNull() & is_one_value(parsed[ROOT]), first_value(parsed[ROOT]))

@@ -88,6 +88,17 @@ UNDECODABLE = [
     (b"{'id': 1}", NOT_AN_OBJECT),
     (b'{"id": 1} trailing', NOT_AN_OBJECT),
     (b'{"id": 1}\n{"id": 2}\n', NOT_AN_OBJECT),
+    (b'{"id": 1},"name":"x"', NOT_AN_OBJECT),
+    (b'{"id": 1},"name":{}', NOT_AN_OBJECT),
+    (b'{"id": 1} , {"id": 2}', NOT_AN_OBJECT),
+    (b'{"id": 1}}', NOT_AN_OBJECT),
+    (b'{"id": 1}} {"id": 2}', NOT_AN_OBJECT),
+    (b'{"id": 1}},"x":{"value":{"id": 2}', NOT_AN_OBJECT),
+    (b'{"id": 1}]', NOT_AN_OBJECT),
+    (b'{"id": 1}/**/', NOT_AN_OBJECT),
+    (b'{"id": 1}\0', NOT_AN_OBJECT),
+    (b'\xef\xbb\xbf{"id": 1}', NOT_AN_OBJECT),
+    (b'{"lines": [{"sku": "a"}]},"name":"x"}', NOT_AN_OBJECT),
     (b'{"id": "1"}', WRONG_TYPE),
     (b'{"id": 1.5}', WRONG_TYPE),
     (b'{"id": 9223372036854775808}', WRONG_TYPE),
@@ -103,14 +114,15 @@ UNDECODABLE = [
 def test_what_is_undecodable(spark: SparkSession) -> None:
     values = [value for value, _ in UNDECODABLE]
     given = {"select": {"id": "id"}, "keep_source": True, "tombstones": "dead_letter"}
-    rows = decode(spark, [b' {"id": 1}\n', *values], WIDE, **given)
-    assert (rows[0].id, rows[0][SOURCE].reason) == (1, None)
-    sources = [row[SOURCE] for row in rows[1:]]
+    good = [b' {"id": 1}\n', b'{"id": 2, "name": "},", "lines": [{"sku": "}}"}, {"sku": "b"}], "tags": {"k": "v"}}']
+    rows = decode(spark, [*good, *values], WIDE, **given)
+    assert [(row.id, row[SOURCE].reason) for row in rows[: len(good)]] == [(1, None), (2, None)]
+    sources = [row[SOURCE] for row in rows[len(good) :]]
     assert [(None if source.value is None else bytes(source.value), source.reason) for source in sources] == UNDECODABLE
     assert [(source.topic, source.partition, source.offset) for source in sources] == [
-        ("orders", 3, 101 + i) for i in range(len(values))
+        ("orders", 3, 100 + len(good) + i) for i in range(len(values))
     ]
-    assert [row.id for row in rows[1:]] == [None] * len(values)
+    assert [row.id for row in rows[len(good) :]] == [None] * len(values)
 
 
 @pytest.mark.parametrize(("value", "reason"), [(None, TOMBSTONE), (b"{", NOT_AN_OBJECT), (b'{"id": "1"}', WRONG_TYPE)])
