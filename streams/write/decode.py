@@ -23,6 +23,7 @@ are taken for strings but not the other way round, and a number given for a time
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -78,7 +79,13 @@ SOURCE_TYPE: Final = StructType.fromJson(
 )
 """Type of `SOURCE`."""
 
+_ORIGIN: Final = [field for field in SOURCE_TYPE if field.name != "reason"]
+_QUOTED: Final = re.compile(r"`((?:[^`]|``)+)`")
 _HIDDEN: Final = "__weft_"
+_VALUE: Final = "__weft_value"
+_MESSAGE: Final = "__weft_message"
+_REASON: Final = "__weft_reason"
+"""Why a message is undecodable; NULL if it is not."""
 _CONDITION: Final = "__weft_condition"
 
 TOMBSTONE: Final = "the message has no value (a tombstone)"
@@ -139,17 +146,16 @@ def decode_json(
         messages = _all_decoded(messages)
     if where is not None:
         messages = _filtered(messages, where, guarded=keep_source)
-    columns: dict[str, Column | str] = {name: _named(name) for name in schema} if select is None else dict(select)
+    columns: dict[str, Column | str] = {name: _quoted(name) for name in schema} if select is None else dict(select)
     if columns and tombstones == "delete":
         given = columns.get(OP_COLUMN, F.lit(None))
         operation = F.expr(given) if isinstance(given, str) else given
         columns[OP_COLUMN] = F.when(_is_tombstone(), "delete").otherwise(operation.cast("string"))
-    selected = _selected(messages, columns, guarded=keep_source)
-    return selected if keep_source else selected.drop(SOURCE)
+    return _selected(messages, columns, guarded=keep_source)
 
 
-def _named(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _struct(what: str, schema: Mapping[str, str], reserved: AbstractSet[str]) -> StructType:
@@ -183,7 +189,9 @@ def _refuse_alike(what: str, names: Mapping[str, object]) -> None:
 def _parsed(
     df: DataFrame, message: StructType, key: StructType | None, tombstones: Tombstones, *, every_key: bool
 ) -> DataFrame:
-    """One row a message: its fields, `KAFKA` if there is any metadata, `KEY` if it is declared, `SOURCE`.
+    """One row a message: its fields, `KAFKA` if there is any metadata, `KEY` if it is declared, then hidden columns.
+
+    The hidden columns are `_REASON` and what else `_source` needs.
 
     Args:
         df: The messages.
@@ -204,11 +212,8 @@ def _parsed(
             hint="leave out key, or give the messages the key that they have in Kafka",
         )
     known = [name for name in METADATA if name in given]
-    value = F.col(f"{_HIDDEN}value")
-    text = value.cast("string")
-    rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in (*known, "value"))).select(
-        "*", F.inline(F.array(parse(text, message)))
-    )
+    value = F.col(_VALUE)
+    rows = df.select(*(F.col(name).alias(f"{_HIDDEN}{name}") for name in (*known, "value")))
     without_value: Column | str | None = {"ignore": IGNORED, "dead_letter": TOMBSTONE, "delete": None}[tombstones]
     if key is not None:
         decoded = decode_key(F.col(f"{_HIDDEN}key"), key)
@@ -218,36 +223,54 @@ def _parsed(
         if tombstones == "delete":
             absent = [F.col(f"{_HIDDEN}{KEY}")[name].isNull() for name in key.names]
             without_value = F.when(functools.reduce(Column.__and__, absent), NO_KEY)
-    reason = (
-        F.when(value.isNull(), without_value)
-        .when(~F.is_valid_utf8(text), NOT_UTF8)
-        .when(_parsed_message().isNull() | ~is_one_value(F.col(ROOT)), NOT_AN_OBJECT)
-        .when(F.col(CORRUPT).isNotNull(), WRONG_TYPE)
-    )
+    text = value.cast("string")
+
+    def judged(parsed: Column) -> Column:
+        found = first_value(parsed[ROOT])
+        reason = (
+            F.when(value.isNull(), without_value)
+            .when(~F.is_valid_utf8(text), NOT_UTF8)
+            .when(found.isNull() | ~is_one_value(parsed[ROOT]), NOT_AN_OBJECT)
+            .when(parsed[CORRUPT].isNotNull(), WRONG_TYPE)
+        )
+        return F.struct(found.alias(_MESSAGE), reason.cast("string").alias(_REASON))
+
+    # Within the generator, so that it is done once, too: as a column, Spark would copy the reason to wherever it is
+    # asked for, which is in each column and several times in the filter.
+    rows = rows.select("*", F.inline(F.transform(F.array(parse(text, message)), judged)))
     origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
-    source = F.struct(*(column.alias(name) for name, column in _source(given, origin, reason).items()))
     metadata = [F.struct(*(origin[name].alias(name) for name in known)).alias(KAFKA)] if known else []
-    fields = [_parsed_message()[field.name].alias(field.name) for field in message]
+    fields = [F.col(_MESSAGE)[field.name].alias(field.name) for field in message]
     if key is not None:
         if tombstones == "delete":
             fields = [_from_key(field, key) for field in message]
         metadata.append(F.col(f"{_HIDDEN}{KEY}").alias(KEY))
-    return rows.select(*fields, *metadata, source.alias(SOURCE))
+    return rows.select(*fields, *metadata, *_origin(given, origin), _REASON)
 
 
-def _source(given: Mapping[str, DataType], origin: Mapping[str, Column], reason: Column) -> dict[str, Column]:
-    """Fields of `SOURCE`: what the messages have of them, with the type that is wanted; else NULL."""
-    found = {}
-    for field in SOURCE_TYPE:
-        column = origin.get(field.name, F.lit(None))
-        if field.name == "reason":
-            column = reason
-        elif field.name == "timestamp":
+def _origin(given: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
+    """Hidden columns for the fields of `SOURCE` but the reason: what the messages have of them, with the type that is
+    wanted; else NULL.
+
+    Args:
+        given: Types of the messages' columns.
+        columns: Those of them that are known.
+    """
+    found = []
+    for field in _ORIGIN:
+        column = columns.get(field.name, F.lit(None))
+        if field.name == "timestamp":
             column = F.unix_millis(column) if isinstance(given.get(field.name), TimestampType) else F.lit(None)
         elif field.name == "headers" and given.get(field.name) != field.dataType:
             column = F.lit(None)
-        found[field.name] = column.cast(field.dataType)
+        found.append(column.cast(field.dataType).alias(f"{_HIDDEN}{field.name}"))
     return found
+
+
+def _source(reason: Column) -> Column:
+    """The column `SOURCE` of rows of `_parsed`."""
+    fields = [F.col(f"{_HIDDEN}{field.name}").alias(field.name) for field in _ORIGIN]
+    return F.struct(*fields, reason.cast("string").alias("reason")).alias(SOURCE)
 
 
 def _from_key(field: StructField, key: StructType) -> Column:
@@ -256,7 +279,7 @@ def _from_key(field: StructField, key: StructType) -> Column:
     Raises:
         InvalidInput: The two have different types.
     """
-    value = _parsed_message()[field.name]
+    value = F.col(_MESSAGE)[field.name]
     if field.name in key.names:
         other = key[field.name].dataType
         if other != field.dataType:
@@ -265,16 +288,12 @@ def _from_key(field: StructField, key: StructType) -> Column:
                 "the key",
                 hint=f"declare one type, or give the field of the key another name and use {KEY}.<name> in select",
             )
-        value = F.coalesce(value, F.when(F.col(f"{_HIDDEN}value").isNull(), F.col(f"{_HIDDEN}{KEY}")[field.name]))
+        value = F.coalesce(value, F.when(F.col(_VALUE).isNull(), F.col(f"{_HIDDEN}{KEY}")[field.name]))
     return value.alias(field.name)
 
 
-def _parsed_message() -> Column:
-    return first_value(F.col(ROOT))
-
-
 def _is_tombstone() -> Column:
-    return F.col(SOURCE)["value"].isNull()
+    return F.col(_VALUE).isNull()
 
 
 def _filtered(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame:
@@ -283,11 +302,13 @@ def _filtered(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame:
         _ = messages.where(condition).schema  # alone it must be a condition; inside a CASE, Spark would cast it
         if not guarded:
             return messages.where(_decoded(_kept(condition)).otherwise(F.lit(True)))
-        tried = messages.select("*", _decoded(_attempt(condition)).alias(_CONDITION))
-        fails = F.col(SOURCE)["reason"].isNull() & F.col(_CONDITION).isNull()
-        kept = _decoded(fails | _kept(F.col(_CONDITION)["value"])).otherwise(F.lit(True))
-        reason = F.when(fails, F.lit(f"where fails: {where}")).otherwise(F.col(SOURCE)["reason"])
-        return tried.where(kept).withColumn(SOURCE, _with_reason(reason)).drop(_CONDITION)
+        # NULL where it fails, and of undecodable messages.
+        passes = _decoded(_attempt(F.coalesce(_kept(condition), F.lit(False))))
+        tried = messages.select("*", passes.alias(_CONDITION))
+        fails = F.col(_REASON).isNull() & F.col(_CONDITION).isNull()
+        reason = F.when(fails, F.lit(f"where fails: {where}")).otherwise(F.col(_REASON))
+        kept = tried.where(F.coalesce(F.col(_CONDITION), F.lit(True)))
+        return kept.withColumn(_REASON, reason).drop(_CONDITION)
     except PySparkException as error:
         raise _refused("where", where, messages, error) from None
 
@@ -297,77 +318,100 @@ def _kept(condition: Column) -> Column:
     return F.when(_is_tombstone(), F.coalesce(condition, F.lit(True))).otherwise(condition)
 
 
-def _with_reason(reason: Column) -> Column:
-    fields = [F.col(SOURCE)[name].alias(name) for name in SOURCE_TYPE.names if name != "reason"]
-    return F.struct(*fields, reason.cast("string").alias("reason"))
-
-
 def _attempt(value: Column) -> Column:
-    """A struct of the value; NULL where the expression fails.
+    """The value; NULL where the expression fails.
 
     Call it inside `_decoded`: what Spark does not always evaluate, it does not evaluate ahead of this either.
     """
     jvm: Any = SparkContext._jvm  # noqa: SLF001 - Spark has the expression, for try_add and its kin, and no name for it
     classic = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    inner = classic.expression(F.struct(value.alias("value"))._jc)  # noqa: SLF001 - as above
+    inner = classic.expression(value._jc)  # noqa: SLF001 - as above
     return Column(classic.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(inner)))
 
 
 def _all_decoded(messages: DataFrame) -> DataFrame:
     """The same rows; the query fails at an undecodable one."""
-    source = F.col(SOURCE)
+    reason = F.col(_REASON)
     position = [
-        F.concat(F.lit(f", {name} "), F.coalesce(source[name].cast("string"), F.lit("unknown")))
+        F.concat(F.lit(f", {name} "), F.coalesce(F.col(f"{_HIDDEN}{name}").cast("string"), F.lit("unknown")))
         for name in ("topic", "partition", "offset")
     ]
-    messages = messages.where(source["reason"].isNull() | (source["reason"] != IGNORED))
-    message = F.concat(F.lit("a message cannot be decoded: "), source["reason"], *position)
+    messages = messages.where(reason.isNull() | (reason != IGNORED))
+    message = F.concat(F.lit("a message cannot be decoded: "), reason, *position)
     return messages.where(_decoded(F.lit(True)).otherwise(F.raise_error(message).cast("boolean")))
 
 
 def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guarded: bool) -> DataFrame:
-    """The chosen columns, then `SOURCE`; all NULL where the message is undecodable.
+    """The chosen columns, all NULL where the message is undecodable.
 
     Args:
         messages: From `_parsed`.
         columns: Name to expression.
-        guarded: A message for which an expression fails is undecodable; else the query fails.
+        guarded: A message for which an expression fails is undecodable, and `SOURCE` is the last column; else the query
+            fails.
     """
     if not columns:
         raise InvalidInput("select is empty", hint="leave it out to get all fields of the message")
     _refuse_alike("select", columns)
     if SOURCE in columns:
         raise InvalidInput(f"select: the name {SOURCE!r} is reserved", hint="choose another name")
-    chosen: list[Column] = []
+    schema = messages.schema
     tried: list[Column] = []
-    reason = F.when(F.col(SOURCE)["reason"].isNotNull(), F.col(SOURCE)["reason"])
+    chosen: list[Column] = []
+    reason = F.when(F.col(_REASON).isNotNull(), F.col(_REASON))
     for number, (name, expression) in enumerate(columns.items()):
         value = F.expr(expression) if isinstance(expression, str) else expression
         try:
             # One at a time, so that Spark's complaint can be given to the column it belongs to. The condition is also
             # what keeps out generators and aggregates: neither gives one value for one message.
-            _ = messages.select(_decoded(value).alias(name), SOURCE).schema
+            _ = messages.select(_decoded(value).alias(name), _REASON).schema
         except PySparkException as error:
             raise _refused(f"select: column {name!r}", str(expression), messages, error) from None
-        if not guarded:
-            tried.append(_decoded(value).alias(name))
-            chosen.append(_named(name))
-            continue
         place = f"{_HIDDEN}{number}"
-        tried.append(_decoded(_attempt(value)).alias(place))
+        if not guarded or _is_field(expression, schema):
+            tried.append(_decoded(value).alias(place))
+            chosen.append(F.col(place).alias(name))
+            continue
+        # In a struct, so that a value that is NULL is told from one that fails.
+        tried.append(_decoded(_attempt(F.struct(value.alias("value")))).alias(place))
         chosen.append(F.col(place)["value"].alias(name))
         shown = f": {expression}" if isinstance(expression, str) else ""
         reason = reason.when(F.col(place).isNull(), F.lit(f"select: column {name!r} fails{shown}"))
-    source = _with_reason(reason).alias(SOURCE) if guarded else F.col(SOURCE)
-    return messages.select(*tried, SOURCE).select(*chosen, source)
+    if not guarded:
+        return messages.select(*tried).select(*chosen)
+    return messages.select(*tried, *(f"{_HIDDEN}{field.name}" for field in _ORIGIN), _REASON).select(
+        *chosen, _source(reason)
+    )
+
+
+def _is_field(expression: Column | str, schema: StructType) -> bool:
+    """Whether an expression is just a column or a field within one, which cannot fail.
+
+    Args:
+        expression: As the user wrote it, or of our own.
+        schema: Of the messages.
+    """
+    if not isinstance(expression, str):
+        return False
+    text = expression.strip()
+    quoted = _QUOTED.fullmatch(text)
+    kind: DataType = schema
+    for name in [quoted[1].replace("``", "`")] if quoted else text.split("."):
+        found = (
+            [] if not isinstance(kind, StructType) else [field for field in kind if field.name.lower() == name.lower()]
+        )
+        if len(found) != 1:
+            return False
+        kind = found[0].dataType
+    return True
 
 
 def _decoded(value: Column) -> Column:
-    return F.when(F.col(SOURCE)["reason"].isNull(), value)
+    return F.when(F.col(_REASON).isNull(), value)
 
 
 def _refused(what: str, expression: str, messages: DataFrame, error: PySparkException) -> InvalidInput:
-    names = [name for name in messages.columns if name != SOURCE]
+    names = [name for name in messages.columns if not name.startswith(_HIDDEN)]
     return InvalidInput(
         f"{what}: the expression {expression!r} was refused: {_message(error)}",
         hint=f"an SQL expression that gives one value for each message, over: {', '.join(names)}",

@@ -1,21 +1,20 @@
 """Texts that must be exactly one JSON value: Spark's JSON reader takes the first value of a text and ignores the rest.
 
-The text is parsed once, wrapped as the first member of an object that has a second member behind it:
+The text is parsed once, as the first of two members of an object:
 
-    {ROOT: {"value": TEXT, END: null}}
+    {ROOT: {"v": TEXT, ROOT: null}}
 
-`ROOT` and `END` contain a random number of this process, so no text contains them. The inner object is read as a map,
-which keeps all its members. A text is one value if the map has two members and the second one is `END`:
+`ROOT` is a random name of this process, which no text contains. The inner object is read as a map, which keeps all its
+members. A text is one value if the map has two members and the second one is `ROOT`:
 
-- The field `ROOT` occurs once, so its map is the object that opens before the text.
-- The member `END` occurs once, so that object was still open behind the text, and nothing of the text was a part of
-  another object or string that contains `END`.
-- There are two members, so the text did not add one (``1, "x": 2``), and did not close the object and open another.
+- The object that opens before the text is the map, unless the text closed it and the outer object got the member
+  ``ROOT: null``; then the map is NULL.
+- The map has the member `ROOT`, so its object was still open behind the text, outside of any string of the text.
+- There are two members, so the text did not add one (``1, "x": 2``).
 
-What is a JSON value is up to Spark's reader, which follows RFC 8259 with these exceptions. It takes ``NaN``, ``-INF``,
-``+INF`` and ``Infinity`` with and without a sign for numbers. It refuses more than 998 arrays and objects within each
-other, numbers of more than 1,000 characters and names of more than 50,000. Of members with the same name the last one
-counts.
+What is a JSON value is up to Spark's reader, which follows RFC 8259 with these exceptions. It takes ``NaN``, ``+INF``
+and ``Infinity`` with and without a sign for numbers. It refuses more than 998 arrays and objects within each other,
+numbers of more than 1,000 characters and names of more than 50,000. Of members with the same name the last one counts.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ from pyspark.sql.types import DataType, MapType, StringType, StructField, Struct
 
 __all__ = ["CORRUPT", "ROOT", "first_value", "is_one_value", "parse"]
 
-_SECRET: Final = secrets.token_hex(16)
-ROOT: Final = f"__weft_root_{_SECRET}"
-END: Final = f"__weft_end_{_SECRET}"
+ROOT: Final = secrets.token_urlsafe(9)  # short: the wrapper is parsed with every message
 CORRUPT: Final = "__weft_corrupt"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
 
@@ -47,7 +44,7 @@ def parse(text: Column, kind: DataType) -> Column:
         Struct of `ROOT`, which `first_value` and `is_one_value` take, and of `CORRUPT`, string: not NULL if the text
         is not JSON, or if the value or a part of it is not of the type. NULL where ``text`` is NULL.
     """
-    wrapped = F.concat(F.lit(f'{{"{ROOT}":{{"value":'), text, F.lit(f',"{END}":null}}}}'))
+    wrapped = F.concat(F.lit(f'{{"{ROOT}":{{"v":'), text, F.lit(f',"{ROOT}":null}}}}'))
     envelope = StructType([StructField(ROOT, MapType(StringType(), kind)), StructField(CORRUPT, StringType())])
     return F.from_json(wrapped, envelope, _OPTIONS)
 
@@ -69,4 +66,4 @@ def is_one_value(members: Column) -> Column:
         Boolean; NULL or false if the text is not JSON.
     """
     names = F.map_keys(members)
-    return (F.size(names) == 2) & (F.get(names, F.lit(1)) == END)
+    return (F.size(names) == 2) & (F.get(names, F.lit(1)) == ROOT)

@@ -1,4 +1,4 @@
-"""The Spark session of the benchmarks: two cores of this process."""
+"""The Spark session of the benchmarks, in this process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def session() -> SparkSession:
+def session(cores: int = 2) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "6g")

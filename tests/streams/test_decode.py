@@ -93,7 +93,7 @@ UNDECODABLE = [
     (b'{"id": 1} , {"id": 2}', NOT_AN_OBJECT),
     (b'{"id": 1}}', NOT_AN_OBJECT),
     (b'{"id": 1}} {"id": 2}', NOT_AN_OBJECT),
-    (b'{"id": 1}},"x":{"value":{"id": 2}', NOT_AN_OBJECT),
+    (b'{"id": 1}},"x":{"v":{"id": 2}', NOT_AN_OBJECT),
     (b'{"id": 1}]', NOT_AN_OBJECT),
     (b'{"id": 1}/**/', NOT_AN_OBJECT),
     (b'{"id": 1}\0', NOT_AN_OBJECT),

