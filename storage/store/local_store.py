@@ -36,8 +36,8 @@ _TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{32}-(.+)", re.DOTALL)
 # What `link` answers on FAT, exFAT and some network and FUSE file systems.
 _NO_HARD_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
-_durable_folders: Final[set[LocalPath]] = set()
-"""Folders whose names, and those of their parents, this process has synced."""
+_durable_folders: Final[set[tuple[LocalPath, LocalPath]]] = set()
+"""Root of a store, and a folder of it whose name this process has synced, with those of its parents up to the root."""
 
 
 class LocalStore:
@@ -167,7 +167,7 @@ class LocalStore:
 
     def _make_folder(self, folder: LocalPath) -> None:
         """Create a folder and make its name, and those of its parents, survive a crash."""
-        if folder in _durable_folders and folder.is_dir():
+        if (self._root, folder) in _durable_folders and folder.is_dir():
             return
         created = []
         parent = folder
@@ -181,13 +181,15 @@ class LocalStore:
                 raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(name)) from None
             _sync_folder(name.parent)
         # What is there already may have been made a moment ago, by a process that has not synced it yet.
+        durable = set()
         for name in (folder, *folder.parents):
-            if name not in created:
+            if name not in created and (self._root, name) not in _durable_folders:
                 with contextlib.suppress(PermissionError):  # above the root: a folder may be entered but not read
                     _sync_folder(name.parent)
+            durable.add((self._root, name))
             if name == self._root:
                 break
-        _durable_folders.add(folder)
+        _durable_folders.update(durable)
 
 
 def _temporary(target: LocalPath) -> LocalPath:

@@ -134,6 +134,9 @@ def test_folders_are_durable_up_to_the_root_whoever_made_them(
     calls.clear()
     store.put(Path("a/b/c/other"), b"x")
     assert calls == ["sync file", "rename", "sync folder"], "once is enough"
+    calls.clear()
+    store.put(Path("a/b/d/object"), b"x")
+    assert calls == ["sync folder", "sync file", "rename", "sync folder"], "only its own name is new"
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
