@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from storage import Table
+from storage import Table, verify_table
+from storage.core.log.file_refs import Sidecar
 from storage.core.names import TABLE_LANE, LaneName, Path, slot_path
 from storage.errors import CorruptData, NotFound, TableError, UnsupportedFormat
 from storage.store.object_store import ObjectStore
@@ -114,6 +115,25 @@ def test_an_entry_of_a_newer_version_is_refused_and_not_skipped(
     with pytest.raises(UnsupportedFormat, match=message) as error:
         read_all(table.uri)
     assert "upgrade" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "change", [lambda made: made.update(surprise=1), lambda made: made.pop("rev"), lambda made: made.update(rev="new")]
+)
+def test_a_list_of_a_newer_version_is_refused_as_its_entry_would_be(
+    table: Table, store: ObjectStore, change: Callable[[dict[str, Any]], object]
+) -> None:
+    (path,) = (path for seq in range(1, 6) if b'"kind":"BASE"' in content(store, path := slot_path(TABLE_LANE, seq)))
+    slices = json.loads(content(store, path))["slices"]
+    change(slices[-1])
+    data = json.dumps(slices, separators=(",", ":")).encode()
+    sidecar = Sidecar.of(Path("_weft/index/_table/00000000000000000004-" + "a" * 32 + ".json"), data)
+    store.put(sidecar.path, data)
+    overwrite(store, path, resealed(content(store, path), lambda entry: entry.update(slices=sidecar.model_dump())))
+    with pytest.raises(UnsupportedFormat, match=f"{sidecar.path} .*not of a shape that this version knows") as error:
+        read_all(table.uri)
+    assert "upgrade" in error.value.hint
+    assert [found.where for found in verify_table(table.uri).warnings] == [str(sidecar.path)]
 
 
 def test_an_unknown_reader_feature_is_refused_on_opening(table: Table, store: ObjectStore) -> None:

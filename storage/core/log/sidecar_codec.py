@@ -12,11 +12,12 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from storage.core.log.entries import Base, Fold, FoldedGroup, TableEntry, Unresolved
+from storage.core.log.entries import Base, Fold, FoldedGroup, Intent, TableEntry, Unresolved
 from storage.core.log.file_refs import LogIndex, SliceFile
 from storage.core.log.slice_list import SliceList, decode_list
+from storage.errors import UnsupportedFormat
 
 _FOLDED: Final = TypeAdapter(list[FoldedGroup])
 
@@ -40,8 +41,23 @@ def encode_list(items: Sequence[SliceFile] | Sequence[FoldedGroup] | LogIndex) -
 
 
 def resolve(entry: Unresolved, data: bytes) -> TableEntry:
-    """The whole entry, given the bytes of its sidecar."""
-    outline = entry.outline
+    """The whole entry, given the bytes of its sidecar.
+
+    Raises:
+        UnsupportedFormat: A newer version wrote the sidecar.
+    """
+    try:
+        return _resolve(entry.outline, data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UnsupportedFormat(
+            f"{entry.sidecar.path} (list of entry {entry.seq} of the table lane) is not of a shape that this version "
+            f"knows: {first['loc']}: {first['msg']}",
+            hint="upgrade weft to read this table",
+        ) from None
+
+
+def _resolve(outline: Base | Fold | Intent, data: bytes) -> TableEntry:
     if isinstance(outline, Fold):
         return outline.model_copy(update={"file_groups": _FOLDED.validate_json(data)})
     slices = decode_slices(data)

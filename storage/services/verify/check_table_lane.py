@@ -146,7 +146,12 @@ class TableLaneReader:
             what = f"it is {problem}: entry {entry.seq} of the table lane cannot be read"
             self._findings.add(damage("S7", str(entry.sidecar.path), what))
             return None
-        return sidecar_codec.resolve(entry, data)
+        try:
+            return sidecar_codec.resolve(entry, data)
+        except UnsupportedFormat as error:
+            what = f"{error.message}: it cannot be checked"
+            self._findings.add(warning(str(entry.sidecar.path), what, "verify with the version that wrote it"))
+            return None
 
     def _note(self, entry: TableEntry) -> None:
         lane = self.lane
