@@ -1,13 +1,15 @@
-"""What goes to Spark's Python workers, so that a worker without weft says what to do.
+"""Sends functions and objects of weft to Spark's Python workers.
 
-Functions and objects of weft are pickled by name: a worker that cannot import them fails while it unpickles, in Spark's
-code, with ``No module named 'storage'`` and no word of why. Here they go as bytes, beside a small function that goes by
-value, which needs nothing but Python, unpickles them, and turns a failed import into an error with a hint.
+They are pickled by name. A worker without weft would fail while it unpickles them, within Spark's code, with ``No
+module named 'storage'`` and no explanation. So they are sent as bytes, together with a small function that is pickled
+by value and needs only Python: it unpickles them, and turns a failed import into an error with a hint. Errors of weft
+get the note that the driver reads (`streams.spark.task_errors`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from pyspark import cloudpickle
@@ -20,15 +22,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from streams.spark.task_errors import note_errors, noted_errors
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def for_workers(function: Function) -> Function:
-    """The same function, to be handed to Spark.
+    """The same function, to be passed to Spark.
 
-    What it is called with must be of Spark or of Python: whatever else Spark unpickles before, unguarded.
+    Its arguments must be objects of Spark or Python, because Spark unpickles them first, without this guard.
     """
-    payload, load = pickled(function), _loader()
+    payload, load = pickled(note_errors(function)), _loader()
 
     def call(*arguments: Any) -> Any:
         return load(payload)(*arguments)
@@ -37,15 +41,21 @@ def for_workers(function: Function) -> Function:
 
 
 class ForWorkers:
-    """Base of objects that Spark pickles whole, such as readers of a data source."""
+    """Base class of objects that Spark pickles as a whole, such as readers of a data source."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, method in vars(cls).copy().items():
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, note_errors(method))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _loader(), (pickled(_Rebuilt(type(self), self.__getstate__())),)
 
 
 def source_for_workers(source: type[DataSource]) -> type[DataSource]:
-    """A data source to register, that does what ``source`` does; Spark unpickles it in a worker beside the driver."""
-    payload, load, title = pickled(source), _loader(), source.name()
+    """A data source to register that does what ``source`` does. Spark unpickles it in a worker beside the driver."""
+    payload, load, title = pickled(_noting(source)), _loader(), source.name()
 
     class Source(DataSource):
         def __init__(self, options: Any) -> None:
@@ -74,8 +84,21 @@ def source_for_workers(source: type[DataSource]) -> type[DataSource]:
     return Source
 
 
+def _noting(source: type[DataSource]) -> Callable[[Any], DataSource]:
+    """A constructor of sources whose methods note errors."""
+
+    def make(options: Any) -> DataSource:
+        with noted_errors():
+            made = source(options)
+        for name in ("schema", "reader", "streamReader", "writer", "streamWriter"):
+            setattr(made, name, note_errors(getattr(made, name)))
+        return made
+
+    return make
+
+
 def pickled(value: Any) -> bytes:
-    """As `pickle.loads` takes it; functions and classes of notebooks and scripts go by value."""
+    """Bytes for `pickle.loads`; functions and classes of notebooks and scripts are pickled by value."""
     return cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
 
 

@@ -52,6 +52,7 @@ from storage.errors import GapError, InvalidInput
 from streams.pipeline.model import OnError
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 from streams.spark.for_workers import for_workers
+from streams.spark.task_errors import note_errors
 from streams.write.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
 from streams.write.decode import SOURCE_TYPE
 from streams.write.query_checkpoint import read_checkpoint, read_offsets
@@ -209,6 +210,7 @@ class _Sink:
         self._checkpoint, self._on_commit = checkpoint, on_commit
         self._fresh = True
 
+    @note_errors
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
         commit, reports = self._write(df, batch_id)

@@ -51,10 +51,6 @@ _NETWORK: Final = re.compile(
     r"|org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException))\b[^\n]*"
 )
 """What the JVM throws when a store or a broker that Spark itself asks (for its checkpoint, say) does not answer."""
-_RAISED: Final = re.compile(
-    r"^(?:storage|streams)\.[\w.]*errors\.(\w+): ((?:(?!\n  hint: )[^\n])*)(?:\n  hint: ([^\n]*))?", re.MULTILINE
-)
-"""One of weft's own errors in the Python traceback that Spark makes the text of its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -393,24 +389,22 @@ def _milliseconds(timestamp: str) -> int:
 
 
 def failure_of(error: Exception) -> Exception:
-    """What really failed: Spark wraps an error of ours in its own, and only the text is left."""
+    """The cause of an error of Spark: the error of weft in its text, or what its text says."""
     from pyspark.errors import AnalysisException, ParseException
 
-    from storage import errors
+    import streams.kafka.errors  # noqa: F401 - so that its errors are found
     from storage.errors import InvalidInput, StoreUnavailable, TableError
-    from streams.kafka import errors as kafka_errors
+    from streams.spark.task_errors import error_in
 
     if isinstance(error, TableError):
         return error
-    for name, message, hint in reversed(_RAISED.findall(str(error))):
-        kind = getattr(errors, name, None) or getattr(kafka_errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, TableError):
-            return kind(message, hint=hint)
+    if (found := error_in(str(error))) is not None:
+        return found
     if network := _NETWORK.search(str(error)):
         return StoreUnavailable(f"Spark cannot reach what it reads or writes: {network.group()}")
-    # Spark also calls it so when code of a Python data source fails, for whatever reason; that may pass.
+    # Spark raises the same class if code of a Python data source fails, for whatever reason; a retry may help then.
     if isinstance(error, AnalysisException | ParseException) and "PYTHON_DATA_SOURCE_ERROR" not in str(error):
-        return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="mend source, select or where of this writer")
+        return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="fix source, select or where of this writer")
     return error
 
 

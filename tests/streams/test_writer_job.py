@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +16,11 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from storage.core.names import LaneName
-from storage.errors import Fenced, GapError, InvalidInput, StoreUnavailable
+from storage.errors import Fenced, GapError, InvalidInput, NotFound, StoreUnavailable, TableError
 from storage.write.writer import Commit
 from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.pipeline.status import Ending, Report, Reporter, describe, ending_of
+from streams.spark.task_errors import noted_errors
 from streams.write.resume import GAP_HINT
 from streams.write.sink import CommitReport
 from streams.write.writer_job import Progress, failure_of, messages_behind
@@ -136,9 +138,16 @@ def wrapped(text: str) -> StreamingQueryException:
     return StreamingQueryException(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: {traceback}\n=== Plan ===")
 
 
+def raised(error: TableError) -> str:
+    """The end of the traceback of an error that left `noted_errors`."""
+    with pytest.raises(TableError) as caught, noted_errors():
+        raise error
+    return "".join(traceback.format_exception_only(caught.value))
+
+
 def test_an_error_of_ours_is_found_in_sparks() -> None:
     original = Fenced("lane 'a' was claimed by b (claim 2; this writer holds claim 1)", hint="this writer must stop")
-    found = failure_of(wrapped(f"storage.errors.Fenced: {original}"))
+    found = failure_of(wrapped(raised(original)))
     assert isinstance(found, Fenced)
     assert (found.message, found.hint) == (original.message, original.hint)
     assert ending_of(found) is Ending.FENCED
@@ -146,25 +155,24 @@ def test_an_error_of_ours_is_found_in_sparks() -> None:
 
 def test_a_checkpoint_that_is_ahead_of_the_table_is_the_operators_to_mend() -> None:
     original = GapError("the table was restored: batches 4 to 6 count as never sent", hint=GAP_HINT)
-    found = failure_of(wrapped(f"storage.errors.GapError: {original}"))
+    found = failure_of(wrapped(raised(original)))
     assert isinstance(found, GapError)
     assert ending_of(found) is Ending.REFUSED, "it is not tried again and again"
     assert "resume: table" in describe(found)
 
 
 def test_of_several_errors_the_last_raised_is_told() -> None:
-    found = failure_of(
-        wrapped("storage.errors.NotFound: first\n\nDuring handling:\nstorage.errors.InvalidInput: second")
-    )
+    first, second = raised(NotFound("first")), raised(InvalidInput("second"))
+    found = failure_of(wrapped(f"{first}\nDuring handling:\n{second}"))
     assert isinstance(found, InvalidInput)
     assert (found.message, found.hint) == ("second", "")
 
 
 def test_errors_of_the_source_are_known_too() -> None:
-    lost = failure_of(wrapped("streams.kafka.errors.DataLoss: offsets are gone\n  hint: keep them"))
+    lost = failure_of(wrapped(raised(DataLoss("offsets are gone", hint="keep them"))))
     assert isinstance(lost, DataLoss)
     assert ending_of(lost) is Ending.REFUSED
-    away = failure_of(wrapped("streams.kafka.errors.SourceUnavailable: no answer"))
+    away = failure_of(wrapped(raised(SourceUnavailable("no answer"))))
     assert isinstance(away, SourceUnavailable)
     assert ending_of(away) is Ending.UNAVAILABLE
 
@@ -192,7 +200,12 @@ def test_a_mistake_in_an_expression_is_the_users() -> None:
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    for error in (OSError("disk"), wrapped("ValueError: x"), wrapped("storage.errors.NoSuchClass: x")):
+    for error in (
+        OSError("disk"),
+        wrapped("ValueError: x"),
+        wrapped("weft-error: x"),
+        wrapped('weft-error: {"message": "x"}'),
+    ):
         assert failure_of(error) is error
         assert ending_of(error) is Ending.FAILED
 

@@ -1,0 +1,88 @@
+"""Errors of weft reach the driver as they were raised, whatever Spark makes of them on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
+from streams.spark.for_workers import ForWorkers, for_workers, source_for_workers
+from streams.spark.task_errors import error_in, noted_errors
+
+ORIGINAL = CommitUnknown("no answer\nweft-error: {not this}", hint='see "weft show"', batch=("query", 7))
+
+
+def fail_at_once(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    raise ORIGINAL
+
+
+def fail_later(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    raise ORIGINAL
+
+
+def same(found: TableError | None) -> None:
+    assert type(found) is CommitUnknown
+    assert (found.message, found.hint, found.batch) == (ORIGINAL.message, ORIGINAL.hint, ORIGINAL.batch)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("task", [fail_at_once, fail_later])
+def test_of_a_task(spark: SparkSession, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> None:
+    with pytest.raises(PySparkException) as failed:
+        spark.range(3).mapInArrow(for_workers(task), "id long").collect()
+    same(error_in(str(failed.value)))
+
+
+class Reader(ForWorkers, DataSourceReader):
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise ORIGINAL
+
+
+class Source(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "weft_test_failing"
+
+    def schema(self) -> str:
+        if "early" in self.options:
+            raise ORIGINAL
+        return "id long"
+
+    def reader(self, schema: StructType) -> Reader:
+        return Reader()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_of_a_data_source(spark: SparkSession, when: str) -> None:
+    spark.dataSource.register(source_for_workers(Source))
+    with pytest.raises(PySparkException) as failed:
+        spark.read.format("weft_test_failing").option(when, "yes").load().collect()
+    same(error_in(str(failed.value)))
+
+
+def test_an_error_is_noted_once() -> None:
+    with pytest.raises(Conflict) as raised, noted_errors(), noted_errors():
+        raise Conflict("a")
+    assert len(raised.value.__notes__) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "weft-error:", "weft-error: 5", 'weft-error: {"code": "CONFLICT"}', "Conflict: a"]
+)
+def test_what_is_no_note_is_no_error(text: str) -> None:
+    assert error_in(text) is None
+
+
+def test_a_code_of_a_later_version_keeps_message_and_hint() -> None:
+    found = error_in('x\n  weft-error: {"code": "NEW", "message": "m", "hint": "h", "fields": {}} and more\n\tat y')
+    assert type(found) is TableError
+    assert (found.message, found.hint) == ("m", "h")
+    assert not isinstance(found, InvalidInput)
