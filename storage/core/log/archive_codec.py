@@ -1,7 +1,7 @@
-"""Archives: the exact bytes of one chunk of a lane's entries, packed into one object (FORMAT.md, "Archives").
+"""Archives: the bytes of one chunk of a lane's entries, packed into one object (FORMAT.md, "Archives").
 
 A lane's slots are divided into chunks of 256: 1 to 256, 257 to 512, and so on. An archive holds all entries of its
-chunk or does not decode. What it means for readers and writers that there is one: PROTOCOL.md, "Archives".
+chunk, else it does not decode. PROTOCOL.md, "Archives", says what readers and writers do with archives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.errors import CorruptData, UnsupportedFormat
 VERSION: Final = 1
 _CODEC: Final = "zstd"
 _DIGEST: Final = 64  # hexadecimal digits
-_HINT: Final = "restore it from a copy of the store: the entries in it are nowhere else"
+_HINT: Final = "restore it from a copy of the store: it is the only copy of its entries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Archive:
     """One archived chunk.
 
     Attributes:
-        lane: Whose entries these are.
-        chunk: Its number.
+        lane: The lane of the entries.
+        chunk: Number of the chunk.
         first: Its first slot.
-        ends: Per slot where its entry ends in ``body``.
-        body: The entries' bytes, one after the other.
+        ends: Per slot the offset in ``body`` at which its entry ends.
+        body: Bytes of the entries, one after the other.
     """
 
     lane: LaneName
@@ -71,33 +71,32 @@ class Archive:
 
     def content(self, seq: int) -> bytes:
         """Bytes of the entry in a slot of the chunk."""
-        place = seq - self.first
-        return self.body[self.ends[place - 1] if place else 0 : self.ends[place]]
+        i = seq - self.first
+        return self.body[self.ends[i - 1] if i else 0 : self.ends[i]]
 
     def contents(self) -> list[bytes]:
         """Bytes of all entries, in the order of slots."""
-        return [self.content(self.first + place) for place in range(len(self.ends))]
+        return [self.content(self.first + i) for i in range(len(self.ends))]
 
 
 def encode_archive(lane: LaneName, chunk: int, contents: Sequence[bytes], chunks: Chunks) -> bytes:
     """Bytes of an archive.
 
     Args:
-        lane: Whose entries.
-        chunk: Which.
-        contents: Bytes of the entries in all its slots, ascending.
-        chunks: How the lane is divided.
-        chunks: How the lane is divided.
+        lane: The lane of the entries.
+        chunk: Number of the chunk.
+        contents: Bytes of the entries in all slots of the chunk, ascending.
+        chunks: How the lane is divided into chunks.
     """
     assert len(contents) == chunks.size, "an incomplete chunk is not archived"
-    said = {
+    header = {
         "version": VERSION,
         "lane": lane,
         "first": chunks.first_slot(chunk),
-        "sizes": [len(own) for own in contents],
+        "sizes": [len(content) for content in contents],
     }
     body = pa.compress(b"".join(contents), codec=_CODEC, asbytes=True)
-    sealed = json.dumps(said, separators=(",", ":")).encode() + b"\n" + body
+    sealed = json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
     return hashlib.sha256(sealed).hexdigest().encode() + b"\n" + sealed
 
 
@@ -111,15 +110,18 @@ def decode_archive(data: bytes, lane: LaneName, chunk: int, chunks: Chunks) -> A
     path = archive_path(lane, chunk)
     digest, _, sealed = data.partition(b"\n")
     if hashlib.sha256(sealed).hexdigest().encode() != digest:
-        raise CorruptData(f"archive {path} is damaged: its checksum does not match its {len(data)} bytes", hint=_HINT)
-    said, _, body = sealed.partition(b"\n")
-    values = json.loads(said)
+        raise CorruptData(f"archive {path} is damaged: the checksum does not match its {len(data)} bytes", hint=_HINT)
+    header, _, body = sealed.partition(b"\n")
+    values = json.loads(header)
     if values["version"] != VERSION:
-        raise UnsupportedFormat(f"archive {path} is of version {values['version']}", hint="upgrade weft")
+        raise UnsupportedFormat(
+            f"archive {path} has version {values['version']}, which this version of weft does not know",
+            hint="upgrade weft",
+        )
     sizes = values["sizes"]
     if (values["lane"], values["first"], len(sizes)) != (lane, chunks.first_slot(chunk), chunks.size):
         raise CorruptData(
-            f"archive {path} says it holds {len(sizes)} entries of lane {values['lane']!r} from {values['first']} on",
+            f"archive {path} contains {len(sizes)} entries of lane {values['lane']!r} from entry {values['first']} on",
             hint="an object was copied or moved",
         )
     ends = tuple(itertools.accumulate(sizes))

@@ -1,7 +1,8 @@
 """Cuts: how far of each lane a snapshot or a slice reaches.
 
-A cut is one number per lane, the last entry that is in it; a lane that is not named has none in it. Cuts are ordered
-lane by lane. A *snapshot's* cut adds T, the prefix of the table lane, and has a text form that users may keep.
+A cut is one number per lane: the last entry that it contains. It contains no entry of a lane that is not in it. Cuts
+are compared lane by lane. The cut of a *snapshot* also has T, the length of a prefix of the table lane; its text form
+can be stored and used later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Span = tuple[int, int]
 """Entries of a lane after the first number, up to the second."""
 
 SpansByLane = Mapping[LaneName, Sequence[Span]]
-"""Per lane the spans of entries that mean nothing, ascending."""
+"""Per lane the spans of entries that were rolled back, ascending."""
 
 PREFIX: Final = "cut:1:"
 _TEXT: Final = re.compile(r"cut:1:(\d{1,18}):((?:[^=,]+=\d{1,18}(?:,|$))*)")
@@ -28,12 +29,17 @@ _TEXT: Final = re.compile(r"cut:1:(\d{1,18}):((?:[^=,]+=\d{1,18}(?:,|$))*)")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """(T, V): a prefix of the table lane and one of every writer's lane. A snapshot is a function of nothing else."""
+    """(T, V): a prefix of the table lane and one of every writer's lane, which determine a snapshot.
+
+    Attributes:
+        table: Length of the prefix of the table lane.
+        lanes: Per lane the length of its prefix.
+    """
 
     table: int
     lanes: Seqs
 
-    # Whether a lane is named that has nothing in it means nothing: the text form leaves it out, snapshots have it.
+    # A lane with 0 entries is the same as no lane: snapshots have it, the text form leaves it out.
     def __eq__(self, other: object) -> bool:
         return str(self) == str(other) if isinstance(other, Cut) else NotImplemented
 
@@ -45,14 +51,16 @@ class Cut:
 
 
 def parse_cut(text: str) -> Cut:
-    """The cut that `str` gave.
+    """The cut of a text form, as `str` of a `Cut` returns it.
 
     Raises:
-        InvalidInput: ``text`` is not one.
+        InvalidInput: ``text`` is not the text form of a cut.
     """
     match = _TEXT.fullmatch(text)
     if match is None or text.endswith(","):
-        raise InvalidInput(f"{text!r} is not a cut", hint="a cut is what str(snapshot.cut) gives: cut:1:7:orders=12")
+        raise InvalidInput(
+            f"{text!r} is not a cut", hint="use the text that str(snapshot.cut) returns, for example cut:1:7:orders=12"
+        )
     lanes = {}
     for part in filter(None, match.group(2).split(",")):
         name, _, seq = part.partition("=")

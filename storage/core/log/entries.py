@@ -1,10 +1,10 @@
-"""Entries of the timeline: their shapes, their bytes, and nothing else.
+"""Log entries: their types, and their encoding.
 
-An entry is one immutable JSON object in one slot of one lane. Reading is strict: a damaged entry is `CorruptData`, an
-entry of a kind, field or feature that this version does not know is `UnsupportedFormat`; nothing is skipped. The
-checksum is the last member and covers every byte before it, so it is verified without re-serialising.
-What they say of files: `storage.core.log.file_refs`. Shapes: FORMAT.md, "Entries". What they mean to each other:
-PROTOCOL.md.
+An entry is one immutable JSON object in one slot of one lane (FORMAT.md, "Entries"). Decoding is strict: a damaged
+entry raises `CorruptData`, an entry with an unknown kind, member or feature raises `UnsupportedFormat`, and nothing is
+skipped. The checksum is the last member and covers every byte before it, so it is verified without encoding the entry
+again. The parts of entries that describe files are in `storage.core.log.file_refs`; PROTOCOL.md defines what a sequence
+of entries means.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ StoredSlices = Annotated[Sequence[SliceFile], WrapSerializer(_dump_slices)]
 """A list of slices: those that were decoded, or a `SliceList`."""
 
 SpansByLane = dict[LaneName, list[tuple[int, int]]]
-"""Per lane spans (after, up to) of entries that mean nothing, ascending."""
+"""Per lane the spans (after, up to) of entries that were rolled back, ascending."""
 
 
 class Promise(Strict):
-    """What a lane says of one group's events to come: none has a first ordering value below ``value`` (JSON form).
+    """A lane's watermark for one group.
 
-    ``late`` counts the lane's live events so far that were below a promise made before them.
+    Attributes:
+        value: No later event of the lane has a smaller first ordering value, as its writer declares. In JSON form.
+        late: Events of the lane so far that were below a watermark that was recorded before them; those that were
+            rolled back are not counted.
     """
 
     value: Any
@@ -52,18 +55,19 @@ class Promise(Strict):
 
 
 class Header(Strict):
-    """What every entry has.
+    """The members that every entry has.
 
     Attributes:
         lane: "" for the table lane.
         seq: 1, 2, ... without gaps.
         epoch: Number of the claim under which it was written; 0 in the table lane.
-        commit_id: Random; tells one's own entry from another's.
+        commit_id: Random. A writer recognises its entry by it.
         prev_id: ``commit_id`` of entry seq - 1; "" for the first.
-        table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that its writer knew; of a CLAIM, that of the entry
-            before; 0 in the table lane.
-        stamp: Milliseconds that order versions (never a duration, never compared with a clock).
-        committed_at_ms: Wall clock, made monotone within the lane; used only to find a snapshot by time.
+        table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that the writer knew; of a CLAIM, the value of the
+            entry before; 0 in the table lane.
+        stamp: Orders versions. Milliseconds, but never compared with a clock.
+        committed_at_ms: Wall clock of the writer in milliseconds since 1970 UTC; never falls within a lane. Only used
+            to find a snapshot by time.
     """
 
     lane: LaneName
@@ -101,7 +105,7 @@ class Create(Header):
 
 
 class LaneAdd(Header):
-    """A writer's lane exists from here on."""
+    """Adds a writer's lane to the table."""
 
     kind: Literal["LANE_ADD"] = "LANE_ADD"
     name: LaneName
@@ -110,7 +114,7 @@ class LaneAdd(Header):
 
 
 class Schema(Header):
-    """The schema from here on; everything that older entries and files say can still be read under it."""
+    """Replaces the schema. Older entries and files can be read under the new one."""
 
     kind: Literal["SCHEMA"] = "SCHEMA"
     reader_features: list[str]
@@ -120,7 +124,7 @@ class Schema(Header):
 
 
 class Plan(Header):
-    """A compaction or fold of the snapshot (``table``, ``cut``) has begun; while open it keeps its files."""
+    """Begins a compaction or fold of the snapshot (``table``, ``cut``), whose files stay while it is open."""
 
     kind: Literal["PLAN"] = "PLAN"
     plan_id: str
@@ -130,7 +134,7 @@ class Plan(Header):
 
 
 class Abort(Header):
-    """A compaction gave up, or was given up; its files are garbage, and it may publish nothing any more."""
+    """Ends a compaction or fold without a result. Its files are garbage, and it can publish nothing more."""
 
     kind: Literal["ABORT"] = "ABORT"
     plan_id: str
@@ -138,10 +142,10 @@ class Abort(Header):
 
 
 class Base(Header):
-    """Slices that are readable from here on; ``last`` closes the plan.
+    """Publishes slices of a compaction; ``last`` closes its plan.
 
-    ``covered`` (a cut, or empty): every row of an entry up to it is in a slice by now. Without this fact, file groups
-    that have no rows, or have had none for long, would keep the logs of all time alive.
+    ``covered`` is a cut or empty: every row of an entry up to it is in a slice. Without it, file groups that have no
+    rows, or that have had none for long, would keep all log files alive.
     """
 
     kind: Literal["BASE"] = "BASE"
@@ -152,11 +156,14 @@ class Base(Header):
 
 
 class FoldedGroup(Strict):
-    """The part of a file group's logs that a fold file holds: entries after ``start`` up to the fold's ``to``.
+    """The part of a file group's logs that is in a fold: entries after ``start`` up to the fold's ``to``.
 
     Attributes:
-        parent: Cut of the slice on top of which it was folded; empty if there was none.
-        start: Per lane the last entry that is *not* in it: the slice's cut, or the end of the fold before.
+        partition: Folder of the partition, "" for none.
+        bits: Bucket bits.
+        bucket: Bucket number.
+        parent: Cut of the slice that the fold is on top of; empty if there was none.
+        start: Per lane the last entry that is *not* in it: the cut of the slice, or the end of the previous fold.
     """
 
     partition: str
@@ -172,9 +179,9 @@ class FoldedGroup(Strict):
 
 
 class Fold(Header):
-    """Register-form log files: what commits up to ``to`` say, merged but not yet in any slice. Closes its plan.
+    """Publishes register-form log files: commits up to ``to``, merged but not in a slice. Closes its plan.
 
-    ``covered`` (``to``, or empty): every row of an entry up to it is in a slice or in a fold by now.
+    ``covered`` is ``to`` or empty: every row of an entry up to it is in a slice or in a fold.
     """
 
     kind: Literal["FOLD"] = "FOLD"
@@ -186,7 +193,7 @@ class Fold(Header):
 
 
 class Savepoint(Header):
-    """The snapshot (``table``, ``lanes``) keeps its files until it is released."""
+    """Names the snapshot (``table``, ``lanes``), whose files stay until it is released."""
 
     kind: Literal["SAVEPOINT"] = "SAVEPOINT"
     name: str
@@ -196,22 +203,22 @@ class Savepoint(Header):
 
 
 class Release(Header):
-    """A savepoint is no more."""
+    """Releases a savepoint."""
 
     kind: Literal["RELEASE"] = "RELEASE"
     name: str
 
 
 class Restoration(Strict):
-    """What a restore makes of the table; all that is needed to finish it.
+    """The result of a restore: everything that any process needs to complete it.
 
     Attributes:
-        label: What was asked for, in words.
-        table: The prefix of the table lane whose slices are taken back (T0).
-        last_kept: Per fenced lane the last entry that stays.
-        rolled_back: Per lane that is cut the spans (after, up to) that were rolled back before: in fenced lanes up to
+        label: The request, in words.
+        table: Length of the prefix of the table lane whose slices are restored (T0).
+        last_kept: Per fenced lane the last entry that is kept.
+        rolled_back: Per lane that is cut the spans (after, up to) that were rolled back before; in fenced lanes up to
             ``last_kept``.
-        covered: As stated at ``table``.
+        covered: `TableState.covered` at ``table``.
         slices: The newest slice of every file group at ``table``.
     """
 
@@ -224,9 +231,11 @@ class Restoration(Strict):
 
 
 class Intent(Header):
-    """A barrier begins: an action that takes effect once every lane in ``lanes`` has a claim of this barrier.
+    """Begins a fencing barrier: an action that takes effect once every lane in ``lanes`` has a claim of it.
 
-    ``lanes`` says up to where each has none. ``restore`` is None where the lanes are to be closed.
+    Attributes:
+        lanes: Per lane an entry before which there is no claim of this barrier.
+        restore: The restore that takes effect; None: the lanes are closed.
     """
 
     kind: Literal["INTENT"] = "INTENT"
@@ -235,7 +244,7 @@ class Intent(Header):
 
 
 class Done(Header):
-    """The barrier of INTENT ``intent`` is complete; ``heads`` are the slots of its first claim in every lane."""
+    """Completes the fencing barrier of INTENT ``intent``; ``heads`` has the slot of its first claim in every lane."""
 
     kind: Literal["DONE"] = "DONE"
     intent: int
@@ -243,10 +252,12 @@ class Done(Header):
 
 
 class Mark(Header):
-    """``lanes``: per lane the last entry that its publisher saw, after the entry before this one and after
-    ``began_at_ms``, by its clock; ``committed_at_ms`` is after that.
+    """Records which commits exist at a time, whatever time the commits state (S24 TimeStable).
 
-    So it says what was committed by then, with no regard to what commits say of their own time (S24 TimeStable).
+    Attributes:
+        began_at_ms: Time of the publisher's clock before it read the lanes.
+        lanes: Per lane the last entry that the publisher read, after the entry before this one and after
+            ``began_at_ms``; ``committed_at_ms`` is later.
     """
 
     kind: Literal["MARK"] = "MARK"
@@ -255,9 +266,9 @@ class Mark(Header):
 
 
 class CleanIntent(Header):
-    """Snapshots of prefixes of the table lane shorter than ``oldest_retained`` expire, unless they are kept by name.
+    """Expires snapshots of prefixes of the table lane shorter than ``oldest_retained``, except savepoints.
 
-    ``archived``: per lane ("" is the table lane) the last slot that may be archived from here on.
+    ``archived``: per lane ("" is the table lane) the last slot that may be archived from now on.
     """
 
     kind: Literal["CLEAN_INTENT"] = "CLEAN_INTENT"
@@ -266,7 +277,7 @@ class CleanIntent(Header):
 
 
 class CleanDone(Header):
-    """The files that CLEAN_INTENT ``intent`` gave up are deleted."""
+    """Reports that the files of snapshots that CLEAN_INTENT ``intent`` expired are deleted."""
 
     kind: Literal["CLEAN_DONE"] = "CLEAN_DONE"
     intent: int
@@ -275,9 +286,11 @@ class CleanDone(Header):
 
 
 class Claim(Header):
-    """A writer's incarnation begins, or an operator's action; every older incarnation of this lane is fenced.
+    """Claims a lane, for a writer or for an operator; every older claim of the lane is fenced.
 
-    ``intent`` is the slot of the INTENT that it serves; 0 for a writer's, and for a fence.
+    Attributes:
+        owner: The claimant in words, for messages to the writer that is fenced.
+        intent: Slot of the INTENT that the claim is for; 0 for the claim of a writer and of a fence.
     """
 
     kind: Literal["CLAIM"] = "CLAIM"
@@ -286,9 +299,17 @@ class Claim(Header):
 
 
 class Data(Header):
-    """One commit: all its files become visible at once.
+    """A commit. All its files become visible at once.
 
-    ``watermarks``: by group id all that the lane has promised by now; not written if it has promised nothing.
+    Attributes:
+        stream: The stream of the lane.
+        query_id: Id of the query whose batch it is; "" without a batch.
+        batch: Number of the batch; 0 without a batch.
+        rows: Rows in ``files``.
+        rows_ignored: Input rows that changed nothing and are not in ``files``.
+        source: State of the source after the commit, as the writer recorded it.
+        files: Log files; empty for an empty batch.
+        watermarks: The lane's watermark per group id after the commit; empty if it has none.
     """
 
     kind: Literal["DATA"] = "DATA"
@@ -377,15 +398,17 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
     body, end = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if end != _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}':
         raise CorruptData(
-            f"{where} is damaged: its checksum does not match its {len(data)} bytes",
+            f"{where} is damaged: the checksum does not match its {len(data)} bytes",
             hint="restore the object from a copy of the store; weft never rewrites an entry",
         )
     try:
         values = json.loads(body + b"}")
     except ValueError as error:
-        raise CorruptData(f"{where} is not JSON: {error}", hint="its writer was broken: report it") from error
+        raise CorruptData(f"{where} is not JSON: {error}", hint="report this as a bug of its writer") from error
     if values.get("kind") not in _KINDS:
-        raise UnsupportedFormat(f"{where} is of kind {values.get('kind')!r}", hint="upgrade weft to read this table")
+        raise UnsupportedFormat(
+            f"{where} is of kind {values.get('kind')!r}, which this version of weft does not know", hint="upgrade weft"
+        )
     if values["kind"] == "CREATE" and values.get("format_version") != FORMAT_VERSION:
         raise UnsupportedFormat(
             f"{where}: the table has format version {values.get('format_version')}, and this version of weft reads and "
@@ -397,13 +420,13 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
         entry = _ADAPTER.validate_python(values)
     except ValidationError as error:
         raise UnsupportedFormat(
-            f"{where} ({values['kind']}) is not of a shape that this version knows: {error.errors()[0]['loc']}: "
-            f"{error.errors()[0]['msg']}",
-            hint="upgrade weft to read this table",
+            f"{where} ({values['kind']}) has a member that this version of weft does not know, or lacks one: "
+            f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}",
+            hint="upgrade weft",
         ) from None
     if (entry.lane, entry.seq) != (lane, seq) or isinstance(entry, _TABLE_KINDS) == bool(lane):
         raise CorruptData(
-            f"{where} says it is {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
+            f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
         )
     if sidecar is not None and isinstance(entry, Base | Fold | Intent):
         header = {name: getattr(entry, name) for name in Header.model_fields}
@@ -412,7 +435,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
 
 
 def _take_sidecar(values: dict[str, Any]) -> Sidecar | None:
-    """The sidecar that stands in the place of an entry's list, which is left empty; None where the list is there."""
+    """The sidecar that is in the place of an entry's list, which becomes an empty list; None if there is none."""
     holder, member = _list_member(values)
     if not isinstance(holder.get(member), dict):
         return None

@@ -1,6 +1,6 @@
-"""What entries say of files: where they are, what is in them, and what a reader must know to fetch only what it needs.
+"""References to files in entries: where a file is, what it contains, and which parts of it a reader needs.
 
-Parts of entries, as they are stored (`storage.core.log.entries`; shapes: FORMAT.md, "Entries").
+These are parts of entries, as they are stored (`storage.core.log.entries`; FORMAT.md, "Entries").
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FileGroup(NamedTuple):
         return f"{self.partition}/{folder}" if self.partition else folder
 
 
-KEPT_CUTS: Final = 64  # those of a table whose file groups were compacted at about as many different times
+KEPT_CUTS: Final = 64  # enough for file groups that were compacted at as many different times
 
 
 @functools.lru_cache(KEPT_CUTS)
@@ -42,11 +42,11 @@ def _one_object(entries: tuple[tuple[LaneName, int], ...]) -> Seqs:
 
 
 SharedSeqs = Annotated[Seqs, pydantic.AfterValidator(lambda seqs: _one_object(tuple(seqs.items())))]
-"""A cut that many file groups have: one object for all of them, so memory does not grow with groups times lanes."""
+"""A cut that many file groups have: equal cuts are one object, so memory does not grow with groups times lanes."""
 
 
 class Strict(BaseModel):
-    """A part of an entry: frozen, and nothing that this version does not know is in it."""
+    """A part of an entry: immutable, and without unknown members."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,8 +54,13 @@ class Strict(BaseModel):
 class FileRef(Strict):
     """One stored file.
 
-    ``crc32`` is that of all its bytes; ``tail_crc32`` that of the last ``tail_size``, the part that says where
-    everything else is, and which every reader verifies.
+    Attributes:
+        path: Relative to the table's folder.
+        size: In bytes.
+        crc32: Checksum of all bytes.
+        tail_size: Length of the footer in bytes, which says where everything else is.
+        tail_crc32: Checksum of the footer; every reader verifies it.
+        rows: Number of rows.
     """
 
     path: Path
@@ -67,9 +72,15 @@ class FileRef(Strict):
 
 
 class LogRanges(Strict):
-    """Where the rows of every file group stand, ordered by (partition, bucket, block); parallel lists.
+    """Where the rows of every file group are: parallel lists, ordered by (partition, bucket, block).
 
-    ``partition`` indexes `LogIndex.partitions`; ``start`` is the first row within the block.
+    Attributes:
+        partition: Position in `LogIndex.partitions`.
+        bucket: Bucket number.
+        block: Position in `LogIndex.blocks`.
+        start: First row within the block.
+        rows: Number of rows.
+        deletes: How many of the rows are deletes.
     """
 
     partition: list[int]
@@ -81,10 +92,16 @@ class LogRanges(Strict):
 
 
 class Blocks(Strict):
-    """The record batches of a log file in file order; parallel lists.
+    """The record batches of a log file, in file order: parallel lists.
 
-    ``key_min`` and ``key_max`` are of the sort column; ``ordering_min`` and ``ordering_max`` hold, per group id, the
-    least and largest first ordering value (null: none). Values are in JSON form (`storage.core.types.encode_scalar`).
+    Values are in JSON form (`storage.core.types.encode_scalar`).
+
+    Attributes:
+        offset, length: Position in the file, in bytes.
+        crc32: Checksum of the block.
+        rows: Number of rows.
+        key_min, key_max: Smallest and largest value of the sort column.
+        ordering_min, ordering_max: Per group id the smallest and largest first ordering value; None: there is none.
     """
 
     offset: list[int]
@@ -98,7 +115,7 @@ class Blocks(Strict):
 
 
 class LogIndex(Strict):
-    """What a reader must know to fetch only what it needs of a log file."""
+    """The index of a log file: which bytes hold the rows of which file groups."""
 
     partitions: list[str]
     ranges: LogRanges
@@ -106,7 +123,7 @@ class LogIndex(Strict):
 
 
 class Sidecar(Strict):
-    """A part of an entry that is too large to stand in it."""
+    """A reference to an object with a part of an entry that is too large for the entry."""
 
     path: Path
     size: int
@@ -122,13 +139,13 @@ class LogFile(Strict):
 
     Attributes:
         file: Where it is.
-        form: ``event``: rows are events, with the commit's arrival; ``register``: rows are registers, one a key, with
-            the hidden state columns of slices (a fold of many event files).
-        groups: Ids of the groups it carries.
+        form: ``event``: rows are events and have the arrival of the commit. ``register``: the file of a fold; rows
+            are registers, one per key, with the hidden state columns of slices.
+        groups: Ids of its groups.
         columns: Names of its columns, in file order.
         deletes: How many of its rows are deletes.
-        bits: Bucket bits of the layout its index speaks of.
-        index: In place, or in a sidecar.
+        bits: Bucket bits of the file groups in its index.
+        index: The index, or the sidecar that holds it.
     """
 
     file: FileRef
@@ -154,15 +171,16 @@ class SliceFile(Strict):
         partition: Folder of the partition, "" for none.
         bits: Bucket bits.
         bucket: Bucket number.
-        rev: Schema revision whose columns and types its files have.
+        rev: Slot of the CREATE or SCHEMA entry whose columns and types its files have.
         parent: Cut of the slice this one was made from; empty for the first.
         cut: Per lane the last entry that is in it.
         groups: Ids of the groups it covers.
         base: File of the visible rows; None if there are none.
         shadow: File of the rows without a visible group, or hidden; None if there are none.
         ordering_max: Per group id the largest first ordering value in base and shadow, in JSON form.
-        overflows: Per column id in how many rows an aggregate does not fit its column and shows NULL; none: not listed.
-        base_part, shadow_part: Which rows of the file are this file group's; None: all of them.
+        overflows: Per column id the number of rows in which an aggregate does not fit its column and is shown as
+            NULL; columns without such rows are not listed.
+        base_part, shadow_part: Which rows of the file belong to this file group; None: all of them.
     """
 
     partition: str
@@ -186,20 +204,20 @@ class SliceFile(Strict):
 
     @property
     def base_rows(self) -> int:
-        return _own_rows(self.base, self.base_part)
+        return _rows_in(self.base, self.base_part)
 
     @property
     def shadow_rows(self) -> int:
-        return _own_rows(self.shadow, self.shadow_part)
+        return _rows_in(self.shadow, self.shadow_part)
 
     @property
     def base_bytes(self) -> int:
-        """Stored bytes of its visible rows: of a file that others share in proportion to the rows."""
-        return _own_bytes(self.base, self.base_part)
+        """Stored bytes of its visible rows; of a shared file a share in proportion to the rows."""
+        return _bytes_in(self.base, self.base_part)
 
     @property
     def shadow_bytes(self) -> int:
-        return _own_bytes(self.shadow, self.shadow_part)
+        return _bytes_in(self.shadow, self.shadow_part)
 
     @pydantic.model_serializer(mode="wrap")
     def _without_null_parts(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -207,9 +225,9 @@ class SliceFile(Strict):
         return {name: value for name, value in values.items() if value is not None or not name.endswith("_part")}
 
 
-def _own_rows(file: FileRef | None, part: FilePart | None) -> int:
+def _rows_in(file: FileRef | None, part: FilePart | None) -> int:
     return 0 if file is None else file.rows if part is None else part.rows
 
 
-def _own_bytes(file: FileRef | None, part: FilePart | None) -> int:
+def _bytes_in(file: FileRef | None, part: FilePart | None) -> int:
     return 0 if file is None else file.size if part is None else file.size * part.rows // file.rows

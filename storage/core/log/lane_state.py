@@ -1,6 +1,7 @@
-"""Fold of a writer's lane: what its next incarnation must know (S2 LaneContiguous, S3 EpochMonotone, S6).
+"""State of a writer's lane: what its next writer must know (S2 LaneContiguous, S3 EpochMonotone, S6).
 
-A function of a contiguous prefix and of the spans that restores have rolled back; folding in two steps gives the same.
+The state is a function of a contiguous prefix of the lane and of the spans that restores have rolled back. Folding a
+prefix in two steps gives the same state as in one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from storage.core.log.entries import Claim, Data, LaneEntry, Promise
 from storage.core.log.stored_as import stored_as
 from storage.errors import CorruptData
 
-RECENT_COMMITS: Final = 1_000  # a source replays its last batch; whoever asks for an older one waits for a look-up
+RECENT_COMMITS: Final = 1_000  # a source replays its last batch; an older one is looked up in the lane
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a replayed batch needs to know of the commit that is there."""
+    """A commit of a batch, as a replay of the batch returns it.
+
+    Attributes:
+        seq: Slot of the commit.
+        rows: Rows that it wrote.
+        rows_ignored: Input rows that changed nothing.
+    """
 
     seq: int
     rows: int
@@ -37,25 +44,25 @@ Recent = Annotated[
 
 @dataclass(slots=True)
 class LaneState:
-    """What a prefix of a writer's lane says. Checkpoints store every field, as it is declared here.
+    """State of a prefix of a writer's lane. Checkpoints store every field, as it is declared here.
 
     Attributes:
-        rolled_back: Spans of the lane that mean nothing: what was committed there counts as never sent.
+        rolled_back: Spans (after, up to) that restores have rolled back: their batches count as never sent.
         head: Length of the prefix.
-        head_id: ``commit_id`` of its last entry, "" if empty.
-        epoch: Of the newest claim.
-        owner: Who made it.
-        intent: The INTENT that it served; 0 for a writer's own.
+        head_id: ``commit_id`` of its last entry, "" if it is empty.
+        epoch: Number of the newest claim.
+        owner: Owner of that claim.
+        intent: Slot of the INTENT that the claim is for; 0 for the claim of a writer.
         stamp: Largest stamp.
         committed_at_ms: That of the last entry.
-        table_rev: Largest schema revision (S19).
+        table_rev: Largest ``table_rev`` (S19).
         query_id: The query that committed last, "" before the first commit with a batch.
-        batches: Per query its last batch.
-        rolled_back_from: Per query that has a batch that was rolled back, the first of those before any live one: its
-            source must go back that far, and no further on.
-        source: Where the last commit left its source, as the sink recorded it.
+        batches: Per query the number of its last batch.
+        rolled_back_from: Per query the first of its batches that were rolled back before any live one: its source must
+            go back to it.
+        source: State of the source after the last commit, as the writer recorded it.
         recent: The newest commits with a batch, by batch; as many as `add` was told to keep.
-        watermarks: By group id what the last live commit says that the lane has promised.
+        watermarks: By group id the watermark of the lane, from its last live commit.
     """
 
     rolled_back: tuple[Span, ...] = ()
@@ -75,7 +82,7 @@ class LaneState:
     watermarks: dict[int, Promise] = field(default_factory=dict)
 
     def add(self, entry: LaneEntry, recent: int = RECENT_COMMITS) -> None:
-        """Fold the next entry in.
+        """Apply the next entry.
 
         Args:
             entry: The entry after the prefix.
@@ -93,7 +100,7 @@ class LaneState:
         ):
             raise CorruptData(
                 f"entry {entry.seq} of lane {entry.lane!r} does not follow entry {self.head} (epoch {self.epoch})",
-                hint="an object was replaced, or a writer broke the protocol: report it",
+                hint="an object was replaced: restore it from a copy of the store; else report this as a bug",
             )
         self.head, self.head_id, self.epoch = entry.seq, entry.commit_id, entry.epoch
         self.stamp = max(self.stamp, entry.stamp)

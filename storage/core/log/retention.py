@@ -1,12 +1,12 @@
-"""Which files somebody needs, and which nobody ever will again (rules C1 to C3; S16 CleanSafe, S17 OrphanSafe).
+"""Which files are needed, and which can be deleted (rules C1 to C3; S16 CleanSafe, S17 OrphanSafe).
 
-Values only: what a state, a snapshot or an open restore needs, and what the name of a file says of it. A file is dead
-by its name and by what is needed, never by its age. Dead is for ever: whatever could make a later entry refer to an old
-file (a restore, a savepoint, a plan) starts from a snapshot that is kept, so that the file is among those needed now.
+Whether a file can be deleted follows from its name and from what is needed, never from its age. The answer stays the
+same for ever: an entry that refers to an old file (a restore, a savepoint, a plan) is made from a snapshot that is
+kept, so the file is needed now.
 
-Needed, for every state from ``oldest_retained`` on, for savepoints, open plans and pins, and for the target of an open
-restore: base and shadow files of its slices, its fold files, and the log files of entries that slices do not cover and
-that are not rolled back there. A fold makes no event file dead: a restore ends all folds.
+Needed are, for every state from ``oldest_retained`` on, for savepoints, open plans and pins, and for the target of an
+open restore: base and shadow files of slices, fold files, and the log files of entries that are neither in a slice nor
+rolled back. Event files stay needed when they are folded, because a restore ends all folds.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from storage.core.log.table_state import TableState
 from storage.core.names import LaneName, ParsedPath, Path
 
 ENDLESS: Final = 1 << 62
-"""Beyond every slot: entries that are yet to come are needed too."""
-KEPT_CHECKPOINTS: Final = 2  # the newest may be damaged, or stand on what a restore has rolled back
+"""Larger than every slot: entries that will be published later are needed too."""
+KEPT_CHECKPOINTS: Final = 2  # the newest may be damaged, or of entries that a restore has rolled back
 
 Spans = tuple[Span, ...]
-"""Ascending, without touching each other."""
+"""Spans (after, up to), ascending; neither overlapping nor adjacent."""
 
 
 def union_spans(first: Sequence[Span], second: Sequence[Span]) -> Spans:
-    """Entries that are in either."""
+    """Entries that are in one of the two, or in both."""
     result: list[Span] = []
     for after, until in sorted([*first, *second]):
         if result and after <= result[-1][1]:
@@ -41,10 +41,10 @@ def union_spans(first: Sequence[Span], second: Sequence[Span]) -> Spans:
     return tuple(result)
 
 
-def without(spans: Sequence[Span], rolled_back: Sequence[Span]) -> Spans:
+def subtract_spans(spans: Sequence[Span], removed: Sequence[Span]) -> Spans:
     """Entries of the first that are not in the second."""
     rest = list(spans)
-    for low, high in rolled_back:
+    for low, high in removed:
         parts = [((after, min(until, low)), (max(after, high), until)) for after, until in rest]
         rest = [part for pair in parts for part in pair if part[0] < part[1]]
     return union_spans(rest, ())
@@ -67,12 +67,12 @@ def changes_files(entry: TableEntry) -> bool:
 
 @dataclass(slots=True)
 class Needed:
-    """What has been found to be needed so far.
+    """Files and entries that are needed.
 
     Attributes:
         files: Paths of base, shadow and fold files, and of fold files' sidecars.
         entries: Per lane the entries whose log files are needed.
-        read: Per lane the entries that readers come by: those, and rolled back ones between them.
+        read: Per lane the entries that readers read: those, and entries between them that were rolled back.
     """
 
     files: set[Path] = field(default_factory=set)
@@ -80,29 +80,29 @@ class Needed:
     read: dict[LaneName, Spans] = field(default_factory=dict)
 
     def add_state(self, state: TableState) -> None:
-        """All that snapshots of a state may read, whatever is still committed."""
+        """Add everything that snapshots of a state read, with all commits that may follow."""
         self.add_snapshot(state, dict.fromkeys(state.lanes, ENDLESS))
 
     def add_snapshot(self, state: TableState, lanes: cut.Seqs) -> None:
-        """What the snapshot (``state``, ``lanes``) reads, and what a restore to it would bring back."""
+        """Add everything that the snapshot (``state``, ``lanes``) reads, and that a restore to it needs."""
         self._add_slices(state.slices.values())
         for fold in state.folds:
             self._add_fold_files(fold.files)
         self._add_entries(state.covered, lanes, state.rolled_back)
 
     def add_entry(self, entry: TableEntry, state: TableState) -> None:
-        """What the state after a further entry needs; ``state`` is that state, and the one before has been added."""
+        """Add what ``state``, the state after ``entry``, needs; the state before the entry has been added."""
         match entry:
             case Base():
                 self._add_slices(entry.slices)
             case Fold():
                 self._add_fold_files(entry.files)
             case Done() | LaneAdd():
-                # A lane that came later: the states before it say nothing of its entries.
+                # The states before a lane was added do not need its entries.
                 self.add_state(state)
 
     def add_target(self, state: TableState) -> None:
-        """What the table will need once the restore that is open in a state is done."""
+        """Add what the table needs once the open restore of a state is complete."""
         restore = state.intent.restore if state.intent is not None else None
         if restore is None:
             return
@@ -111,7 +111,7 @@ class Needed:
         self._add_entries(restore.covered, lanes, {**state.rolled_back, **restore.rolled_back})
 
     def _add_slices(self, slices: Iterable[SliceFile]) -> None:
-        self.files.update(file.path for own in slices for file in (own.base, own.shadow) if file is not None)
+        self.files.update(file.path for made in slices for file in (made.base, made.shadow) if file is not None)
 
     def _add_fold_files(self, files: Iterable[LogFile]) -> None:
         for file in files:
@@ -121,7 +121,7 @@ class Needed:
         for lane, until in lanes.items():
             whole = [(start.get(lane, 0), until)]
             self.read[lane] = union_spans(self.read.get(lane, ()), whole)
-            spans = without(whole, rolled_back.get(lane, ()))
+            spans = subtract_spans(whole, rolled_back.get(lane, ()))
             self.entries[lane] = union_spans(self.entries.get(lane, ()), spans)
 
 
@@ -134,7 +134,12 @@ def paths_of(file: LogFile) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class LaneEnd:
-    """Where a lane ends; read at any time, for a slot that is taken stays taken."""
+    """The end of a lane. It can be read at any time: a slot that is taken stays taken.
+
+    Attributes:
+        head: Its last entry.
+        epoch: Number of its newest claim.
+    """
 
     head: int
     epoch: int
@@ -149,7 +154,7 @@ def plan_may_publish(parsed: ParsedPath, head: int, open_plans: Collection[int])
     """Whether the plan that a file was made for may still be closed with it (K3).
 
     Args:
-        parsed: Of the file.
+        parsed: Path of the file.
         head: Length of the prefix of the table lane to judge by.
         open_plans: Slots of the plans that are open there.
     """

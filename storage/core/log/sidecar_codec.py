@@ -1,8 +1,8 @@
-"""What stands in an entry's sidecar, as JSON: a list of slices or folded file groups, or the index of a log file.
+"""Sidecars: parts of entries that are stored in an object beside them, as JSON.
 
-The lists of slices that were used last are kept: a sidecar never changes, and for whoever opens a table of thousands of
-file groups again and again, or cleans or restores it, decoding them is most of the work. What is kept is bounded by its
-stored bytes, and is mostly what the newest state of the table consists of anyway.
+A sidecar holds a list of slices, a list of folded file groups, or the index of a log file. The lists of slices that
+were used last are cached: a sidecar never changes, and decoding it is most of the work of opening, cleaning or
+restoring a table with thousands of file groups. The cache is bounded by the stored bytes of the lists.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from storage.errors import UnsupportedFormat
 
 _FOLDED: Final = TypeAdapter(list[FoldedGroup])
 
-KEPT_BYTES: Final = 16 * 1024 * 1024  # of all lists: about 33,000 slices at 8 lanes; five times that once decoded
+KEPT_BYTES: Final = 16 * 1024 * 1024  # about 33,000 slices with 8 lanes; five times as much memory when decoded
 
 
 class _Kept(NamedTuple):
-    """A list of slices, and how many bytes it has where it is stored."""
+    """A list of slices, and its stored size in bytes."""
 
     size: int
     slices: SliceList
@@ -35,7 +35,7 @@ _kept: Final[dict[bytes, _Kept]] = {}  # by digest; the last used is the last
 
 
 def encode_list(items: Sequence[SliceFile] | Sequence[FoldedGroup] | LogIndex) -> bytes:
-    """Bytes of a part of an entry, as they stand in a sidecar."""
+    """Content of a sidecar."""
     value = items.model_dump() if isinstance(items, LogIndex) else [item.model_dump() for item in items]
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -75,10 +75,10 @@ def decode_slices(data: bytes) -> SliceList:
     if len(data) > KEPT_BYTES:
         return decode_list(data)
     digest = hashlib.sha256(data).digest()
-    # Several threads may do this at once: at worst something is decoded twice.
+    # Several threads may be here at once: at worst a list is decoded twice.
     found = _kept.pop(digest, None) or _Kept(len(data), decode_list(data))
     _kept[digest] = found
-    total = sum(own.size for own in list(_kept.values()))
+    total = sum(kept.size for kept in list(_kept.values()))
     for oldest in list(_kept):
         if total <= KEPT_BYTES:
             break

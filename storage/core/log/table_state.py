@@ -1,8 +1,8 @@
-"""Fold of the table lane: entries to the state of the table.
+"""State of the table: what a prefix of the table lane says.
 
-A function of a contiguous prefix and of nothing else; folding a prefix in two steps gives the same (S2, S19). The state
-holds what is *now*: one slice per file group, the folds on top of it, what is kept and what is rolled back. An older
-state is the fold of a shorter prefix. So memory is proportional to what is live, not to what has happened.
+The state is a function of a contiguous prefix; folding a prefix in two steps gives the same state as in one (S2, S19).
+It has the newest slice of every file group and the folds on top of it, but no history: an older state is that of a
+shorter prefix. So memory is proportional to the size of the table, not to the length of its history.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ from storage.errors import CorruptData, UnsupportedFormat
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A writer's lane as the table lane declares it; ``closed`` is its last entry for ever, None while it is open."""
+    """A writer's lane, as the table lane declares it.
+
+    Attributes:
+        name: Unique in the table.
+        lane_id: 1, 2, ..., in the order in which lanes were added.
+        stream: The stream whose events it has.
+        closed: The last entry of a closed lane; None while it is open.
+    """
 
     name: LaneName
     lane_id: int
@@ -52,9 +59,12 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class OpenPlan:
-    """A compaction or fold that has begun and not ended: it keeps the files of its snapshot ``at``.
+    """A compaction or fold that has begun and not ended. The files of its snapshot stay.
 
-    ``slot`` is that of its PLAN, by which its files are named.
+    Attributes:
+        slot: Slot of its PLAN; the names of its files have it.
+        at: Cut of its snapshot.
+        committed_at_ms: Time of the PLAN.
     """
 
     slot: int
@@ -64,7 +74,14 @@ class OpenPlan:
 
 @dataclass(frozen=True, slots=True)
 class LiveFold:
-    """A fold, and the file groups whose logs up to ``to`` are still read from it."""
+    """A fold that is read.
+
+    Attributes:
+        slot: Slot of its FOLD.
+        to: Per lane the last entry that it contains.
+        files: Its files.
+        groups: File groups whose logs up to ``to`` are read from it.
+    """
 
     slot: int
     to: cut.Seqs
@@ -74,7 +91,13 @@ class LiveFold:
 
 @dataclass(frozen=True, slots=True)
 class LiveSavepoint:
-    """A savepoint: its snapshot and what its maker said of it."""
+    """A savepoint that is not released.
+
+    Attributes:
+        at: Cut of its snapshot.
+        note: Text of the user.
+        committed_at_ms: Time of the SAVEPOINT.
+    """
 
     at: Cut
     note: str
@@ -83,31 +106,31 @@ class LiveSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a prefix of the table lane says. Checkpoints store every field, as it is declared here.
+    """State of a prefix of the table lane. Checkpoints store every field, as it is declared here.
 
     Attributes:
         head: Length of the prefix (T).
         head_id: ``commit_id`` of its last entry.
         committed_at_ms: That of its last entry.
         stamp: Largest stamp.
-        rev: Slot of the newest entry that changed the schema or what is rolled back.
-        schema_rev: Slot of the newest entry that changed the schema.
+        rev: Slot of the newest CREATE, SCHEMA or DONE of a restore.
+        schema_rev: Slot of the newest CREATE or SCHEMA.
         restored: Slot of the newest DONE of a restore; 0 if there is none.
         lanes: In the order in which they were added.
         slices: Per file group its newest slice.
-        covered: Every row of an entry up to here is in a slice, whatever the slices' own cuts.
-        folds: Oldest first. Per file group those that hold it cover, one after the other, what follows its slice.
-        folded: Every row of an entry up to here is in a slice or in a fold.
+        covered: Per lane an entry up to which every row is in a slice, whatever the cuts of the slices.
+        folds: Oldest first. Those of a file group follow its slice, one after the other, without gaps.
+        folded: Per lane an entry up to which every row is in a slice or in a fold.
         plans: By plan id.
         savepoints: By name.
-        oldest_retained: Snapshots of shorter prefixes are given up, unless kept by name (S16 CleanSafe).
-        intent: The barrier that has begun and is not complete.
+        oldest_retained: Snapshots of shorter prefixes are expired, except savepoints (S16 CleanSafe).
+        intent: The INTENT of the fencing barrier that is open; None if there is none.
         rolled_back: Per lane the spans (after, up to) that a restore has rolled back (S18 RolledBackNeverVisible).
-        archived: Per lane, the table lane too, the last slot that may be archived; none of a lane that is not named.
-        seen: Per lane the last entry that is known to have been there when the last entry of the prefix was published.
+        archived: Per lane ("" is the table lane) the last slot that may be archived; lanes without one are left out.
+        seen: Per lane the last entry that existed for certain when the last entry of the prefix was published.
         first_mark: Slot of the oldest MARK; 0 if there is none.
         mark: Slot of the newest one; 0 if there is none.
-        marked_at_ms: When that began; when the table was created if there is none.
+        marked_at_ms: ``began_at_ms`` of that MARK; the time of CREATE if there is none.
     """
 
     head: int
@@ -139,32 +162,32 @@ class TableState:
     mark: int = 0
 
     def folded_to(self, group: FileGroup) -> cut.Seqs:
-        """Up to where slice and folds hold everything of a file group."""
+        """Per lane the last entry of a file group that is in its slice or folds."""
         for fold in reversed(self.folds):
             if group in fold.groups:
                 return fold.to
         return self.slices.cut_of(group)
 
     def log_start(self) -> dict[LaneName, int]:
-        """Per lane the last entry of whose log files no file group needs any more."""
+        """Per lane the last entry whose log files no file group reads any more."""
         return cut.highest(self.covered, self.folded)
 
     def keeps(self, at: Cut) -> bool:
-        """Whether what the table lane says keeps a snapshot's files: it is new enough, or a savepoint."""
+        """Whether the files of a snapshot stay: it is not older than ``oldest_retained``, or it is a savepoint."""
         return at.table >= self.oldest_retained or any(kept.at == at for kept in self.savepoints.values())
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
-        """Whether a snapshot that reaches to ``lanes`` has all that slices and folds hold (rule R3)."""
-        return all(cut.within(own, lanes) for own in (self.covered, *self.reached()))
+        """Whether a snapshot up to ``lanes`` contains every entry that slices and folds contain (rule R3)."""
+        return all(cut.within(end, lanes) for end in (self.covered, *self.reached()))
 
     def reached(self) -> Iterator[cut.Seqs]:
-        """Cuts of slices, of those that are alike one, and how far folds reach."""
+        """The different cuts of slices, and the ends of folds."""
         yield from self.slices.cuts()
         yield from (fold.to for fold in self.folds)
 
 
 def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> TableState | None:
-    """State after further entries of the table lane; None while there is none.
+    """State after further entries of the table lane; None before the first entry.
 
     Raises:
         UnsupportedFormat: The table needs a feature that this version does not know.
@@ -195,7 +218,10 @@ def fold_table(state: TableState | None, entries: Iterable[TableEntry]) -> Table
 def _created(entry: Create, before: TableState | None) -> TableState:
     _check_features(entry)
     if before is not None or entry.seq != 1:
-        raise CorruptData(f"entry {entry.seq} of the table lane is a second CREATE", hint="restore it from a copy")
+        raise CorruptData(
+            f"entry {entry.seq} of the table lane is a second CREATE",
+            hint="an object was replaced: restore it from a copy of the store",
+        )
     return TableState(
         head=entry.seq,
         head_id=entry.commit_id,
@@ -245,8 +271,10 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
             return replace(state, savepoints={n: kept for n, kept in state.savepoints.items() if n != entry.name})
         case Intent():
             if state.intent is not None:
-                raise CorruptData(f"entry {entry.seq} begins a second barrier", hint="report it")
-            # What compactions have read may be rolled back: every open plan ends.
+                raise CorruptData(
+                    f"entry {entry.seq} of the table lane begins a second fencing barrier", hint="report this as a bug"
+                )
+            # Entries that open compactions have read may be rolled back, so their plans end.
             return replace(state, intent=entry, plans={} if entry.restore else state.plans)
         case Done():
             return _done(state, entry)
@@ -259,11 +287,11 @@ def _applied(state: TableState, entry: TableEntry) -> TableState:
         case CleanDone():
             return state
         case _:
-            raise CorruptData(f"entry {entry.seq} of the table lane is {entry.kind}", hint="report it")
+            raise CorruptData(f"entry {entry.seq} of the table lane is {entry.kind}", hint="report this as a bug")
 
 
 def _closed(state: TableState, plan_id: str) -> TableState:
-    return replace(state, plans={plan: own for plan, own in state.plans.items() if plan != plan_id})
+    return replace(state, plans={name: plan for name, plan in state.plans.items() if name != plan_id})
 
 
 def _with_slices(state: TableState, entry: Base) -> TableState:
@@ -275,12 +303,13 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
         # Most cuts are one object, and have a number for every lane.
         if item.parent is not newest and item.parent != newest:
             raise CorruptData(
-                f"entry {entry.seq}: the new slice of {item.group} is not made from the newest one (CutChain)",
-                hint="a compactor broke the protocol: report it",
+                f"entry {entry.seq} of the table lane: the new slice of {item.group} is not made from the newest one "
+                "(S10 CutChain)",
+                hint="report this as a bug",
             )
         slices[item.group] = item
         done.add(item.group)
-    # Folds that reach beyond a new slice are given up with the others of this file group.
+    # A new slice ends all folds of its file group, also those that reach beyond it.
     folded = reduce(cut.lowest, distinct_cuts(made), state.folded)
     folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
     state = replace(
@@ -295,7 +324,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
 
 
 def _seen(state: TableState, entry: TableEntry) -> cut.Seqs:
-    """An entry that names other lanes' entries shows that these are there. What a restore reads is not new."""
+    """``seen`` after an entry: an entry that names entries of other lanes proves that they exist."""
     match entry:
         case Mark() | Savepoint():
             return cut.highest(state.seen, entry.lanes)
@@ -307,15 +336,15 @@ def _seen(state: TableState, entry: TableEntry) -> cut.Seqs:
 
 
 def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
-    """Closed lanes end no earlier than slices and folds reach.
+    """The state with closed lanes that end no earlier than slices and folds.
 
-    Behind the end there may be claims, which say nothing, and a compaction that began before may have seen one.
+    Claims may follow the end of a closed lane, and a compaction that began before may have read one.
     """
     if all(lane.closed is None for lane in state.lanes.values()):
         return state
     furthest: cut.Seqs = {}
-    for own in reached:
-        furthest = cut.highest(furthest, own)
+    for end in reached:
+        furthest = cut.highest(furthest, end)
     lanes = {
         name: lane if lane.closed is None else replace(lane, closed=max(lane.closed, furthest.get(name, 0)))
         for name, lane in state.lanes.items()
@@ -336,9 +365,9 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
         if cuts not in starts_anew:
             if folded.parent != base or folded.start not in (base, reached) or not cut.within(reached, entry.to):
                 raise CorruptData(
-                    f"entry {entry.seq}: the fold of {group} does not go on where slice and folds end "
-                    "(ExactlyOnceFold)",
-                    hint="a compactor broke the protocol: report it",
+                    f"entry {entry.seq} of the table lane: the fold of {group} does not begin where slice and folds end "
+                    "(S11 ExactlyOnceFold)",
+                    hint="report this as a bug",
                 )
             starts_anew[cuts] = folded.start == folded.parent
         if starts_anew[cuts]:
@@ -352,7 +381,10 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
 def _done(state: TableState, entry: Done) -> TableState:
     intent = state.intent
     if intent is None or intent.seq != entry.intent or set(entry.heads) != set(intent.lanes):
-        raise CorruptData(f"entry {entry.seq} ends a barrier that is not open", hint="report it")
+        raise CorruptData(
+            f"entry {entry.seq} of the table lane completes a fencing barrier that is not open",
+            hint="report this as a bug",
+        )
     if intent.restore is None:
         lanes = {name: replace(lane, closed=entry.heads.get(name, lane.closed)) for name, lane in state.lanes.items()}
         return _ended(replace(state, lanes=lanes, intent=None), state.reached())

@@ -1,1 +1,1 @@
-"""Planning as pure functions: file slices, compaction, folds, and what lanes promise of later events."""
+"""Planning as pure functions: file slices, compaction, folds, watermarks and completeness."""

@@ -1,14 +1,14 @@
 """When a file group is due for compaction: pure planning, from the sizes that a snapshot knows.
 
-Two reasons of its own, and two of the table's:
-- **commits**: so many commits (or folds of them) wait for it, each a range that every read has to fetch and merge;
-- **bytes**: its logs are large against its base, so merging is a large part of reading it. As a base grows by what is
-  folded into it, each row is rewritten a bounded number of times per doubling;
-- **cold**: a commit waits, be it in a fold, that lies far behind its lane's head. A file group that hardly ever gets
-  rows would keep shared log files, and the entries that name them, for ever: in every reader's way, if they are not
-  folded, and in the store. All file groups with logs are done then, because only a complete compaction lets the log's
-  beginning move for file groups that have no slice at all;
-- **mostly unreferenced**: it keeps a file that nearly all others have left (`storage.core.plan.mostly_unreferenced`).
+A file group is due for one of these reasons:
+
+- **commits**: many commits (or folds) wait, and every read has to fetch and merge a range of each.
+- **bytes**: its logs are large compared to its base, so merging is a large part of reading it. A base grows with each
+  compaction, so each row is rewritten a bounded number of times per doubling.
+- **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. A file group that hardly ever gets
+  rows would keep shared log files for ever. All file groups with logs are due then, because only a complete compaction
+  moves the start of the log for file groups that have no slice.
+- **mostly unreferenced**: it is one of the last in a shared file (`storage.core.plan.mostly_unreferenced`).
 
 Age is counted in commits, not in time: no clock decides anything here (S22 ClockFree).
 """
@@ -34,7 +34,7 @@ class Due:
     """One file group that is due, and why.
 
     Attributes:
-        commits: Commits whose rows wait.
+        commits: Commits and folds whose rows are not in its slice.
         log_bytes: Stored bytes of those rows.
         base_bytes: Stored bytes of its base and shadow.
         reason: ``commits``, ``bytes``, ``cold`` or ``mostly unreferenced``.
@@ -57,11 +57,11 @@ def plan_due(
     """The file groups that are due, in order of file group.
 
     Args:
-        slices: Of a snapshot.
-        files: Log files that the slices point into.
+        slices: All slices of a snapshot.
+        files: The log files of the snapshot.
         heads: Per lane the last entry of the snapshot.
-        min_commits: So many waiting commits make a file group due.
-        max_log_ratio: Logs larger than this part of the base make it due; without a base any log does.
+        min_commits: A file group with so many waiting commits is due.
+        max_log_ratio: A file group whose logs are larger than this part of its base is due; without a base any log is.
     """
     cold_after = COLD_FACTOR * min_commits
     waiting = {s.group: _waiting(s, files) for s in slices if len(s.rows)}
@@ -83,9 +83,9 @@ def plan_due(
         reasons[file_slice.group] = reason
     reasons |= dict.fromkeys(mostly_unreferenced(slices, reasons.keys(), heads), "mostly unreferenced")
     return {
-        own.group: Due(len(waiting.get(own.group, ())), own.log_bytes, own.base_bytes, reasons[own.group])
-        for own in slices
-        if own.group in reasons
+        due.group: Due(len(waiting.get(due.group, ())), due.log_bytes, due.base_bytes, reasons[due.group])
+        for due in slices
+        if due.group in reasons
     }
 
 

@@ -1,11 +1,11 @@
-"""Completeness: whether a snapshot can be without events up to some value, as far as its streams declare.
+"""Completeness: whether a snapshot has all events up to a value, as far as its streams declare.
 
-A snapshot is complete through T, T included, if every stream that feeds a group that is read has a watermark above T:
-what comes later is above T then, or late. Rules of this room:
+A snapshot is complete through a value X, X included, if every stream that feeds a group that is read has a watermark
+above X: later events are above X, or late.
 
-1. A stream that was never written, or that promises nothing, is not there yet: it holds back.
-2. What can never be complete (a group without a first ordering value that carries watermarks, a T of another kind) is
-   wrong input, not a matter of waiting.
+1. A stream that was never written, or that has no watermark, is not complete.
+2. A request that can never be complete (a group whose first ordering column has no watermarks, an X of another type) is
+   invalid input.
 """
 
 from __future__ import annotations
@@ -30,48 +30,46 @@ _FORMS: Final = "give an integer, a date (2024-01-31) or a time (2024-01-31T10:0
 def check_complete(
     watermarks: Watermarks, schema: TableSchema, through: Value | str, require: Sequence[str] | None = None
 ) -> None:
-    """Refuse a snapshot that may lack events up to a value, that value included, as far as its streams declare.
+    """Refuse a snapshot that may lack events up to a value, that value included.
 
     Args:
-        watermarks: Of the snapshot.
-        schema: Of the snapshot.
+        watermarks: Watermarks of the snapshot.
+        schema: Schema of the snapshot.
         through: Integer, date or datetime as the first ordering columns have it, or its text form. A date means the
             end of that day, in UTC where the column is an instant.
-        require: Groups that matter; none or None for all.
+        require: Groups that matter; empty or None: all groups.
 
     Raises:
-        NotComplete: Some stream that feeds one of these groups is not there yet.
+        NotComplete: A stream that feeds one of these groups has no watermark above the value.
         NotFound: The table has no such group.
         InvalidInput: ``through`` is not a value of a group's first ordering column, or that carries no watermark.
     """
     if isinstance(through, str):
         through = parse_through(through)
     if isinstance(through, bool) or not isinstance(through, int | dt.date):
-        raise InvalidInput(f"complete_through {through!r} is no value of an ordering column", hint=_FORMS)
+        raise InvalidInput(f"complete_through: {through!r} is not an integer, a date or a time", hint=_FORMS)
     lagging: list[Watermark] = []
     for name in require or schema.group_by_name:
         limit = _limit(through, schema.group(name), schema)
-        own = [groups[name] for groups in watermarks.values() if name in groups]
-        lagging.extend(mark for mark in own if mark.value is None or to_ticks(mark.value) <= limit)
+        marks = [groups[name] for groups in watermarks.values() if name in groups]
+        lagging.extend(mark for mark in marks if mark.value is None or to_ticks(mark.value) <= limit)
     if lagging:
         silent = any(mark.value is None and mark.lanes for mark in lagging)
         hint = "read again later, without complete_through, or name the groups that matter: require"
         if silent:
-            hint += (
-                "; a lane that promises nothing needs a writer with a lateness, or to be closed if nothing more comes"
-            )
+            hint += "; give a lateness to writers of lanes without a watermark, or close lanes that get no more events"
         raise NotComplete(
-            f"the snapshot is not complete through {_text(through)}: {'; '.join(map(_told, lagging))}", hint=hint
+            f"the snapshot is not complete through {_text(through)}: {'; '.join(map(_describe, lagging))}", hint=hint
         )
 
 
-def _told(mark: Watermark) -> str:
+def _describe(mark: Watermark) -> str:
     what = f"stream {mark.stream!r} (group {mark.group!r})"
     if not mark.lanes:
         return f"{what} was never written"
     held = ", ".join(repr(str(lane)) for lane in mark.held_by)
     if mark.value is None:
-        return f"{what} promises nothing" + (f": no watermark in lane {held}" if held else "")
+        return f"{what} has no watermark" + (f" in lane {held}" if held else "")
     return f"{what} has watermark {_text(mark.value)}" + (f" (lane {held})" if len(mark.lanes) > 1 and held else "")
 
 
@@ -99,7 +97,7 @@ def _limit(through: Value, group: Group, schema: TableSchema) -> int:
     raise InvalidInput(
         f"complete_through {_text(through)}: group {group.name!r} is ordered by {group.ordering[0]} "
         f"{format_type(first)}",
-        hint=f"give {kind}; where groups have no kind in common, name those that matter: require",
+        hint=f"give {kind}; if the groups have different types, name those that matter: require",
     )
 
 
@@ -116,7 +114,7 @@ def parse_through(text: str) -> Value:
         return dt.date.fromisoformat(plain) if len(plain) == len("2024-01-31") else dt.datetime.fromisoformat(plain)
     except ValueError:
         raise InvalidInput(
-            f"complete_through {text!r} is no value of an ordering column",
+            f"complete_through: {text!r} is not an integer, a date or a time",
             hint=_FORMS,
         ) from None
 

@@ -1,10 +1,10 @@
 """What to fold, and from where on: pure planning.
 
-A fold holds, of every file group whose events wait, either those events alone, on top of the folds that the file group
-has already, or everything since its slice anew: when it has `MAX_CHAIN` folds, or when what waits is at least as large
-as they are. So no reader merges more than `MAX_CHAIN` folds of a file group. What it costs: by the second rule a row is
-written again at most once for every doubling of what follows the slice; by the first, once in `MAX_CHAIN` folds. With n
-folds of equal size between two compactions a row is written about 1 + n / (2 * MAX_CHAIN) times.
+A fold contains, for every file group with waiting events, either those events, on top of the folds that it has
+already, or everything after its slice again: when it has `MAX_CHAIN` folds, or when the waiting events are at least as
+large as its folds. So no reader merges more than `MAX_CHAIN` folds of a file group. The cost: by the second rule a row
+is written again at most once for every doubling of what follows the slice; by the first, once in `MAX_CHAIN` folds.
+With n folds of equal size between two compactions a row is written about 1 + n / (2 * MAX_CHAIN) times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CHAIN: Final = 4  # each fold of a file group is a range that every read of 
 
 @dataclass(frozen=True, slots=True)
 class GroupFold:
-    """The part that one file group has in a fold: where it begins, and the ranges that it merges."""
+    """The part of a fold that belongs to one file group: where it begins, and the log ranges that it merges."""
 
     folded: FoldedGroup
     ranges: FileSlice
@@ -35,7 +35,7 @@ class GroupFold:
 
 
 def plan_folds(state: TableState, files: Sequence[LiveFile]) -> list[GroupFold]:
-    """Every file group that has events in no slice and no fold, in order."""
+    """The file groups that have events in no slice and no fold, in order of file group."""
     whole = {file_slice.group: file_slice for file_slice in plan_slices(state, files)}
     return [
         _plan(state, events, whole[events.group])
@@ -60,7 +60,7 @@ def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
 
 
 def cut_runs(folds: Sequence[GroupFold], run_bytes: int) -> Iterator[list[GroupFold]]:
-    """Neighbouring file groups whose logs together are at most ``run_bytes``, or one that is larger: a file each."""
+    """Runs of neighbouring file groups with at most ``run_bytes``, or one that is larger: a file each."""
     run: list[GroupFold] = []
     filled = 0
     for fold in folds:
@@ -74,10 +74,10 @@ def cut_runs(folds: Sequence[GroupFold], run_bytes: int) -> Iterator[list[GroupF
 
 
 def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
-    """Whether a part of a fold up to ``to`` begins where slice and folds end now, and holds more than they do.
+    """Whether the part of a fold up to ``to`` begins where slice and folds end in ``state``, and contains more (F3).
 
-    A fold of everything since the slice takes the place of those before it, so it must reach as far as they do; if it
-    reaches no further, it is not worth it.
+    A fold of everything after the slice replaces the folds before it, so it must contain all that they contain; one
+    that contains nothing more is not worth publishing.
     """
     group = folded.group
     reached = state.folded_to(group)
@@ -90,9 +90,9 @@ def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
 
 
 def still_covered(before: TableState, now: TableState, to: cut.Seqs) -> bool:
-    """Whether what slices and folds held up to ``to`` at ``before`` they hold now.
+    """Whether slices and folds still contain what they contained up to ``to`` in the state ``before``.
 
-    A compaction that began before a fold, and ends after it, gives the fold up: its slice may hold less.
+    A compaction that began before a fold and ends after it ends the fold, and its slice may contain less.
     """
     return all(
         cut.within(to, now.slices.cut_of(group))

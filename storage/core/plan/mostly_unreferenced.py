@@ -1,9 +1,9 @@
-"""File groups that were left behind in a file which nearly all others have left: pure planning.
+"""File groups in shared files that are mostly unreferenced: pure planning.
 
-Small file groups share files, and a newer slice of one is written elsewhere. Its rows in the shared file mean nothing
-from then on, but the file stays for as long as anybody has a part in it: a file group that hardly ever gets rows would
-keep many times its size, for ever. So what is left of such a file is compacted too, logs or none. That
-writes less than a third of what those that left it have written.
+Small file groups share files, and a newer slice of one is written to another file. Its rows in the shared file mean
+nothing from then on, but the file stays until the last file group has a newer slice: a file group that hardly ever gets
+rows would keep a file of many times its size for ever. So the file groups that are left in such a file are compacted
+too, with or without logs. That writes less than a third of what compacting the others has written.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from storage.core.names import Path
 from storage.core.plan.slices import FileSlice
 
 UNREFERENCED_FACTOR: Final = 4
-"""What is left of a file is less than one part in this many of its rows."""
+"""A file is mostly unreferenced if slices refer to less than one in this many of its rows."""
 
 
 def mostly_unreferenced(
     slices: Sequence[FileSlice], leaving: Collection[FileGroup], heads: cut.Seqs
 ) -> frozenset[FileGroup]:
-    """The file groups that would be left behind if those that are ``leaving`` got slices in other files.
+    """File groups in files that are mostly unreferenced once the file groups in ``leaving`` have newer slices.
 
     Args:
-        slices: Of a snapshot.
-        leaving: These are about to be compacted anyway, and are not in the answer.
-        heads: Per lane the last entry of the snapshot. A slice that goes as far as this has nothing to give way to: its
-            successor would have the same cut, and could not be told from it (rule K3).
+        slices: All slices of a snapshot.
+        leaving: File groups that are compacted anyway; they are not in the answer.
+        heads: Per lane the last entry of the snapshot. A slice with this cut is not compacted: its successor would have
+            the same cut (rule K3).
     """
-    staying = [own.slice for own in slices if own.slice is not None and own.group not in leaving]
+    staying = [file_slice.slice for file_slice in slices if file_slice.slice and file_slice.group not in leaving]
     taken: Counter[Path] = Counter()
     for made in staying:
         for file, rows in _stored(made):
@@ -46,7 +46,7 @@ def mostly_unreferenced(
 
 
 def _stored(made: SliceFile) -> Iterator[tuple[FileRef, int]]:
-    """The files of a slice, and how many of their rows are its own."""
+    """The files of a slice, and how many of their rows belong to it."""
     if made.base is not None:
         yield made.base, made.base_rows
     if made.shadow is not None:

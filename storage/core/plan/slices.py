@@ -1,7 +1,7 @@
-"""File slices: which base, shadow and log ranges make up each file group of a snapshot (PROTOCOL.md, rule R5).
+"""File slices: the base file, shadow file and log ranges of each file group of a snapshot (PROTOCOL.md, rule R5).
 
-All planning over log ranges is columnar: one row per range in numpy, never one Python object. Memory and time are
-proportional to the live ranges, not to the table's history.
+Log ranges are rows of NumPy arrays, not Python objects. Memory and time are proportional to the live ranges, not to the
+history of the table.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A log file of a commit within the snapshot's cut, or of a fold, with its index at hand.
+    """A log file of a commit or a fold of a snapshot, with its index.
 
-    Order of a list of these: (arrival, place in the entry); versions resolve ties by it. A fold's file is in the table
-    lane and has arrival 0, so that it comes first: its registers know their versions. ``to`` is how far it reaches.
+    A list of these is in order of (arrival, position in the entry), which decides between equal ordering values.
+
+    Attributes:
+        lane: Lane of the commit; the table lane for a fold.
+        seq: Slot of the entry.
+        arrival: Of the commit; 0 for a fold, whose registers have their versions.
+        file: The file.
+        index: Its index.
+        to: Per lane the last entry that the fold contains; None for a commit.
     """
 
     lane: LaneName
@@ -47,17 +54,17 @@ class LiveFile:
 
 
 RANGE_COLUMNS: Final = ("file", "block", "start", "rows")
-"""Names of the parallel columns of a `FileSlice` that say where its log ranges are."""
+"""Names of the parallel arrays of a `FileSlice` that locate its log ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """One file group at a snapshot: the newest slice within the cut, and the log ranges after it, folds among them.
+    """One file group of a snapshot: its newest slice, and the ranges of folds and logs after it.
 
     Attributes:
         group: The file group.
-        slice: None where it was never compacted.
-        file: Per log range, the position of its file in the list that was planned from; ascending.
+        slice: None if it was never compacted.
+        file: Per log range the position of its file in the list of files of the plan; ascending.
         block, start, rows: Per log range, its block, first row within it and number of rows.
         deletes: Delete events, and registers that are deletes, among the ranges.
         log_bytes: Stored bytes of the ranges, all columns, in proportion to their rows.
@@ -82,13 +89,13 @@ class FileSlice:
 
     @property
     def stored_rows(self) -> int:
-        """Rows of base, shadow and ranges: no more can come of them."""
+        """Rows of base, shadow and log ranges: an upper bound of the rows of the file group."""
         stored = 0 if self.slice is None else self.slice.base_rows + self.slice.shadow_rows
         return int(self.rows.sum()) + stored
 
 
 def base_slices(state: TableState) -> list[FileSlice]:
-    """The slices of a state that have a base, as if nothing had been committed after them; in order of file group."""
+    """The slices of a state that have a base, without log ranges; in order of file group."""
     none = np.empty(0, np.int64)
     return [
         FileSlice(group, file, file=none, block=none, start=none, rows=none, deletes=0, log_bytes=0)
@@ -98,15 +105,15 @@ def base_slices(state: TableState) -> list[FileSlice]:
 
 
 def whole_files(slices: Iterable[FileSlice]) -> frozenset[Path]:
-    """Base files all rows of which belong to these slices, none of which has logs.
+    """Base files of which every row belongs to one of these slices, without log ranges.
 
-    Of a file that several file groups share some may have a newer slice elsewhere: its rows of those mean nothing.
+    A shared file may have rows of file groups that have a newer slice in another file; these rows mean nothing.
     """
     rest: dict[Path, int] = {}
-    for own in slices:
-        if own.slice is not None and own.slice.base is not None and len(own.rows) == 0:
-            file = own.slice.base
-            rest[file.path] = rest.get(file.path, file.rows) - own.slice.base_rows
+    for file_slice in slices:
+        made = file_slice.slice
+        if made is not None and made.base is not None and len(file_slice.rows) == 0:
+            rest[made.base.path] = rest.get(made.base.path, made.base.rows) - made.base_rows
     return frozenset(path for path, rows in rest.items() if rows == 0)
 
 
@@ -116,11 +123,11 @@ def plan_slices(
     """Every file group that has rows, in order of file group.
 
     Args:
-        state: The snapshot's.
-        files: Those of all folds, then of all live commits after `TableState.log_start` and within the cut, in
-            version order.
-        folds: Give the ranges of folds; else only those that are not folded yet.
-        only: Those of these file groups alone: whoever looks a key up need not wait for a plan of them all.
+        state: Table state of the snapshot.
+        files: Files of all folds, then of all live commits after `TableState.log_start` and within the cut, in version
+            order.
+        folds: Include the ranges of folds; else only events that are not folded.
+        only: Plan these file groups only, for a look-up of few keys; None: all.
     """
     slices: Mapping[FileGroup, SliceFile] = state.slices
     if only is not None:
@@ -135,18 +142,18 @@ def plan_slices(
     ends = bounds.tolist()
     result = []
     for number, group in enumerate(groups):
-        own = slice(ends[number], ends[number + 1])
+        span = slice(ends[number], ends[number + 1])
         made = slices.get(group)
-        if own.start == own.stop and made is None:
+        if span.start == span.stop and made is None:
             continue
         result.append(
             FileSlice(
                 group=group,
                 slice=made,
-                file=ranges["file"][own],
-                block=ranges["block"][own],
-                start=ranges["start"][own],
-                rows=ranges["rows"][own],
+                file=ranges["file"][span],
+                block=ranges["block"][span],
+                start=ranges["start"][span],
+                rows=ranges["rows"][span],
                 deletes=deletes[number],
                 log_bytes=log_bytes[number],
             )
@@ -155,22 +162,22 @@ def plan_slices(
 
 
 def run_sums(values: Ints, bounds: Ints) -> list[int]:
-    """The sum of every run of values, which begin and end at the bounds; a run may be empty."""
+    """Sum of each run of values; run i is from ``bounds[i]`` to ``bounds[i + 1]``, and may be empty."""
     total = np.concatenate([[0], np.cumsum(values)])
     sums: list[int] = (total[bounds[1:]] - total[bounds[:-1]]).tolist()
     return sums
 
 
 def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
-    """The log ranges of several file groups as those of one: rows that follow each other in a block are one range.
+    """The log ranges of several file groups as one `FileSlice`: adjacent rows of a block become one range.
 
-    Its rows are not in key order, and it has no slice. ``slices`` are in order, as in `plan_slices`; rows know which of
-    them they are of.
+    ``slices`` are in order of file group, as `plan_slices` returns them. The result has no slice, its rows are not in
+    key order, and ``slice_ordinal`` says which file group each of them belongs to.
     """
     if len(slices) == 1:
         return slices[0]
-    file, block, start, rows = (np.concatenate([getattr(own, name) for own in slices]) for name in RANGE_COLUMNS)
-    slice_ordinal = np.repeat(np.arange(len(slices)), [len(own.rows) for own in slices])
+    file, block, start, rows = (np.concatenate([getattr(part, name) for part in slices]) for name in RANGE_COLUMNS)
+    slice_ordinal = np.repeat(np.arange(len(slices)), [len(part.rows) for part in slices])
     order = np.lexsort((start, block, file))
     file, block, start, rows = file[order], block[order], start[order], rows[order]
     same = (file[1:] == file[:-1]) & (block[1:] == block[:-1]) & (start[1:] == start[:-1] + rows[:-1])
@@ -182,36 +189,34 @@ def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
         block=block[first],
         start=start[first],
         rows=np.add.reduceat(rows, first) if len(first) else rows,
-        deletes=sum(own.deletes for own in slices),
-        log_bytes=sum(own.log_bytes for own in slices),
+        deletes=sum(part.deletes for part in slices),
+        log_bytes=sum(part.log_bytes for part in slices),
         slice_ordinal=np.repeat(slice_ordinal[order], rows),
     )
 
 
-_BITS_AT: Final = 32  # of a file group's number: the bucket is below, the partition above
+_BITS_AT: Final = 32  # in the number of a file group: the bucket is below, the partition above
 _PARTITION_AT: Final = 40
 
 
 def _ranges(
     slices: Iterable[FileGroup], files: Sequence[LiveFile], only: Collection[FileGroup] | None
 ) -> tuple[list[FileGroup], dict[str, Ints]]:
-    """All file groups in order, and all ranges of all files as columns; ``group`` is a position in the former.
+    """File groups in order (all, or those in ``only``), and the ranges of all files as columns.
 
-    Or of ``only`` some file groups.
-
-    A file group is one number while they are gathered, in the order of file groups: there may be many of them in every
-    file.
+    ``group`` of a range is a position in the list of file groups. In between a file group is one number, in the order
+    of file groups, because a file may have ranges of very many of them.
     """
     compacted = list(slices)
-    partitions = {own.partition for own in compacted}.union(*(live.index.partitions for live in files))
+    partitions = {group.partition for group in compacted}.union(*(live.index.partitions for live in files))
     names = sorted(partitions)
     numbers_of = {name: number << _PARTITION_AT for number, name in enumerate(names)}
 
-    def number_of(own: FileGroup) -> int:
-        return numbers_of[own.partition] | own.bits << _BITS_AT | own.bucket
+    def number_of(group: FileGroup) -> int:
+        return numbers_of[group.partition] | group.bits << _BITS_AT | group.bucket
 
-    known = [number_of(own) for own in compacted]
-    wanted = None if only is None else [number_of(own) for own in only if own.partition in numbers_of]
+    known = [number_of(group) for group in compacted]
+    wanted = None if only is None else [number_of(group) for group in only if group.partition in numbers_of]
     columns: dict[str, list[Ints]] = {
         name: [] for name in ("group", "file", "block", "start", "rows", "deletes", "bytes")
     }
@@ -252,22 +257,22 @@ def _live(
     *,
     folds: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Which ranges the slice of their own file group does not hold, each event once (S11 ExactlyOnceFold).
+    """Mask of the ranges that are read, so that each event is read once (S11 ExactlyOnceFold).
 
-    Those of a fold for the file groups that read it; those of a commit for the file groups that slice and folds hold
-    less of.
+    A range of a fold is read if its file group reads the fold; a range of a commit if the commit is after the slice and
+    the folds of its file group.
     """
     position, group = ranges["file"], ranges["group"]
     if len(position) == 0:
         return np.empty(0, np.bool_)
     lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
     held = np.zeros((len(groups), len(lanes)), np.int64)
-    for i, own in enumerate(groups):
-        folded = state.folded_to(own)
+    for i, file_group in enumerate(groups):
+        folded = state.folded_to(file_group)
         for lane, j in lanes.items():
             held[i, j] = folded.get(lane, 0)
     number = {fold.slot: i for i, fold in enumerate(state.folds)}
-    reads = np.array([[folds and own in fold.groups for own in groups] for fold in state.folds], np.bool_)
+    reads = np.array([[folds and wanted in fold.groups for wanted in groups] for fold in state.folds], np.bool_)
     file_fold = np.array([number[live.seq] if live.is_fold else -1 for live in files], np.int64)
     file_lane = np.array([lanes[live.lane] for live in files], np.int64)
     file_seq = np.array([live.seq for live in files], np.int64)

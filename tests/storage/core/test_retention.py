@@ -16,7 +16,7 @@ from storage.core.log.retention import (
     newest_heartbeat,
     union_spans,
 )
-from storage.core.log.retention import without as less
+from storage.core.log.retention import subtract_spans as less
 from storage.core.names import Kind, LaneName, ParsedPath, Path
 
 TOP = 12
