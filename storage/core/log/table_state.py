@@ -365,7 +365,7 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
         if cuts not in starts_anew:
             if folded.parent != base or folded.start not in (base, reached) or not cut.within(reached, entry.to):
                 raise CorruptData(
-                    f"entry {entry.seq} of the table lane: the fold of {group} does not begin where slice and folds end "
+                    f"entry {entry.seq} of the table lane: the fold of {group} does not begin where its folds end "
                     "(S11 ExactlyOnceFold)",
                     hint="report this as a bug",
                 )
