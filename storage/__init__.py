@@ -1,4 +1,4 @@
-"""weft's table format: log, protocol and merge kernel. No Spark here, ever; start reading at `storage.table`."""
+"""weft's table format: log, protocol and merge kernel, without Spark. Start reading at `storage.table`."""
 
 from storage.config import TableConfig
 from storage.read.snapshot import Snapshot

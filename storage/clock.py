@@ -1,7 +1,7 @@
-"""The clock seam: wall-clock time, waiting, and the stamps that order versions.
+"""Wall-clock time, waiting, and the stamps that order versions.
 
-No result depends on the clock being right (S22 ClockFree): time only labels commits for `as_of`, and starts stamps,
-which then only move forward.
+No result depends on a correct clock (S22 ClockFree): time labels commits for `as_of`, and is the lower bound of stamps,
+which only ever grow.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ LANE_BITS: Final = 20
 _MAX_STAMP: Final = (1 << STAMP_BITS) - 1
 
 MAX_AHEAD_MS: Final = 60_000
-"""By how much the table's time may be before a machine's before somebody is told; ordinary clocks differ less."""
+"""How far the table's time may be ahead of a machine's clock without a warning; ordinary clocks differ by less."""
 
 
 class Clock(Protocol):
-    """Time as the table's processes see it."""
+    """Time as a process sees it."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 UTC."""
         ...
 
-    def sleep(self, seconds: float) -> None: ...
+    def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds."""
+        ...
 
 
 class SystemClock:
@@ -41,22 +43,22 @@ class SystemClock:
 
 
 class Stamps:
-    """One process's stamps for one table: each larger than every stamp it has given or seen before."""
+    """The stamps of a table in one process: each is larger than all that it has given or observed before."""
 
     def __init__(self) -> None:
         self._largest = 0
         self._lock = threading.Lock()
 
     def observe(self, stamp: int) -> None:
-        """Note a stamp that was read from any lane."""
+        """Take note of a stamp that was read from a lane."""
         with self._lock:
             self._largest = max(self._largest, stamp)
 
     def next(self, clock: Clock) -> int:
-        """A new stamp.
+        """A new stamp: the time in milliseconds, or the next number after the largest stamp so far.
 
         Raises:
-            InvalidInput: Out of the range that an arrival holds (the clock is past the year 2248): never wrapped.
+            InvalidInput: The stamp would not fit into an arrival: the clock is past the year 2248.
         """
         with self._lock:
             stamp = max(clock.now_ms(), self._largest + 1)
@@ -71,11 +73,11 @@ _stamps_lock: Final = threading.Lock()
 
 
 def stamps_of(uri: str) -> Stamps:
-    """The stamps of a table in this process, which all who use the table share."""
+    """The stamps of a table in this process; all instances of the table share them."""
     with _stamps_lock:
         return _stamps.setdefault(uri, Stamps())
 
 
 def arrival(stamp: int, lane_id: int) -> int:
-    """The arrival of all events of one commit: int64, unique per commit, ordered by stamp and then by lane."""
+    """The arrival of the events of a commit: an int64, unique per commit, ordered by stamp and then by lane."""
     return stamp << LANE_BITS | lane_id

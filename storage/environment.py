@@ -2,7 +2,7 @@
 
 One `Environment` is made where a table is opened, and passed down to everything that reads or writes it, also to tasks
 in other processes. No other module opens a store or reads the machine's clock, host name or random numbers. Tests and
-the simulation pass an environment of their own.
+the simulation pass another one.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ class Tuning:
         log_file_bytes: Rows in memory that become one log file of a long append: bounds memory, keeps files large.
         look_up_entries: Entries of a lane in memory while a writer looks for an old batch.
         recent_commits: Commits with a batch that a writer remembers; it looks older ones up in the lane.
-        read_part_entries: Entries in memory of a reader that reads a lane to its end and needs none of them afterwards.
+        read_part_entries: Entries in memory of a reader that reads a lane to its end, and does not keep them.
         lane_window: Slots of a lane that are read in one round; with more, round trips no longer count.
         round_bytes: Bytes of a lane that are read in one round: the entry of a commit of many tasks has megabytes.
         search_probes: Slots that a search for a lane's end looks at in one round.
-        inline_list_bytes: The longest list that stands in an entry; a longer one is stored in a sidecar, because it
-            would slow every reader of the table lane.
+        inline_list_bytes: The longest list that is stored in an entry. A longer one is stored in a sidecar: it would
+            slow down every reader of the table lane.
         archive_chunk: Slots of an archive. Part of the format: all processes of a table must use the same value.
         archive_kept_bytes: Unpacked archives in memory; the newest stays whatever its size.
-        archive_single_requests: Chunks that are asked for one by one; for more the table lane tells which may be
-            archived.
+        archive_single_requests: Up to so many chunks are requested one by one; for more, the table lane is read first,
+            which says which may be archived.
         archive_bytes: The largest archive that is written; it must fit into one request.
         table_checkpoint_every: Entries of the table lane between two checkpoints.
         lane_checkpoint_every: Entries of a writer's lane between two checkpoints: a claim reads at most so many.
         block_min_bytes: A smaller block of a log file is not ended: the fixed cost of a record batch would be felt.
         block_max_bytes: A block is cut here: a reader of one small file group would read too much that it does not
             need.
-        inline_index_bytes: The longest index of a log file that stands in the entry of its commit; a longer one is
+        inline_index_bytes: The longest index of a log file that is stored in the entry of its commit; a longer one is
             stored in a sidecar.
         row_group_rows: Rows of a row group: the unit of memory of a merge, of pruning by statistics, and of a look-up
             by key.
@@ -93,8 +93,8 @@ class Tuning:
         coalesce_rows: Log pieces of fewer rows are decoded together.
         fetch_bytes: Stored bytes of log files that are fetched before they are needed.
         compaction_part_bytes: New files after which a compaction publishes: a crash loses about this much work.
-        small_group_bytes: Smaller file groups share files when they are compacted. A file of its own costs a reader
-            about as much as 2 MiB of it.
+        small_group_bytes: Smaller file groups share files when they are compacted: opening a file costs a reader
+            about as much as reading 2 MiB of it.
         shared_file_bytes: The largest file that file groups share: limits what stays in it unused when one of them is
             compacted again.
         fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
@@ -137,7 +137,7 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
-"""Of an environment that is given none. Read where an environment is made, and nowhere else."""
+"""The default of a new environment. It is read where an environment is made, and nowhere else."""
 
 
 def _default_tuning() -> Tuning:

@@ -1,1 +1,1 @@
-"""Writing: a writer of one lane, and the part of a commit that runs in tasks."""
+"""Writing: the writer of a lane, and the part of a commit that runs in tasks."""

@@ -1,7 +1,7 @@
-"""What a writer knows of the other lanes, so that its commits come after all that it could see (rules W2, W7).
+"""What a writer has read of the other lanes, so that its commits are ordered after those (rules W2, W7).
 
-Versions that tie in their ordering values are decided by arrival, and arrival begins with a stamp. A stamp is larger
-than every stamp that its process has seen, whatever its clock says; so what matters is what it has looked at.
+If versions have equal ordering values, the larger arrival wins, and an arrival begins with a stamp. A stamp is larger
+than every stamp that its process has read, whatever the clock says. So a writer reads the lanes before it commits.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from storage.core.names import TABLE_LANE, LaneName, StreamName
 from storage.core.schema.table_schema import TableSchema
 from storage.log.table_log import TableLog
 
-STAMP_REFRESH_MS: Final = 60_000  # how far ties may be ordered by skewed clocks instead of by what was seen
+STAMP_REFRESH_MS: Final = 60_000  # for so long, skewed clocks may decide the order of ties
 
 
 class OtherLanes:
-    """The ends of all lanes as one writer has seen them last.
+    """The ends of all lanes as a writer has read them last.
 
     Attributes:
-        heads: Per lane the last entry whose stamp was seen.
+        heads: Per lane the last entry whose stamp was read.
     """
 
     def __init__(self, table_log: TableLog, lane: LaneName, stream: StreamName) -> None:
@@ -30,7 +30,7 @@ class OtherLanes:
         self.heads: dict[LaneName, int] = {}
 
     def read(self, table: TableState) -> None:
-        """Learn the stamps of all lanes' heads: everything committed before now loses ties to what is appended next."""
+        """Read the stamps of all lanes' last entries: the next commit wins ties against everything committed before."""
         self._read_ms = self._table_log.clock.now_ms()
         self.heads = self._table_log.heads(table, self.heads)
         newest = self._table_log.commit_log.read_tails(
@@ -42,18 +42,18 @@ class OtherLanes:
             self._table_log.commit_log.forget_before(lane, self.heads[lane] - 1)
 
     def read_if_old(self, table: TableState) -> None:
-        """`read`, if the last time was a minute ago. Requires that `read` was called once."""
+        """Call `read` if it was called more than a minute ago. Requires one call of `read` before."""
         elapsed = self._table_log.clock.now_ms() - self._read_ms
-        # A clock that jumped backwards is as good a reason as one that moved on.
+        # Also if the clock was set back.
         if not 0 <= elapsed < STAMP_REFRESH_MS:
             self.read(table)
 
     def look(self, table: TableState) -> None:
-        """Rule W7: learn the stamps of all commits that the next one of this lane must come after.
+        """Rule W7: read the stamps of all commits that the next commit of this lane must be ordered after.
 
-        These are the visible ones of streams that share a group in commit order with this lane's stream. If the stream
-        has such a group, this costs one round of requests: the next slot of each of their lanes, and of the table lane,
-        which tells of lanes that are new.
+        These are the visible commits of streams that share a group in commit order with this lane's stream. If there is
+        such a group, this takes one round of requests: the next slot of each of their lanes, and the next slot of the
+        table lane, which names new lanes.
         """
         if not _in_commit_order(table.schema, self._stream):
             return
@@ -73,9 +73,9 @@ class OtherLanes:
                 log.forget_before(lane, tail[-1].seq)
 
     def _unseen(self, table: TableState) -> dict[LaneName, tuple[int, int | None]]:
-        """Per lane that matters the last entry that was seen, and its end if it is closed."""
-        own = _in_commit_order(table.schema, self._stream)
-        shared = {stream.name for stream in table.schema.streams if own.intersection(stream.groups)}
+        """Lanes with commits that may not be read yet: the last entry that was read, and the end of a closed lane."""
+        ordered = _in_commit_order(table.schema, self._stream)
+        shared = {stream.name for stream in table.schema.streams if ordered.intersection(stream.groups)}
         return {
             lane.name: (self.heads.get(lane.name, 0), lane.closed)
             for lane in table.lanes.values()
@@ -86,6 +86,6 @@ class OtherLanes:
 
 
 def _in_commit_order(schema: TableSchema, stream: StreamName) -> frozenset[str]:
-    """The groups of a stream in which the order of commits decides."""
+    """The groups of a stream in which the order of commits decides which version wins."""
     groups = (schema.group(name) for name in schema.stream(stream).groups)
     return frozenset(group.name for group in groups if mode_of(group).in_commit_order(group))

@@ -1,7 +1,7 @@
-"""The part of a commit that tasks do: rows to log files, which nobody sees before the writer commits them.
+"""The part of a commit that runs in tasks: writes rows to log files, which are visible once the writer commits them.
 
-A task has a `WriteTicket` from `storage.write.writer.Writer.begin` and gives back what it has `Written`; it needs no
-timeline, and runs anywhere. Its rows are accepted whole or refused whole, or the bad ones are handed to the caller.
+A task gets a `WriteTicket` from `storage.write.writer.Writer.begin` and returns a `Written`. It does not read the log,
+and runs in any process. Either all of its rows are accepted or none is; or bad rows are passed to the caller.
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ Batch = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class WriteTicket:
-    """The right to write files for one slot of a lane; goes to tasks.
+    """Permission to write files for one commit of a lane. Can be pickled, and sent to tasks.
 
-    ``watched``: the groups whose events have to be looked at for the lane's watermarks
-    (`storage.core.plan.watermarks`).
+    Attributes:
+        env: The table's environment.
+        schema: Schema of the table.
+        stream: The stream that is written.
+        lane: The writer's lane.
+        epoch: The writer's claim.
+        seq: Slot of the commit.
+        batch: (query id, batch number) of the commit, if it has one.
+        watched: Groups whose events advance the lane's watermarks (`storage.core.plan.watermarks`).
     """
 
     env: Environment
@@ -45,7 +52,13 @@ class WriteTicket:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one task wrote: files in the order of its rows, how many rows meant nothing, what watched groups saw."""
+    """What a task has written.
+
+    Attributes:
+        files: Log files, in the order of the rows.
+        rows_ignored: Rows without effect: ignored deletes, and upserts without any ordering value.
+        seen: What the events say for watermarks, by group.
+    """
 
     files: tuple[LogFile, ...]
     rows_ignored: int
@@ -53,7 +66,7 @@ class Written:
 
     @classmethod
     def joined(cls, parts: Iterable[Written]) -> Written:
-        """What several parts of one commit wrote, in their order."""
+        """The parts of one commit as one, in the order given."""
         parts = list(parts)
         return cls(
             tuple(file for part in parts for file in part.files),
@@ -63,7 +76,7 @@ class Written:
 
 
 OnProblems = Callable[[pa.Table, Sequence[Problem]], None]
-"""Takes the input rows of a chunk and what is wrong with some of them."""
+"""Gets the input rows of a chunk, and the problems of some of them."""
 
 
 def write_rows(
@@ -77,12 +90,13 @@ def write_rows(
 
     Args:
         ticket: From `Writer.begin`.
-        rows: Input rows of the stream.
-        task: Number of the task; tasks' rows are ordered by it.
-        on_problems: Gets bad rows, which are then left out; without it they are an error.
+        rows: Input rows of the stream: key columns, columns of whole groups, and optionally ``_op``.
+        task: Number of the task, which orders the rows of tasks within the commit.
+        on_problems: Gets bad rows, which are then left out. Without it a bad row is an error.
 
     Raises:
-        InvalidInput: A column, type or row is wrong; what was written is removed again.
+        InvalidInput: A column, type or row is wrong. The files of this task were deleted.
+        StoreUnavailable: The store does not take the files.
     """
     files: list[LogFile] = []
     seen: list[dict[str, Seen]] = []
@@ -99,7 +113,7 @@ def write_rows(
                 files.append(file)
     except TableError:
         for file in files:
-            # Nobody can know of these files yet.
+            # No entry can name these files yet.
             remove_log_file(ticket.env.store, file)
         raise
     return Written(tuple(files), ignored, combine_seen(seen))
@@ -115,7 +129,7 @@ def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | No
 
 
 def _chunks(rows: pa.Table | pa.RecordBatchReader, limit: int) -> Iterator[pa.Table]:
-    """The input in tables of about ``limit`` bytes; at least one, be it empty, so that its columns are checked."""
+    """The input in tables of about ``limit`` bytes; at least one, possibly empty, so that its columns are checked."""
     if isinstance(rows, pa.Table):
         yield rows
         return

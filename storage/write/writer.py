@@ -1,11 +1,11 @@
-"""Writer: one incarnation of one stream on one lane.
+"""Writer: commits rows of one stream to one lane.
 
-Entering claims the lane and thereby fences every older incarnation (PROTOCOL.md, W1 to W4). A batch is accepted whole
-or refused whole, and committed exactly once however often it is replayed (S3 EpochMonotone, S4 AckedDurable, S6
-BatchExactlyOnce). Writers of other lanes are never waited for, and never contended with (L1 NonBlocking).
+Entering a writer claims the lane, which fences the writer that had it before (PROTOCOL.md, W1 to W4). All rows of a
+batch are committed or none, and a batch that is sent again is not committed twice (S3 EpochMonotone, S4 AckedDurable,
+S6 BatchExactlyOnce). Writers of different lanes neither wait for each other nor compete (L1 NonBlocking).
 
-The work is in three steps so that Spark can do the middle one in its tasks:
-`begin` (driver) -> `write_task.write_rows` (anywhere, in parallel) -> `commit` (driver).
+A commit has three steps, so that an engine such as Spark can run the second one in tasks:
+`Writer.begin` (driver) -> `storage.write.write_task.write_rows` (tasks, in parallel) -> `Writer.commit` (driver).
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from storage.write.lane_progress import read_lane, read_on
 from storage.write.observed_lanes import OtherLanes
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
-MAX_CLAIM_TRIES: Final = 10  # two live owners that keep claiming each other's lane are a mistake, not a race
+MAX_CLAIM_TRIES: Final = 10  # two processes that keep claiming one lane are a mistake in the setup, not a race
 TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
 MAX_LANE_ID: Final = (1 << 20) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What an append did.
+    """The result of an append.
 
     Attributes:
         lane: The writer's lane.
-        seq: Entry that made it visible; the lane's last entry if nothing was to be published.
-        rows: Events stored.
-        rows_ignored: Rows that mean nothing: ignored deletes, and upserts without any ordering value.
-        replayed: The batch had been committed before; nothing was written.
-        late: Events below what the lane had promised (`Table.watermarks`), counted per group; stored like any other.
-            0 if ``replayed``.
+        seq: Entry of the commit; the lane's last entry if there were no rows to commit.
+        rows: Number of events that were stored.
+        rows_ignored: Number of rows without effect: ignored deletes, and upserts without any ordering value.
+        replayed: The batch was committed before; nothing was written.
+        late: Number of events below the lane's watermark (`Table.watermarks`), counted once per group. They are stored
+            like all others. 0 if ``replayed``.
     """
 
     lane: LaneName
@@ -63,7 +63,7 @@ class Commit:
 
 
 class Writer:
-    """A claimed lane. Use as a context manager; not for several threads at once."""
+    """Writes to one lane; get one from `storage.Table.writer`. A context manager, for one thread at a time."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Writer:
         return self
 
     def _enter_lane(self) -> TableState:
-        """Claim the lane under a table state in which no barrier is open (W1, W2)."""
+        """Claim the lane in a table state without a restore in progress (W1, W2)."""
         for _ in range(MAX_CLAIM_TRIES):
             table = complete_fencing_barrier(self._table_log)
             self._declare_lane()
@@ -123,8 +123,8 @@ class Writer:
             )
             if table.intent is None and same:
                 return table
-            # A barrier began, or came and went, while we claimed: what it rolled back is not to be counted, and it may
-            # have closed the lane just before our claim.
+            # A restore began, or began and ended, during the claim: it may have rolled back entries that were counted,
+            # or closed the lane just before the claim.
         raise Conflict(
             f"lane {self._lane!r}: {MAX_CLAIM_TRIES} restores of the table came in between",
             hint="wait until the table is not being restored",
@@ -138,26 +138,27 @@ class Writer:
             self._pulse.end()
 
     def heartbeat(self) -> None:
-        """Tell operators that this writer is alive, if it is time. Appending does so too; nothing is raised."""
+        """Record that this writer is alive, at most twice a minute. Appends do so, too. Raises nothing."""
         if self._pulse is not None and self._failure is None:
             self._pulse.beat()
 
     @property
     def lane(self) -> LaneName:
+        """Name of the lane."""
         return self._lane
 
     @property
     def epoch(self) -> int:
-        """Number of this incarnation's claim."""
+        """Number of this writer's claim; 0 before it is entered."""
         return self._epoch
 
     @property
     def source(self) -> dict[str, Any]:
-        """Where the last commit left its source, as it was recorded then; empty if it was not."""
+        """What the lane's last commit with a batch recorded of its source; empty if it recorded nothing."""
         return dict(self._state.source)
 
     def last_batch(self, query_id: str) -> int | None:
-        """Number of the query's last batch on this lane; None if it has none."""
+        """Number of the query's last batch in this lane; None if it has none."""
         return self._state.batches.get(query_id)
 
     def append(
@@ -170,16 +171,22 @@ class Writer:
         """Commit rows of this stream, all or none.
 
         Args:
-            rows: Key columns, the columns of whole groups, and optionally ``_op``.
-            batch: (query id, number) makes the append idempotent.
-            source: Recorded with the commit, for example the source's offsets.
+            rows: Key columns, the columns of whole groups, and optionally ``_op``. Of rows with equal versions the
+                later one wins.
+            batch: (query id, number): an append that is repeated with the same batch has no effect. Numbers of a query
+                start anywhere and grow by one.
+            source: Recorded with the commit, for example the source's offsets; JSON values.
+
+        Returns:
+            The commit, or the earlier commit of ``batch``.
 
         Raises:
-            InvalidInput: A column, type or row is wrong; nothing was changed.
-            Fenced: A newer writer has claimed the lane; nothing was changed.
-            GapError: ``batch`` is not the next of its query.
-            Conflict: Another query owns the lane.
-            CommitUnknown: The store did not say whether the commit took place; replay the batch with a new writer.
+            InvalidInput: A column, type or row is wrong. Nothing was changed.
+            Fenced: A newer writer has claimed the lane. Nothing was changed.
+            GapError: ``batch`` is not the next one of its query. Nothing was changed.
+            Conflict: The lane belongs to another query. Nothing was changed.
+            StoreUnavailable: The store does not take the files. Nothing was changed.
+            CommitUnknown: The store did not say whether the commit took place: repeat the batch with a new writer.
         """
         begun = self.begin(batch)
         if isinstance(begun, Commit):
@@ -189,7 +196,10 @@ class Writer:
         return self.commit(begun, [write_rows(begun, rows)], source=source)
 
     def begin(self, batch: Batch | None = None) -> WriteTicket | Commit:
-        """Start a commit: the ticket for its files, or the commit that is there already.
+        """Begin a commit.
+
+        Returns:
+            A ticket for the tasks that write its files; or the earlier commit of ``batch``, if there is one.
 
         Raises:
             GapError, Conflict, Fenced: See `append`.
@@ -217,10 +227,17 @@ class Writer:
     def commit(
         self, ticket: WriteTicket, written: Sequence[Written], *, source: dict[str, Any] | None = None
     ) -> Commit:
-        """Make everything that was written for a ticket visible at once.
+        """Make everything that tasks have written for a ticket visible at once.
+
+        Args:
+            ticket: From the last `begin`.
+            written: Results of the tasks, in the order of their rows.
+            source: See `append`.
 
         Raises:
-            Fenced, SplitBrain, CommitUnknown: See `append`.
+            InvalidInput: The ticket is not from the last `begin`.
+            Fenced, CommitUnknown: See `append`.
+            SplitBrain: Another process writes under the same claim.
         """
         self._check_usable()
         if (ticket.lane, ticket.epoch, ticket.seq) != (self._lane, self._epoch, self._state.head + 1):
@@ -318,14 +335,14 @@ class Writer:
 
     def _check_owner(self, query_id: str) -> None:
         if self._state.query_id not in {"", query_id} and not self._takeover:
-            # Also where this query wrote before the other took over: the two would take turns unseen.
+            # Also if this query wrote before the other one took over: otherwise the two would alternate unnoticed.
             raise Conflict(
                 f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
                 hint=f"was its checkpoint deleted? Give {TAKEOVER}, or a lane of its own to this query",
             )
 
     def _look_up(self, batch: Batch) -> Commit | None:
-        """A commit too old to be remembered; reads the lane once more, and keeps nothing of it."""
+        """The commit of a batch that is too old to be remembered: reads the lane again, without caching it."""
         env = self._table_log.env
         log, step = CommitLog(env), env.tuning.look_up_entries
         for after in range(0, self._state.head, step):
@@ -339,7 +356,7 @@ class Writer:
         return None
 
     def _declare_lane(self) -> None:
-        """Add the lane to the table, unless it is there."""
+        """Add the lane to the table, unless the table has it."""
 
         def build(state: TableState) -> LaneAdd | None:
             known = state.lanes.get(self._lane)
@@ -366,7 +383,7 @@ class Writer:
             )
 
     def _claim(self, rolled_back: tuple[Span, ...]) -> None:
-        """Rule W1: fold the lane, and fence every older incarnation."""
+        """Rule W1: read the lane to its end, and publish a claim, which fences the writer before."""
         self._state = read_lane(self._table_log, self._lane, rolled_back)
         owners: list[str] = []
         for _ in range(MAX_CLAIM_TRIES):
