@@ -46,7 +46,9 @@ weft_check_java() {
 # What the environment must be made anew for.
 weft_fingerprint() {
   {
-    cat "$weft_root/pyproject.toml" "$weft_root/deploy/constraints.txt"
+    # Settings of the tools for development change nothing that is installed.
+    sed -E '/^\[+tool\.(pytest|mypy|ruff|importlinter|mutmut)/,/^$/d' "$weft_root/pyproject.toml"
+    cat "$weft_root/deploy/constraints.txt"
     printf '%s\n' "$weft_root"
     "$1" -c 'import sys; print(sys.version, sys.base_prefix)'
   } | cksum

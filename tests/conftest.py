@@ -6,11 +6,11 @@ it finds only a `java` that fails.
 
 Hypothesis profiles:
 
-quick   the default: seconds a test, a failure is printed as it was found
-fast    a few examples a test, for the fast loop
-shrink  as quick, but a failure is reduced first, which may take minutes
-hunt    many examples a test and an end at the first failure: what a mutant is looked for with
-deep    thousands of examples a test: ``pytest tests/storage/test_laws.py --hypothesis-profile=deep --timeout=0``
+quick     the default: seconds a test, a failure is printed as it was found
+fast      a few examples a test, for the fast loop
+shrink    as quick, but a failure is reduced first, which may take minutes
+mutation  the same few examples in every run: what mutants of the kernel are looked for with
+deep      thousands of examples a test: ``pytest tests/storage/test_laws.py --hypothesis-profile=deep --timeout=0``
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _WITHOUT_SHRINKING = [phase for phase in Phase if phase is not Phase.shrink]
 
 settings.register_profile("quick", max_examples=30, phases=_WITHOUT_SHRINKING, **_COMMON)
 settings.register_profile("fast", max_examples=5, phases=_WITHOUT_SHRINKING, **_COMMON)
+settings.register_profile("mutation", max_examples=10, phases=_WITHOUT_SHRINKING, derandomize=True, **_COMMON)
 settings.register_profile("shrink", max_examples=200, **_COMMON)
-settings.register_profile("hunt", max_examples=1_000, phases=_WITHOUT_SHRINKING, report_multiple_bugs=False, **_COMMON)
 settings.register_profile("deep", max_examples=3_000, **_COMMON)
 settings.load_profile("quick")
 
@@ -45,7 +45,7 @@ echo "this test starts a JVM: mark it with one of {markers} (pyproject.toml says
 exit 1
 """
 
-_LONGEST = ["test_simulation.py", "test_mutants.py", "models", "test_soak.py", "test_demo.py"]
+_LONGEST = ["test_simulation.py", "models", "test_soak.py", "test_cli_processes.py", "test_source.py"]
 """Files and folders that take longest: begun first, so that no process waits for them in the end."""
 
 

@@ -23,7 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.simulation.faults import Fault
-from tests.simulation.mutants import MUTANTS, mutated
+from tests.simulation.mutant import mutated
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.run import Outcome, run_seed
 
 CHUNK = 20  # schedules a job does at a time: about a second

@@ -11,8 +11,9 @@
     followers.py  who asks what has changed since, and what the answer must be
     operators.py  savepoints, restore, undo, cleaning, schema changes, now and then
     needs.py      which files must be there
-    pipeline/run.py        one schedule from beginning to end
-    mutants.py    broken versions of the real code that must be found
+    run.py        one schedule from beginning to end
+    mutant.py     what a mutant is: an implementation that breaks one rule, and must be found
+    mutants.py    all of them: log_mutants.py, service_mutants.py
 
 Replay: the same seed gives the same trace, byte for byte. Nothing here draws from anything but the seed.
 """

@@ -92,7 +92,11 @@ class Simulation:
             Operator(self, f"operator{number}", list(actions)).start()
         self.scheduler.run()
         if self.scheduler.failure is None:
-            self.disk.arrive_all()
+            try:
+                self.disk.arrive_all()
+            except Violation as violation:  # a request that nobody waits for any more did it
+                self.scheduler.fail(str(violation))
+                return
             self.start("last", self._check_all)
             self.scheduler.run()
 

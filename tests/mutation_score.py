@@ -1,0 +1,102 @@
+"""How many changes of the merge kernel the tests notice: mutmut's mutants, per module, and what was recorded.
+
+    python -m tests.mutation_score             run; goes on where the last run was stopped (folder `mutants`)
+    python -m tests.mutation_score --record    the same, and record the scores in mutation_score.json
+    python -m tests.mutation_score --only storage.core.modes.latest
+
+Which modules are mutated, and which tests must notice, pyproject.toml says ([tool.mutmut]). A mutant that survives is a
+line that no test holds, or a change that makes no difference: ``mutmut results`` and ``mutmut show NAME`` tell which.
+Ends with status 1 if a module has a lower score than was recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+RECORD: Final = Path(__file__).with_name("mutation_score.json")
+SLACK_PERCENT: Final = 2.0
+"""New code brings new mutants: a score that is lower by less than this is no loss."""
+NOTICED: Final = frozenset({"killed", "timeout", "suspicious", "segfault"})
+NOT_RUN: Final = frozenset({"not checked", "check was interrupted by user"})
+NO_MUTANT: Final = frozenset({"skipped"})
+
+
+class Score(NamedTuple):
+    """How many mutants there are, and how many of them a test notices; a hang or a crash is noticed."""
+
+    killed: int
+    total: int
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.killed / self.total
+
+    def __str__(self) -> str:
+        return f"{self.killed} of {self.total} mutants noticed ({self.percent:.1f} %)"
+
+
+def read_scores(results: str) -> dict[str, Score]:
+    """Per module its score, from what ``mutmut results --all true`` prints.
+
+    A module of which not every mutant was run has none.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for line in results.splitlines():
+        name, separator, status = line.strip().partition(": ")
+        if separator:
+            counts.setdefault(name.rpartition(".")[0], Counter())[status] += 1
+    scores = {}
+    for module, own in sorted(counts.items()):
+        total = sum(count for status, count in own.items() if status not in NO_MUTANT)
+        if total and not any(own[status] for status in NOT_RUN):
+            scores[module] = Score(sum(own[status] for status in NOTICED), total)
+    return scores
+
+
+def read_record() -> dict[str, Score]:
+    """The scores that were recorded, per module."""
+    return {module: Score(*own) for module, own in json.loads(RECORD.read_text(encoding="utf-8")).items()}
+
+
+def lower(scores: Mapping[str, Score], recorded: Mapping[str, Score]) -> list[str]:
+    """Modules whose score is lower than the recorded one by more than new code explains."""
+    return [
+        module
+        for module, score in scores.items()
+        if module in recorded and score.percent < recorded[module].percent - SLACK_PERCENT
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="record the scores of the modules that were run")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--only", nargs="*", default=[], metavar="MODULE", help="mutate these modules alone")
+    given = parser.parse_args()
+    mutmut = [sys.executable, "-m", "mutmut"]
+    chosen = [f"{module}.*" for module in given.only]
+    subprocess.run([*mutmut, "run", "--max-children", str(given.jobs), *chosen], cwd=ROOT, check=True)
+    results = [*mutmut, "results", "--all", "true"]
+    scores = read_scores(subprocess.run(results, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    recorded = read_record()
+    for module, score in scores.items():
+        print(f"{module:40} {score}; recorded: {recorded.get(module, 'nothing')}")
+    if given.record:
+        written = {module: [*score] for module, score in sorted({**recorded, **scores}.items())}
+        RECORD.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    worse = lower(scores, recorded)
+    whole = Score(sum(own.killed for own in scores.values()), sum(own.total for own in scores.values()))
+    print(f"{whole if scores else 'no module was run to its end'}; lower than recorded: {', '.join(worse) or 'none'}")
+    return 1 if worse or not scores else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""Mutants of the log: slots and claims, reads of slices and folds, archives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+
+from storage.core import keys, names
+from storage.core.log.cut import Cut
+from storage.core.log.entries import Claim, Data, TableEntry
+from storage.core.log.lane_state import LaneState
+from storage.core.merge.stitch import Stitch
+from storage.core.modes import latest
+from storage.core.names import TIMELINE, slot_path
+from storage.errors import Conflict
+from storage.log import checkpoint_store, fencing_barrier
+from storage.log.archived_entries import Archives
+from storage.log.commit_log import CommitLog
+from storage.log.lane_reader import Tail
+from storage.log.table_log import TableLog
+from storage.services import archive_log, compaction, compaction_task, fold
+from storage.write.writer import Writer
+from tests.simulation.mutant import Mutant, always
+from tests.simulation.store import SimStore
+
+# Slots and claims -----------------------------------------------------------------------------------------------------
+
+
+def overwrites(put_if_absent: Any) -> Any:
+    def broken(self: SimStore, path: Any, data: bytes) -> bool:
+        if not path.startswith(TIMELINE):  # the probe for stores that overwrite would notice
+            return bool(put_if_absent(self, path, data))
+        self._call("put_if_absent", path, lambda: self._disk.put(path, data))
+        return True
+
+    return broken
+
+
+def publishes(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A log that publishes something else than it is given."""
+
+    def make(publish: Any) -> Any:
+        return lambda self, entry: publish(self, change(entry))
+
+    return make
+
+
+def skips_a_slot(kind: type) -> Callable[[Any], Any]:
+    def change(entry: Any) -> Any:
+        return entry.model_copy(update={"seq": entry.seq + 1}) if isinstance(entry, kind) and entry.seq > 1 else entry
+
+    return publishes(change)
+
+
+def keeps_the_epoch(entry: Any) -> Any:
+    return entry.model_copy(update={"epoch": max(entry.epoch - 1, 1)}) if isinstance(entry, Claim) else entry
+
+
+def says(**fields: Any) -> Callable[[Any], Any]:
+    """A log whose commits say something else."""
+    return publishes(lambda entry: entry.model_copy(update=fields) if isinstance(entry, Data) else entry)
+
+
+def goes_on_after_a_lost_race(publish: Any) -> Any:
+    def broken(self: CommitLog, entry: Any) -> Any:
+        winner = publish(self, entry)
+        while isinstance(entry, Data) and winner.commit_id != entry.commit_id:
+            entry = entry.model_copy(update={"seq": winner.seq + 1, "prev_id": winner.commit_id})
+            winner = publish(self, entry)
+        return winner
+
+    return broken
+
+
+def acknowledges_what_it_lost(publish: Any) -> Any:
+    def broken(self: CommitLog, entry: Any) -> Any:
+        winner = publish(self, entry)
+        return entry if isinstance(entry, Data) else winner
+
+    return broken
+
+
+def does_not_look_again_after_its_claim(_: Any) -> Any:
+    def broken(self: Writer) -> Any:
+        table = fencing_barrier.complete_fencing_barrier(self._table_log)
+        self._declare_lane()
+        if self._table_log.refresh().lanes[self._lane].closed is not None:
+            raise Conflict("closed", hint="")
+        self._claim(table.rolled_back.get(self._lane, ()))
+        return self._table_log.refresh()
+
+    return broken
+
+
+def counts_what_was_rolled_back(add: Any) -> Any:
+    def broken(self: LaneState, *args: Any) -> None:
+        spans, self.rolled_back = self.rolled_back, ()
+        try:
+            add(self, *args)
+        finally:
+            self.rolled_back = spans
+
+    return broken
+
+
+def takes_any_checkpoint(_: Any) -> Any:
+    return lambda first, second, head: head
+
+
+def loses_log_files(put: Any) -> Any:
+    return lambda self, path, data: None if path.startswith("log/") else put(self, path, data)
+
+
+SLOTS_AND_CLAIMS: Final = {
+    "S1 a slot is overwritten": Mutant(SimStore, "put_if_absent", overwrites),
+    "S2 a slot is left out": Mutant(CommitLog, "publish", skips_a_slot(Data)),
+    "S2 a slot of the table lane is left out": Mutant(CommitLog, "publish", skips_a_slot(TableEntry)),
+    "S3 a claim keeps the epoch": Mutant(CommitLog, "publish", publishes(keeps_the_epoch)),
+    "S3 a fenced writer goes on after the claim": Mutant(CommitLog, "publish", goes_on_after_a_lost_race),
+    "S4 a lost commit is acknowledged": Mutant(CommitLog, "publish", acknowledges_what_it_lost),
+    "S4 silence is taken for consent": Mutant(CommitLog, "_mine", always(True)),
+    "S5 a commit does not say which batch it is": Mutant(CommitLog, "publish", says(query_id="", batch=0)),
+    "S6 a batch is forgotten": Mutant(Writer, "_replayed", always(None)),
+    "S6 an old batch is not looked up": Mutant(Writer, "_look_up", always(None)),
+    "S6 rolled back batches count": Mutant(LaneState, "add", counts_what_was_rolled_back),
+    "S6 a checkpoint from before a restore is used": Mutant(checkpoint_store, "agreed", takes_any_checkpoint),
+    "S7 an entry is published without its files": Mutant(SimStore, "put", loses_log_files),
+    "W1 a writer does not look again after its claim": Mutant(
+        Writer, "_enter_lane", does_not_look_again_after_its_claim, "barriers"
+    ),
+}
+
+
+# Reads, and what slices and folds hold --------------------------------------------------------------------------------
+
+
+def reads_files(change: Callable[[Any, Any, Any], tuple[Any, Any, Any]]) -> Callable[[Any], Any]:
+    """A table log that gives the files of other commits than those it is asked for: (state, after, until)."""
+
+    def make(committed_files: Any) -> Any:
+        return lambda self, state, after, until: committed_files(self, *change(state, after, until))
+
+    return make
+
+
+def with_the_newest_state(exact_cut: Any) -> Any:
+    def broken(self: TableLog, wanted: Cut) -> Any:
+        _, at = exact_cut(self, wanted)
+        return self.refresh(), at
+
+    return broken
+
+
+def with_what_was_known(newest_cut: Any) -> Any:
+    def broken(self: TableLog) -> Any:
+        refresh = self.refresh
+        with mock.patch.object(self, "refresh", lambda: self._state or refresh()):
+            return newest_cut(self)
+
+    return broken
+
+
+def with_the_table_lane_read_last(newest_cut: Any) -> Any:
+    def broken(self: TableLog) -> Any:
+        _, at = newest_cut(self)
+        state = self.refresh()
+        return state, Cut(state.head, {lane: at.lanes.get(lane, 0) for lane in state.lanes})
+
+    return broken
+
+
+def holds_one_more(slice_file: Any) -> Any:
+    def broken(*args: Any) -> Any:
+        made = slice_file(*args)
+        return made.model_copy(update={"cut": {lane: seq + 1 for lane, seq in made.cut.items()}})
+
+    return broken
+
+
+def states_all(publisher: Any) -> Any:
+    return lambda *args, complete: publisher(*args, complete=True)
+
+
+def without_hidden_rows(stitch: type[Stitch]) -> Any:
+    class Broken(stitch):  # type: ignore[misc, valid-type]
+        def run(self, *args: Any) -> Any:
+            return (replace(found, hidden={}) for found in super().run(*args))
+
+    return Broken
+
+
+def as_it_comes(_: Any) -> Any:
+    """The register that is folded in last wins, whatever the versions say."""
+    return lambda old, new: np.asarray(new[1].is_valid())
+
+
+def without_floors(version: Any) -> Any:
+    def broken(group: Any, columns: Any) -> Any:
+        ordering, _ = version(group, columns)
+        return ordering, columns[names.arrival(group.id)]
+
+    return broken
+
+
+def by_the_row(_: Any) -> Any:
+    return lambda columns, bits: (np.arange(len(columns[0])) & (1 << bits) - 1).astype(np.int32)
+
+
+READS: Final = {
+    "S8 a snapshot sees what comes after it": Mutant(
+        TableLog, "committed_files", reads_files(lambda state, after, until: (state, after, dict.fromkeys(until)))
+    ),
+    "S9 a cut is read with the newest slices": Mutant(TableLog, "exact_cut", with_the_newest_state),
+    "S10 a slice is published on another's parent": Mutant(compaction, "_is_current", always(True)),
+    "S11 the first commit after a slice is taken for folded": Mutant(
+        TableLog,
+        "committed_files",
+        reads_files(lambda state, after, until: (state, {lane: seq + 1 for lane, seq in after.items()}, until)),
+    ),
+    "S11 a slice says that it holds more than it does": Mutant(compaction_task, "_slice_file", holds_one_more),
+    "S11 a fold is published on another's slice": Mutant(fold, "may_publish", always(True)),
+    "S12 a part of the file groups is stated as all of them": Mutant(compaction, "_Publisher", states_all, rare=True),
+    "S12 compaction forgets hidden rows": Mutant(compaction_task, "Stitch", without_hidden_rows),
+    "S13 the version that is folded in last wins": Mutant(latest, "newer", as_it_comes),
+    "S14 a floor orders nothing": Mutant(latest, "_version", without_floors),
+    "S15 the bucket of a key depends on its row": Mutant(keys, "buckets", by_the_row),
+    "R1 a reader does not look for new lanes": Mutant(TableLog, "newest_cut", with_what_was_known),
+    "R2 the table lane is read after the others": Mutant(
+        TableLog, "newest_cut", with_the_table_lane_read_last, "clean in peace"
+    ),
+    "L1 a reader waits at a free slot": Mutant(Tail, "_stop", always(None)),
+}
+
+
+# Archives -------------------------------------------------------------------------------------------------------------
+
+
+def without_asking(method: Any) -> Any:
+    """Believes what slots say, whatever archives may say."""
+
+    def broken(self: CommitLog, *args: Any) -> Any:
+        with mock.patch.object(self.archives, "ask", lambda _: False):
+            return method(self, *args)
+
+    return broken
+
+
+def reads_slots_alone(_: Any) -> Any:
+    def broken(self: Archives, slots: Sequence[Any]) -> list[bytes | None]:
+        data = self.in_slots(slots)
+        return [self.content(slot) if self.knows(slot) else data[slot] for slot in slots]
+
+    return broken
+
+
+def from_what_was_known(_: Any) -> Any:
+    return lambda self: (self._state or self.refresh()).archived
+
+
+def deletes_first(pack: Any) -> Any:
+    def broken(log: TableLog, chunk: Any) -> Any:
+        log.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])
+        return pack(log, chunk)
+
+    return broken
+
+
+def leaves_late_entries(chunks: Any) -> Any:
+    def broken(log: TableLog, *args: Any) -> Any:
+        whole = log.env.tuning.archive_chunk
+        return (chunk for chunk in chunks(log, *args) if chunk.may_pack and len(chunk.slots) == whole)
+
+    return broken
+
+
+ARCHIVES: Final = {
+    "S20 a win is believed although the slot may have been archived": Mutant(
+        CommitLog, "publish", without_asking, "archive"
+    ),
+    "S20 a reader does not ask for archives": Mutant(CommitLog, "_read_tails", without_asking, "archive"),
+    "S20 a search does not ask for archives": Mutant(CommitLog, "_probe", without_asking, "archive"),
+    "S20 what is read back is believed": Mutant(Archives, "read", reads_slots_alone, "archive"),
+    "S20 what may be archived is taken from what was known": Mutant(
+        TableLog, "archivable", from_what_was_known, "archive", rare=True
+    ),
+    "S20 slots are deleted before their archive is there": Mutant(archive_log, "_pack", deletes_first, "archive"),
+    "S20 archives are made without saying so first": Mutant(archive_log, "_announce", always(None), "archive"),
+    "L3 what came too late stays in its slot": Mutant(archive_log, "_find_chunks", leaves_late_entries, "archive"),
+}

@@ -1,0 +1,253 @@
+"""Mutants of services and of order: cleaning, restores, schema changes, stamps, marks, changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+from unittest import mock
+
+from storage.clock import Stamps
+from storage.core.log import cut, table_state
+from storage.core.log.cut import Cut
+from storage.core.log.entries import LaneAdd, Plan
+from storage.core.log.retention import Needed
+from storage.errors import CommitUnknown
+from storage.log import fencing_barrier, table_log, time_marks
+from storage.log.commit_log import CommitLog
+from storage.log.table_log import TableLog
+from storage.read import changes, snapshot, time_travel
+from storage.services import compaction, restore, savepoints, schema_changes, service_plan
+from storage.services.clean import clean, garbage
+from storage.write.observed_lanes import OtherLanes
+from tests.simulation.log_mutants import reads_files, says
+from tests.simulation.mutant import Mutant, always
+
+# Cleaning -------------------------------------------------------------------------------------------------------------
+
+
+def without_holders(what: str) -> Callable[[Any], Any]:
+    def make(held: Any) -> Any:
+        return lambda *args: [own for own in held(*args) if own[0].what != what]
+
+    return make
+
+
+def overlooks_new_lanes(add_entry: Any) -> Any:
+    return lambda self, entry, state: None if isinstance(entry, LaneAdd) else add_entry(self, entry, state)
+
+
+def plans_unchecked(_: Any) -> Any:
+    def broken(log: TableLog, at: Cut, file_groups: int) -> service_plan.ServicePlan:
+        plan_id = log.env.ids.new()
+        made = log.publish(
+            lambda state: Plan(
+                **log.header(state), plan_id=plan_id, table=at.table, cut=dict(at.lanes), file_groups=file_groups
+            )
+        )
+        assert made is not None
+        return service_plan.ServicePlan(plan_id, made.seq)
+
+    return broken
+
+
+def tells_nobody(_: Any) -> Any:
+    return lambda _, state, oldest: (0, replace(state, oldest_retained=oldest))
+
+
+CLEANING: Final = {
+    "C1 a clean tells nobody what it gives up": Mutant(clean, "_publish_intent", tells_nobody, "clean"),
+    "S16 a savepoint keeps nothing": Mutant(clean, "_find_held", without_holders("savepoint"), "clean"),
+    "S16 an open compaction keeps nothing": Mutant(
+        clean, "_find_held", without_holders("compaction"), "clean", rare=True
+    ),
+    "S16 a pin keeps nothing": Mutant(clean, "_find_held", without_holders("pin"), "clean", rare=True),
+    "S16 a pin is not checked against cleaning": Mutant(snapshot, "check_promised", always(None), "clean", rare=True),
+    "S16 the target of an open restore is not needed": Mutant(Needed, "add_target", always(None), "restore", rare=True),
+    "S16 a lane that came later is not needed": Mutant(Needed, "add_entry", overlooks_new_lanes, "clean"),
+    "S16 a savepoint is made of what was given up": Mutant(savepoints, "check_promised", always(None), "clean"),
+    "S16 a compaction begins from what was given up": Mutant(service_plan, "_publish_plan", plans_unchecked, "clean"),
+    "S16 a restore goes back to what was given up": Mutant(
+        restore, "check_promised", always(None), "restore", rare=True
+    ),
+    "S17 files of commits to come are garbage": Mutant(garbage, "entry_may_come", always(False), "clean"),
+    "S17 files of open compactions are garbage": Mutant(garbage, "plan_may_publish", always(False), "clean"),
+    "L3 files of no commit are no garbage": Mutant(garbage, "entry_may_come", always(True)),
+}
+
+
+# Restores, barriers, schema changes -----------------------------------------------------------------------------------
+
+
+def claims_nothing(_: Any) -> Any:
+    return lambda log, lane, owner, *, after=0, intent=0: log.commit_log.head(lane, after)
+
+
+def claims_at_the_end(fence_lane: Any) -> Any:
+    def broken(log: TableLog, lane: Any, owner: str, *, after: int = 0, intent: int = 0) -> int:
+        return int(fence_lane(log, lane, owner, after=log.commit_log.head(lane, after), intent=intent))
+
+    return broken
+
+
+def publishes_for_a_plan_that_ended(publish: Any) -> Any:
+    def broken(self: Any, plan: service_plan.ServicePlan, *, last: bool) -> None:
+        right = self.table_log.publish
+
+        def doctored(build: Callable[[Any], Any]) -> Any:
+            return right(lambda state: build(replace(state, plans={**state.plans, plan.plan_id: None})))
+
+        with mock.patch.object(self.table_log, "publish", doctored):
+            publish(self, plan, last=last)
+
+    return broken
+
+
+def keeps_newer_slices(done: Any) -> Any:
+    return lambda state, entry: replace(done(state, entry), slices=state.slices)
+
+
+def from_the_first_schema(publish: Any) -> Any:
+    return lambda log, words, change: publish(log, words, lambda _: change(log.at(1).schema))
+
+
+BARRIERS: Final = {
+    "S18 rolled back commits are read": Mutant(
+        TableLog,
+        "committed_files",
+        reads_files(lambda state, after, until: (replace(state, rolled_back={}), after, until)),
+    ),
+    "S18 a restore does not wait for its claims": Mutant(fencing_barrier, "fence_lane", claims_nothing),
+    "S18 a compaction of rolled back commits is published": Mutant(
+        compaction._Publisher, "_publish", publishes_for_a_plan_that_ended, rare=True
+    ),
+    "S18 a slice from before a restore stays the newest": Mutant(table_state, "_done", keeps_newer_slices),
+    "S19 a reader does not look at the revision": Mutant(
+        table_log, "_committed", lambda _: lambda tail, rev: len(tail), rare=True
+    ),
+    "S19 a commit says that it knows the first schema alone": Mutant(CommitLog, "publish", says(table_rev=1)),
+    "S19 a schema change undoes another": Mutant(schema_changes, "_publish", from_the_first_schema),
+    "L4 a barrier claims a lane twice": Mutant(fencing_barrier, "fence_lane", claims_at_the_end, "barriers"),
+}
+
+
+# Order, times, promises, changes --------------------------------------------------------------------------------------
+
+
+def learns_nothing(read: Any) -> Any:
+    def broken(self: OtherLanes, table: Any) -> None:
+        with mock.patch.object(self._table_log.stamps, "observe", lambda _: None):
+            read(self, table)
+
+    return broken
+
+
+def of_its_own_stream(unseen: Any) -> Any:
+    def broken(self: OtherLanes, table: Any) -> Any:
+        found = unseen(self, table)
+        return {lane: own for lane, own in found.items() if table.lanes[lane].stream == self._stream}
+
+    return broken
+
+
+def finds(change: Callable[[Any, TableLog, int], Any]) -> Callable[[Any], Any]:
+    """Takes a time for another moment: (moment, log, milliseconds)."""
+
+    def make(find_moment: Any) -> Any:
+        def broken(log: TableLog, limit: int) -> Any:
+            found = find_moment(log, limit)
+            return None if found is None else change(found, log, limit)
+
+        return broken
+
+    return make
+
+
+def by_the_clocks_alone(found: Any, log: TableLog, limit: int) -> Any:
+    lanes = log.last_while(log.heads(log.refresh()), lambda entry: entry.committed_at_ms <= limit)
+    return replace(found, at=Cut(found.at.table, lanes))
+
+
+def with_nothing_seen(find_moment: Any) -> Any:
+    def broken(log: TableLog, limit: int) -> Any:
+        at = log.at
+        with mock.patch.object(log, "at", lambda table: replace(at(table), seen={})):
+            return find_moment(log, limit)
+
+    return broken
+
+
+def that_bounds_nothing(first_mark_after: Any) -> Any:
+    def broken(log: TableLog, newest: Any, table: int, limit_ms: int) -> Any:
+        mark = first_mark_after(log, newest, table, limit_ms)
+        return None if mark is None else mark.model_copy(update={"lanes": log.heads(newest, newest.seen)})
+
+    return broken
+
+
+def whenever_it_began(first_mark_after: Any) -> Any:
+    return lambda log, newest, table, _: first_mark_after(log, newest, table, 0)
+
+
+def of_what_was_known(mark: Any) -> Any:
+    def broken(log: TableLog, state: Any, known: Mapping[Any, int]) -> Any:
+        return mark(log, state, known).model_copy(update={"lanes": cut.highest(state.seen, known)})
+
+    return broken
+
+
+def deletes_what_it_offered(publish: Any) -> Any:
+    def broken(self: Any, plan: service_plan.ServicePlan, *, last: bool) -> None:
+        offered = compaction._files(self._waiting)
+        try:
+            publish(self, plan, last=last)
+        except CommitUnknown:
+            service_plan.delete_files(self.table_log.store, offered)
+            raise
+
+    return broken
+
+
+def waits_for_open_plans(publish_plan: Any) -> Any:
+    def broken(log: TableLog, *args: Any) -> Any:
+        while log.refresh().plans:
+            log.clock.sleep(1)
+        return publish_plan(log, *args)
+
+    return broken
+
+
+def overlooks_new_slices(whole: Any) -> Any:
+    def broken(since: Any, until: Any) -> Any:
+        found = whole(since, until)
+        return [item for item in found if item.before is None or item.before.slice == item.after.slice]
+
+    return broken
+
+
+ORDER_AND_TIMES: Final = {
+    "S21 a restore in between does not matter": Mutant(changes, "check_order", always(None), "changes"),
+    "S21 file groups with new slices are taken for unchanged": Mutant(
+        changes, "_whole", overlooks_new_slices, "changes"
+    ),
+    "S22 stamps follow the clock": Mutant(Stamps, "next", lambda _: lambda self, clock: clock.now_ms()),
+    "S22 no stamp is learnt from entries": Mutant(Stamps, "observe", always(None)),
+    "S23 a commit forgets what its lane has promised": Mutant(CommitLog, "publish", says(watermarks={})),
+    "S24 a time is called settled that is not": Mutant(
+        time_travel, "find_moment", finds(lambda found, log, limit: replace(found, settled=True)), "times"
+    ),
+    "S24 what comes after a mark counts by its own clock": Mutant(
+        time_travel, "_first_mark_after", that_bounds_nothing, "times"
+    ),
+    "S24 what a mark has seen counts by its own clock": Mutant(time_travel, "find_moment", with_nothing_seen, "times"),
+    "S24 any mark after a time settles it": Mutant(time_travel, "_first_mark_after", whenever_it_began, "times"),
+    "S24 a mark is not made anew after a lost race": Mutant(time_marks, "_mark", of_what_was_known, "times"),
+    "S24 an undo asks the clocks alone": Mutant(restore, "find_moment", finds(by_the_clocks_alone), "times"),
+    "W2 a writer does not learn what was committed before": Mutant(OtherLanes, "read", learns_nothing),
+    "S25 a writer does not look at other lanes": Mutant(OtherLanes, "look", always(None)),
+    "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unseen", of_its_own_stream),
+    "K4 what was offered to the log is deleted": Mutant(
+        compaction._Publisher, "_publish", deletes_what_it_offered, "outages", rare=True
+    ),
+    "L1 a compaction waits for open plans": Mutant(service_plan, "_publish_plan", waits_for_open_plans, "outages"),
+}

@@ -1,0 +1,36 @@
+"""What the mutation score says, and when it is lower than before."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from tests.mutation_score import Score, lower, read_record, read_scores
+
+RESULTS = """
+    storage.core.keys.x_sorted__mutmut_1: killed
+    storage.core.keys.x_sorted__mutmut_2: survived
+    storage.core.keys.xǁSearchǁstep__mutmut_1: timeout
+    storage.core.keys.x_unused__mutmut_1: no tests
+    storage.core.keys.x_constant__mutmut_1: skipped
+    storage.core.modes.latest.x_newer__mutmut_1: segfault
+    storage.core.modes.partial.x_top__mutmut_1: killed
+    storage.core.modes.partial.x_top__mutmut_2: not checked
+"""
+
+
+def test_hangs_and_crashes_are_noticed_and_what_no_test_reaches_is_not() -> None:
+    scores = read_scores(RESULTS)
+    assert scores == {"storage.core.keys": Score(2, 4), "storage.core.modes.latest": Score(1, 1)}
+    assert str(scores["storage.core.keys"]) == "2 of 4 mutants noticed (50.0 %)"
+
+
+def test_a_module_is_worse_by_more_than_the_slack() -> None:
+    recorded = {"a": Score(90, 100), "b": Score(90, 100), "c": Score(90, 100)}
+    now = {"a": Score(89, 100), "b": Score(87, 100), "c": Score(95, 100), "new": Score(1, 100)}
+    assert lower(now, recorded) == ["b"]
+
+
+def test_scores_are_recorded_of_modules_that_exist() -> None:
+    for module, score in read_record().items():
+        assert importlib.util.find_spec(module) is not None
+        assert 0 < score.killed <= score.total
