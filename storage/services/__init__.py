@@ -1,1 +1,1 @@
-"""What is done to a table as a whole, beside its writers and readers: each service is one module."""
+"""Services: work on a table as a whole, beside its writers and readers. Each module is a service or a part of one."""

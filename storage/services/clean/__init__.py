@@ -1,1 +1,1 @@
-"""Cleaning: which snapshots expire, and which objects are garbage."""
+"""Clean: the retention policy, what is garbage, and the deletion of it."""

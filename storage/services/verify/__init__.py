@@ -1,1 +1,1 @@
-"""Verification: every invariant that can be checked from what is stored."""
+"""Verify: checks every invariant that can be checked from storage, and reports all problems."""
