@@ -33,6 +33,7 @@ _BENCHMARKS: Final = (
     ("archive", "--commits", "600"),
     ("arrival",),
     ("arrow", "--keys", "20000", "--rounds", "2"),
+    ("decode", "--messages", "2000", "--rounds", "2"),
     ("fold", "--keys", "20000", "--rows", "40000", "--commits", "20", "--rounds", "2"),
     ("groups", "--groups", "50", "200", "--lanes", "8", "16", "--repeat", "1"),
     ("kafka", "--messages", "20000", "--rounds", "1"),
