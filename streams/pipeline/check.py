@@ -100,7 +100,7 @@ def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
 
 
 def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
-    """Fields of the Kafka key for `streams.write.decode.decode_json`; None if the key is not decoded.
+    """Fields of the Kafka key for `streams.write.decode.decode_messages`; None if the key is not decoded.
 
     A writer that turns tombstones into deletes and declares no ``key`` uses the fields of the message that are the
     table's key columns. A key column may also be an expression over ``_kafka``.

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from storage.config import TableConfig
 from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.errors import InvalidInput
+from streams.formats import check_format
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
 _MIN_EVERY_SECONDS: Final = 0.1  # a shorter interval would keep the service busy with looking
@@ -31,6 +32,13 @@ def _text(value: Any) -> Any:
 
 def _none_if_off(value: Any) -> Any:
     return None if value is False else value
+
+
+def _known_format(name: str) -> str:
+    try:
+        return check_format(name)
+    except InvalidInput as error:
+        raise ValueError(f"{error.message}; {error.hint}") from None
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
@@ -61,7 +69,7 @@ class KafkaSection(_Model):
     type: Literal["kafka"]
     topic: str | None = None
     topics: list[str] = []
-    format: Literal["json"] = "json"
+    format: Annotated[str, AfterValidator(_known_format)] = "json"
     starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
     max_offsets_per_trigger: int | None = Field(default=None, ge=1)
     options: Settings = {}
@@ -184,6 +192,7 @@ class WriterSpec:
         reader_format: For ``spark.readStream.format``.
         reader_options: Options of that format; may hold secrets.
         reader_schema: DDL for ``.schema(...)``; None if the format has a schema.
+        message_format: Name of the format of column ``value``, see `streams.formats`; not used if ``message`` is None.
         message: Fields of the message in column ``value`` and their types; None: use the rows of the source.
         select: Output column to SQL expression; None: the columns of the message or the source.
         trigger_seconds: Shortest time from the start of one batch to the start of the next.
@@ -202,6 +211,7 @@ class WriterSpec:
     reader_format: str
     reader_options: Mapping[str, str] = field(repr=False)
     reader_schema: str | None
+    message_format: str
     message: Mapping[str, str] | None
     select: Mapping[str, str] | None
     where: str | None

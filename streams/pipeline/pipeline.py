@@ -202,6 +202,7 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         reader_format=reader_format,
         reader_options=options,
         reader_schema=ddl,
+        message_format=given.source.format if isinstance(given.source, KafkaSection) else "json",
         message=given.message,
         select=given.select,
         where=given.where,

@@ -1,23 +1,15 @@
-"""Kafka messages to columns: JSON by a declared schema, then the user's own SQL.
+"""Decodes messages into columns: the value by its format and the declared schema, then the SQL of the user.
 
-    value  --from_json-->  message fields  --where-->  rows that are wanted  --select-->  columns of a stream
+    value  --format-->  message fields  --where-->  wanted rows  --select-->  columns of a stream
 
-Rules of this room:
-
-1. **No message is lost silently.** A message is decoded whole or it is *undecodable*: the value is null (a Kafka
-   tombstone has nothing to decode: `streams.write.tombstones`), is not UTF-8, is not exactly one JSON object, or one of
-   its declared fields does not have the declared type. Whatever follows the object makes a value undecodable: Spark
-   alone would take the object and drop the rest (`streams.write.json_value`). Only `where` drops rows, on purpose; it
-   never sees an undecodable message.
-2. **Undecodable messages stay rows.** With ``keep_source`` they travel on in the hidden column `SOURCE` to the sink
-   (`streams.write.sink`), which sets them aside or stops. So do messages for which an expression of `select` or `where`
-   fails (in Spark's ANSI mode: an overflow, a bad cast). Without it the query fails at the first of them.
-3. **JSON is parsed once.** Spark copies an expensive expression into every filter above it; a generator (`inline`) is
-   what it never copies.
-
-What Spark's JSON reader does with single values is kept and worth knowing: fields that are not declared are ignored,
-declared ones that are missing are NULL (names are case-sensitive), decimals are rounded to the declared scale, numbers
-are taken for strings but not the other way round, and a number given for a timestamp counts seconds.
+1. **No message is lost silently.** A message is decoded as a whole, or it is *undecodable*: the format gives a reason
+   (`streams.formats`), or the value is null and the writer wants to know (`streams.write.tombstones`). Only `where`
+   drops rows; it never sees an undecodable message.
+2. **Undecodable messages remain rows.** With ``keep_source`` they go to the sink (`streams.write.sink`) in the hidden
+   column `SOURCE`; the sink stores them as dead letters or stops. So do messages for which an expression of `select` or
+   `where` fails (in Spark's ANSI mode: an overflow, a bad cast). Without ``keep_source`` the query fails at the first.
+3. **Values are parsed once.** Spark copies an expensive expression into every filter above it, but never a generator
+   (`inline`).
 """
 
 from __future__ import annotations
@@ -37,10 +29,11 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 
 from storage.engine import OP_COLUMN
 from storage.errors import InvalidInput
+from streams.formats import load_format
+from streams.formats.message_format import MessageFormat
 from streams.pipeline.check import KAFKA, KEY
 from streams.pipeline.model import Tombstones
 from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.json_value import CORRUPT, ROOT, first_value, is_one_value, parse
 from streams.write.tombstones import NO_KEY, decode_key
 
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
@@ -89,26 +82,25 @@ _REASON: Final = "__weft_reason"
 _CONDITION: Final = "__weft_condition"
 
 TOMBSTONE: Final = "the message has no value (a tombstone)"
-NOT_UTF8: Final = "the value is not UTF-8"
-NOT_AN_OBJECT: Final = "the value is not one JSON object"
-WRONG_TYPE: Final = "a field of the value does not have its declared type"
 
 
-def decode_json(
+def decode_messages(
     df: DataFrame,
     schema: Mapping[str, str],
     *,
+    message_format: str = "json",
     select: Mapping[str, str] | None,
     where: str | None,
     keep_source: bool = False,
     tombstones: Tombstones = "ignore",
     key: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Decode messages whose value is a JSON object.
+    """Decode messages.
 
     Args:
         df: From Kafka, or shaped like it: ``value`` (binary or string), and of `METADATA` what there is.
         schema: Fields of the message and their Spark SQL types, nested types too.
+        message_format: Name of the format of the value, see `streams.formats`.
         select: Column name to SQL expression over the message's fields and `KAFKA`, for example
             ``{"order_id": "id", "status": "lower(status)", "seen": "_kafka.timestamp"}``. All fields by default.
         where: SQL condition over the same names; rows for which it is not true are dropped.
@@ -124,7 +116,8 @@ def decode_json(
         Columns of ``select`` in its order, then `SOURCE` where asked for. As lazy as ``df``; no shuffle.
 
     Raises:
-        InvalidInput: ``df`` has no value, a type or an expression is wrong; the message names the field or column.
+        InvalidInput: ``df`` has no value, there is no such format, or a type or an expression is wrong; the message
+            names the field or column.
     """
     if tombstones not in get_args(Tombstones):
         raise InvalidInput(
@@ -137,6 +130,7 @@ def decode_json(
     wanted = [where or "", *(str(column) for column in (select or {}).values())]
     messages = _parsed(
         df,
+        load_format(message_format),
         message,
         _struct("key field", key, set()) if key else None,
         tombstones,
@@ -187,7 +181,13 @@ def _refuse_alike(what: str, names: Mapping[str, object]) -> None:
 
 
 def _parsed(
-    df: DataFrame, message: StructType, key: StructType | None, tombstones: Tombstones, *, every_key: bool
+    df: DataFrame,
+    message_format: MessageFormat,
+    message: StructType,
+    key: StructType | None,
+    tombstones: Tombstones,
+    *,
+    every_key: bool,
 ) -> DataFrame:
     """One row a message: its fields, `KAFKA` if there is any metadata, `KEY` if it is declared, then hidden columns.
 
@@ -195,6 +195,7 @@ def _parsed(
 
     Args:
         df: The messages.
+        message_format: Format of the value.
         message: Fields of the value.
         key: Fields of the key.
         tombstones: What becomes of messages without a value.
@@ -223,21 +224,14 @@ def _parsed(
         if tombstones == "delete":
             absent = [F.col(f"{_HIDDEN}{KEY}")[name].isNull() for name in key.names]
             without_value = F.when(functools.reduce(Column.__and__, absent), NO_KEY)
-    text = value.cast("string")
 
     def judged(parsed: Column) -> Column:
-        found = first_value(parsed[ROOT])
-        reason = (
-            F.when(value.isNull(), without_value)
-            .when(~F.is_valid_utf8(text), NOT_UTF8)
-            .when(found.isNull() | ~is_one_value(parsed[ROOT]), NOT_AN_OBJECT)
-            .when(parsed[CORRUPT].isNotNull(), WRONG_TYPE)
-        )
-        return F.struct(found.alias(_MESSAGE), reason.cast("string").alias(_REASON))
+        reason = F.when(value.isNull(), without_value).otherwise(message_format.reason(parsed, value))
+        return F.struct(message_format.message(parsed).alias(_MESSAGE), reason.cast("string").alias(_REASON))
 
     # Within the generator, so that it is done once, too: as a column, Spark would copy the reason to wherever it is
     # asked for, which is in each column and several times in the filter.
-    rows = rows.select("*", F.inline(F.transform(F.array(parse(text, message)), judged)))
+    rows = rows.select("*", F.inline(F.transform(F.array(message_format.parse(value, message)), judged)))
     origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
     metadata = [F.struct(*(origin[name].alias(name) for name in known)).alias(KAFKA)] if known else []
     fields = [F.col(_MESSAGE)[field.name].alias(field.name) for field in message]

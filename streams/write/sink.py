@@ -111,7 +111,7 @@ def write_stream(
 
     Args:
         df: Key columns, the columns of whole groups of the stream, optionally ``_op``, and optionally the hidden column
-            that `streams.write.decode.decode_json` keeps (it is not stored; it tells where a refused message came
+            that `streams.write.decode.decode_messages` keeps (it is not stored; it tells where a refused message came
             from).
         uri: The table.
         stream: A stream of its configuration.
@@ -377,7 +377,8 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
         if column.name == SOURCE:
             if column.dataType.simpleString() != SOURCE_TYPE.simpleString():
                 raise InvalidInput(
-                    f"column {SOURCE!r} is not what decode_json makes it", hint="keep the column as it is, or drop it"
+                    f"column {SOURCE!r} is not what decode_messages makes it",
+                    hint="keep the column as it is, or drop it",
                 )
             continue
         try:

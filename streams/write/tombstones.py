@@ -24,7 +24,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from streams.write.json_value import CORRUPT, ROOT, first_value, is_one_value, parse
+from streams.formats.json_value import CORRUPT, ROOT, first_value, is_one_value, parse
 
 __all__ = ["NO_KEY", "decode_key"]
 

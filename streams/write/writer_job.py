@@ -198,7 +198,7 @@ def read_events(
         InvalidInput: The source, an option or an expression is wrong.
     """
     from streams import kafka
-    from streams.write.decode import decode_json
+    from streams.write.decode import decode_messages
 
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark)
@@ -211,9 +211,10 @@ def read_events(
         reader = reader.schema(writer.reader_schema)
     rows = reader.load()
     if writer.message is not None:
-        return decode_json(
+        return decode_messages(
             rows,
             writer.message,
+            message_format=writer.message_format,
             select=writer.select,
             where=writer.where,
             keep_source=True,

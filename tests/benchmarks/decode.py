@@ -1,9 +1,9 @@
 """What decoding costs, beside Spark's own `from_json` with the same fields: `python -m tests.benchmarks.decode`.
 
 Flat messages (5 fields) and nested ones (structs, an array of structs, a map) are in a Parquet file. One core decodes
-them, computes the same ``select`` and ``where``, and throws the rows away. *weft* is `decode_json` as a writer uses it,
-with each message's source kept; *unguarded* is the same without the source; *from_json* takes what follows an object
-for nothing, does not tell a wrong type from NULL, and fails the query where an expression fails. Runs are interleaved;
+them, computes the same ``select`` and ``where``, and throws the rows away. *weft* is `decode_messages` as a writer uses
+it, with the source of each message; *unguarded* is the same without the source; *from_json* ignores what follows an
+object, does not tell a wrong type from NULL, and fails the query where an expression fails. Runs are interleaved;
 medians of wall clock and of the CPU seconds of the JVM, each without those of reading the file.
 """
 
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from streams.write.decode import decode_json
+from streams.write.decode import decode_messages
 from tests.benchmarks.spark_session import session
 
 FLAT = {
@@ -83,8 +83,8 @@ def ways(messages: DataFrame, schema: dict[str, str]) -> dict[str, DataFrame]:
     return {
         "read": messages,
         "from_json": parsed.where(WHERE).selectExpr(*(f"{text} AS {name}" for name, text in select.items())),
-        "weft": decode_json(messages, schema, select=select, where=WHERE, keep_source=True),
-        "unguarded": decode_json(messages, schema, select=select, where=WHERE),
+        "weft": decode_messages(messages, schema, select=select, where=WHERE, keep_source=True),
+        "unguarded": decode_messages(messages, schema, select=select, where=WHERE),
     }
 
 

@@ -28,7 +28,7 @@ from storage import Table
 from streams import write_stream
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import register
-from streams.write.decode import decode_json
+from streams.write.decode import decode_messages
 
 TOPIC = "orders"
 PARTITIONS = 4
@@ -99,7 +99,7 @@ def decoded(spark: SparkSession, broker: EmbeddedBroker, per_batch: int, *, keep
         .option("maxOffsetsPerTrigger", per_batch)
         .load()
     )
-    return decode_json(messages, MESSAGE, select=SELECT, where="order_id IS NOT NULL", keep_source=keep_source)
+    return decode_messages(messages, MESSAGE, select=SELECT, where="order_id IS NOT NULL", keep_source=keep_source)
 
 
 def finish(start: Callable[[], StreamingQuery]) -> tuple[float, StreamingQuery]:

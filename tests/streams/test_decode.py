@@ -12,8 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from storage.errors import InvalidInput
+from streams.formats.json_format import NOT_AN_OBJECT, NOT_UTF8, WRONG_TYPE
 from streams.write.dead_letter import SOURCE
-from streams.write.decode import NOT_AN_OBJECT, NOT_UTF8, TOMBSTONE, WRONG_TYPE, decode_json
+from streams.write.decode import TOMBSTONE, decode_messages
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +47,7 @@ def messages(spark: SparkSession, values: Sequence[bytes | None]) -> DataFrame:
 
 def decode(spark: SparkSession, values: Sequence[bytes | None], schema: Any = None, **given: Any) -> list[Row]:
     given = {"select": None, "where": None, **given}
-    return decode_json(messages(spark, values), schema or SCHEMA, **given).collect()
+    return decode_messages(messages(spark, values), schema or SCHEMA, **given).collect()
 
 
 def test_a_message_becomes_columns_of_the_declared_types(spark: SparkSession) -> None:
@@ -55,7 +56,7 @@ def test_a_message_becomes_columns_of_the_declared_types(spark: SparkSession) ->
         b' "local": "2024-01-02T03:04:05", "day": "2024-02-29", "ratio": 0.5, "ok": true, "raw": "AAH/",'
         b' "lines": [{"sku": "a", "count": 2}, {"sku": "b"}], "tags": {"k": "v"}, "unknown": [1]}'
     )
-    df = decode_json(messages(spark, [value]), WIDE, select=None, where=None)
+    df = decode_messages(messages(spark, [value]), WIDE, select=None, where=None)
     assert df.columns == list(WIDE)
     assert dict(df.dtypes) == WIDE
     row = df.selectExpr("*", "unix_micros(at) AS micros").collect()[0]
@@ -163,18 +164,18 @@ def test_expressions_are_not_evaluated_for_undecodable_messages(spark: SparkSess
 
 def test_a_message_without_metadata_is_decoded_too(spark: SparkSession) -> None:
     df = spark.createDataFrame([('{"id": 1, "name": "a"}',), ("{",)], "value string")
-    rows = decode_json(df, SCHEMA, select=None, where=None, keep_source=True).collect()
+    rows = decode_messages(df, SCHEMA, select=None, where=None, keep_source=True).collect()
     assert rows[0].id == 1
     assert rows[1][SOURCE].asDict() == {
         "topic": None, "partition": None, "offset": None, "timestamp": None, "key": None, "headers": None,
         "value": bytearray(b"{"), "reason": NOT_AN_OBJECT,
     }  # fmt: skip
     with pytest.raises(PySparkException, match="topic unknown"):
-        decode_json(df, SCHEMA, select=None, where=None).collect()
+        decode_messages(df, SCHEMA, select=None, where=None).collect()
 
 
 def test_json_is_parsed_once(spark: SparkSession) -> None:
-    df = decode_json(
+    df = decode_messages(
         messages(spark, [b"{}"]), SCHEMA, select={"a": "id", "b": "id + 1"}, where="id > 1", keep_source=True
     )
     plan = df._jdf.queryExecution().executedPlan().toString()
@@ -215,11 +216,11 @@ def test_mistakes_are_named_before_anything_runs(
     spark: SparkSession, schema: dict[str, str], given: dict[str, Any], names: list[str]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        decode_json(messages(spark, []), schema, **{"select": None, "where": None, **given})
+        decode_messages(messages(spark, []), schema, **{"select": None, "where": None, **given})
     assert caught.value.hint
     assert [name for name in names if name not in str(caught.value)] == []
 
 
 def test_a_frame_without_a_value_is_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidInput, match=r"'value'.*columns: id"):
-        decode_json(spark.range(1), SCHEMA, select=None, where=None)
+        decode_messages(spark.range(1), SCHEMA, select=None, where=None)

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from streams.formats.json_format import NOT_AN_OBJECT, WRONG_TYPE
 from streams.write.dead_letter import SOURCE
-from streams.write.decode import NOT_AN_OBJECT, WRONG_TYPE, decode_json
+from streams.write.decode import decode_messages
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,7 +47,7 @@ def reasons_and_values(
 ) -> list[tuple[str | None, tuple[Any, ...]]]:
     """For each text why it was refused (None: it was decoded), and the values of its fields."""
     frame = spark.createDataFrame([(text,) for text in texts], "value string")
-    rows = decode_json(frame, schema, select=None, where=None, keep_source=True).collect()
+    rows = decode_messages(frame, schema, select=None, where=None, keep_source=True).collect()
     return [(row[SOURCE].reason, tuple(row[name] for name in schema)) for row in rows]
 
 

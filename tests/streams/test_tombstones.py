@@ -15,7 +15,7 @@ from storage import Table
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import register
 from streams.write.dead_letter import IGNORED, SOURCE
-from streams.write.decode import TOMBSTONE, decode_json
+from streams.write.decode import TOMBSTONE, decode_messages
 from streams.write.sink import CommitReport
 from streams.write.tombstones import NO_KEY
 from tests.streams.kafka.topics import topic_numbers
@@ -43,7 +43,7 @@ def messages(spark: SparkSession, given: Sequence[Message]) -> DataFrame:
 
 def decode(spark: SparkSession, given: Sequence[Message], schema: Any = None, **settings: Any) -> list[Row]:
     settings = {"select": None, "where": None, "keep_source": True, **settings}
-    return decode_json(messages(spark, given), schema or SCHEMA, **settings).collect()
+    return decode_messages(messages(spark, given), schema or SCHEMA, **settings).collect()
 
 
 def test_what_becomes_of_a_tombstone(spark: SparkSession) -> None:
@@ -242,7 +242,7 @@ def test_debeziums_stream_needs_no_setting(
     given = [change("c", 1, "a", 10), change("c", 2, "b", 10), change("d", 1, "a", 20), (envelope({"id": 1}), None)]
     given.append(change("u", 2, "B", 30))
     kind = "struct<id:bigint,name:string>"
-    df = decode_json(
+    df = decode_messages(
         kafka(spark, broker, topic_of(broker, given)),
         {"op": "string", "before": kind, "after": kind, "ts_ms": "bigint"},
         select={
@@ -271,7 +271,7 @@ def test_deletes_of_a_compacted_topic_that_are_nothing_but_a_key(
     given = [message(1, "a"), message(2, "b"), (b"1", None), message(3, "c"), (b"3", None), message(3, "d")]
     given += [(b"nobody", None), (None, None)]
     topic = topic_of(broker, given, headers=[("trace", b"\x01")])
-    df = decode_json(
+    df = decode_messages(
         kafka(spark, broker, topic),
         SCHEMA,
         # The producer's clock may stand still for several messages: the offset breaks the tie.
@@ -327,7 +327,7 @@ def test_no_message_whatever_it_is_keeps_others_from_being_stored(
     given: list[Message] = []
     for number, value in enumerate(BAD.values()):
         given += [(None, value), (None, field(id=1000 + number, name="good"))]
-    df = decode_json(
+    df = decode_messages(
         kafka(spark, broker, topic_of(broker, given)),
         {"id": "bigint", "name": "string", "at": "timestamp", "_op": "string", "shift": "string"},
         select={
@@ -374,7 +374,7 @@ def test_a_column_that_nobody_has_in_supplied_refuses_the_row_alone(
         (None, json.dumps({"id": number, "tags": "t", "note": None, "_supplied": names}).encode())
         for number, names in enumerate((["note"], ["nobody"], [None], None, []))
     ]
-    df = decode_json(
+    df = decode_messages(
         kafka(spark, broker, topic_of(broker, given)),
         {"id": "bigint", "tags": "string", "note": "string", "_supplied": "array<string>"},
         select=None,

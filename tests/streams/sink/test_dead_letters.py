@@ -24,7 +24,7 @@ from storage.errors import InvalidInput
 from streams.demo.broker import EmbeddedBroker
 from streams.kafka import register
 from streams.write.dead_letter import DeadLetters, open_dead_letters
-from streams.write.decode import decode_json
+from streams.write.decode import decode_messages
 from streams.write.sink import CommitReport
 from streams.write.write_batch import write_batch
 from tests.streams.sink.rig import WAIT_SECONDS, event, log_files, rows, run
@@ -65,7 +65,7 @@ def decoded(spark: SparkSession, broker: EmbeddedBroker, name: str, **given: Any
         .option("startingOffsets", "earliest")
         .load()
     )
-    return decode_json(source, MESSAGE, **{"select": None, "where": None, "keep_source": True, **TOLD, **given})
+    return decode_messages(source, MESSAGE, **{"select": None, "where": None, "keep_source": True, **TOLD, **given})
 
 
 def message(**fields: Any) -> bytes:

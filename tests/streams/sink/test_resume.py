@@ -20,7 +20,7 @@ from storage.core.log.entries import Claim, Data
 from storage.errors import Conflict, Fenced, GapError, InvalidInput
 from storage.log.commit_log import CommitLog
 from streams.demo.broker import EmbeddedBroker
-from streams.write.decode import decode_json
+from streams.write.decode import decode_messages
 from streams.write.resume import LaneMoved, ResumePoint
 from streams.write.sink import write_stream
 from streams.write.writer_job import failure_of
@@ -59,7 +59,7 @@ class Topic:
             .option("failOnDataLoss", str(strict).lower())
             .load()
         )
-        return decode_json(raw, MESSAGE, select={"id": "id", "status": status, "seq": "seq"}, where=None)
+        return decode_messages(raw, MESSAGE, select={"id": "id", "status": status, "seq": "seq"}, where=None)
 
     def point(self) -> ResumePoint:
         return streams.resume_point(self._spark, self.table.uri, "orders", checkpoint=self.checkpoint)

@@ -1,0 +1,45 @@
+"""Message formats: how the value of a message becomes columns. Adding one is one module here and one line in `FORMATS`.
+
+The registry names modules instead of importing them, so that a pipeline file is checked without Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from streams.formats.message_format import MessageFormat
+
+FORMATS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "json": "streams.formats.json_format:JsonFormat",
+    }
+)
+"""Name in a pipeline file to the class of the format, ``module:class``."""
+
+
+def check_format(name: str) -> str:
+    """The name of a format, if there is one.
+
+    Raises:
+        InvalidInput: There is no such format; the hint names the formats.
+    """
+    if name not in FORMATS:
+        raise InvalidInput(f"there is no message format {name!r}", hint=f"formats: {', '.join(FORMATS)}")
+    return name
+
+
+def load_format(name: str) -> MessageFormat:
+    """The format of that name.
+
+    Raises:
+        InvalidInput: See `check_format`.
+    """
+    module, _, kind = FORMATS[check_format(name)].partition(":")
+    made: MessageFormat = getattr(importlib.import_module(module), kind)()
+    return made
