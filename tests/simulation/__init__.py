@@ -2,14 +2,14 @@
 
     plan.py       what one seed means: table, jobs, faults, limits
     scheduler.py  processes as threads of which one runs; time; what a crash is
-    disk.py       the objects, and answers and requests that are still under way
+    disk.py       the objects, and requests that take effect later
     faults.py     what goes wrong, drawn from the seed
     store.py      a process's view of the disk: every call is a point where others may run
-    history.py    the timeline read again by code of its own; invariants of every entry
-    judge.py      what was promised to callers, and what a reader must see
+    history.py    the log read again by separate code; invariants of every entry
+    judge.py      what was acknowledged to callers, and what a reader must see
     actors.py     writers, compactors, readers
-    followers.py  who asks what has changed since, and what the answer must be
-    operators.py  savepoints, restore, undo, cleaning, schema changes, now and then
+    followers.py  consumers of changes, and what their answers must be
+    operators.py  savepoints, restore, undo, cleaning, schema changes
     needs.py      which files must be there
     run.py        one schedule from beginning to end
     mutant.py     what a mutant is: an implementation that breaks one rule, and must be found

@@ -1,7 +1,7 @@
-"""Who takes part: writers, compactors and readers. Each is what a program would be that uses `storage`.
+"""The actors: writers, compactors and readers. Each behaves like a program that uses `storage`.
 
-An actor's process may crash, freeze and fail at any call; whoever started it then starts another, as a cluster would.
-What a process may end with is listed (`FAILURES`, and what else its actor says); anything else is a finding.
+An actor's process may crash, freeze or fail at any call; the actor then starts another one, as a cluster would. The
+errors that a process may end with are listed (`FAILURES`, and those of each actor); any other error is a finding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAUSES_SECONDS = [0, 0.3, 1, 2]  # of those who come now and then; a step takes 
 
 @dataclass(eq=False)
 class Worker:
-    """Work in pieces; a new process takes over after a failure."""
+    """Does work in parts; after a failure a new process continues."""
 
     simulation: Simulation
     name: str
@@ -49,7 +49,7 @@ class Worker:
         raise NotImplementedError
 
     def work(self, process: Process, table: Table) -> None:
-        """Do one piece; it counts as done (or given up) from its beginning on."""
+        """Do one part of the work; it counts as done once it has begun, even if it fails."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -76,10 +76,10 @@ class Worker:
 
 @dataclass(eq=False)
 class Job:
-    """A streaming query: its batches, how far it has noted them as done, and the incarnations of its writer.
+    """A streaming query: its batches, how many of them it has noted as done, and the processes that run its writer.
 
-    ``noted`` is what Spark's checkpoint would hold. Two incarnations at once are what an impatient cluster makes of a
-    frozen one: the older is a zombie. After a restore the job goes on where the table says that its lane is.
+    ``noted`` is what Spark's checkpoint would hold. Two processes may run at once: a cluster may replace a process that
+    is only frozen, and the old one then writes as a zombie. After a restore the job continues where its lane ends.
     """
 
     simulation: Simulation
@@ -96,13 +96,13 @@ class Job:
         return self.ended or self.noted == len(self.batches) - 1
 
     def start(self) -> None:
-        """Start an incarnation."""
+        """Start a process."""
         self.started += 1
         self.running += 1
         self.simulation.start(f"{self.lane}.{self.started}", self._live, self._impatient)
 
     def resume(self) -> None:
-        """The table was restored, perhaps: see whether batches must be sent again."""
+        """Check, after a restore, whether batches must be sent again."""
         if not self.ended and self.running == 0:
             self.start()
 
@@ -159,9 +159,9 @@ class Job:
                 number += 1
 
     def _append(self, writer: Writer, batch: Batch) -> tuple[Commit, int]:
-        """Append a batch, or have it replayed; half of those who meet a failure try again with the same writer.
+        """Append a batch, or send it again; half of the jobs that see a failure try again with the same writer.
 
-        With the commit comes the newest stamp of a rival that was visible when it began.
+        Returns the commit, and the newest stamp of a rival's commit that was visible before.
         """
         name, source = (batch.query, batch.number), {"id": batch.id}
         rows = to_arrow(batch.config, batch.rows, batch.stream)
@@ -185,7 +185,7 @@ class Job:
 
 @dataclass(eq=False)
 class Compactor(Worker):
-    """Compacts some file groups, or folds, some times."""
+    """Compacts some of the file groups, or folds, several times."""
 
     runs: int
 
@@ -268,7 +268,7 @@ class Reader(Worker):
                 except SnapshotExpired as error:
                     # Clocks that differ by a year make a pin expire at once.
                     if Fault.CLOCK not in self.simulation.faults.rates:
-                        raise Violation(f"S16 CleanSafe: a pinned snapshot was given up: {error}") from error
+                        raise Violation(f"S16 CleanSafe: a pinned snapshot has expired: {error}") from error
                     raise
                 self._pause(process)
         return snapshot.cut
@@ -277,12 +277,12 @@ class Reader(Worker):
         """The answer.
 
         Raises:
-            SnapshotExpired: It was given up meanwhile.
+            SnapshotExpired: It has expired meanwhile.
             Violation: It was not.
         """
         try:
             return snapshot.to_arrow(require=require)
         except SnapshotExpired as error:
             if self.simulation.history.table.promises(snapshot.cut.table, snapshot.cut.lanes):
-                raise Violation(f"S16 CleanSafe: {snapshot.cut} was not given up: {error}") from error
+                raise Violation(f"S16 CleanSafe: {snapshot.cut} has not expired: {error}") from error
             raise

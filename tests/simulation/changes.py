@@ -1,7 +1,7 @@
 """Schema changes of a schedule: drawn before it begins, independent of each other, so that any order of them is valid.
 
 A change is a method of the table with its arguments. Operators make them at any time; a job whose batch has a new
-column makes the change itself first, as whoever deploys a new version of a job does.
+column makes the change itself first, like a user who deploys a new version of a job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBERS = [-1, 0, 3, 1 << 33]
 
 @dataclass(frozen=True)
 class Change:
-    """``column``: what batches may have after it; None where they have nothing new."""
+    """``column``: the column that batches may have afterwards; None if the change adds no column."""
 
     method: str
     arguments: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Change:
 
 
 def draw_changes(chance: random.Random, config: Config) -> list[Change]:
-    """Some changes; none in most schedules."""
+    """The changes of a schedule; most schedules have no changes."""
     kinds = chance.choice([[], [], [_add_column], [_add_column, _widen, _set_default, _add_group]])
     drawn = (chance.choice(kinds)(chance, config, f"x{number}") for number in range(3) if kinds)
     return [change for change in drawn if change is not None]
@@ -89,7 +89,7 @@ def _add_group(chance: random.Random, config: Config, name: str) -> Change | Non
 
 
 def with_column(config: Config, change: Change) -> Config:
-    """The configuration that a sender knows who has made a change that adds a column."""
+    """The configuration that a sender knows after a change that adds a column."""
     after = copy.deepcopy(config)
     arguments = change.arguments
     group = after["groups"][arguments["group"]]
@@ -101,7 +101,7 @@ def with_column(config: Config, change: Change) -> Config:
 
 
 def config_of(schema: Mapping[str, Any]) -> Config:
-    """The configuration that a schema says, as it stands in CREATE and SCHEMA entries."""
+    """The configuration that the schema in a CREATE or SCHEMA entry describes."""
     return {
         "key": schema["key"],
         "columns": {c["name"]: {"type": c["type"], "default": c["default"]} for c in schema["columns"]},
@@ -119,7 +119,7 @@ def config_of(schema: Mapping[str, Any]) -> Config:
 
 
 def lost(before: Config, after: Config) -> list[str]:
-    """What a schema says no longer that an older one said."""
+    """What an older schema has and this one has not."""
     parts = [
         (f"{kind} {name}", own, after[kind].get(name, {}))
         for kind in ("columns", "groups", "streams")

@@ -1,7 +1,7 @@
 """The environment damages one file: removes it, cuts it short, or flips a byte.
 
-Only what a reader can know to be wrong: an entry that is removed looks like one that was never written, so entries and
-archives are torn, not removed (`verify` tells a hole in a lane).
+Only damage that a reader can detect: a removed entry looks like one that was never written, so entries and archives
+are truncated, not removed (`verify` reports a gap in a lane).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tests.simulation.history import History
 
 
 def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ...]:
-    """Damage an object, unseen by those who watch the disk.
+    """Damage an object without a call of `Disk.watch`.
 
     Returns:
-        How an error may name it.
+        Texts by which an error may name it.
     """
     path = chance.choice(sorted(path for path in disk.objects if not path.startswith("_weft/probe/")))
     data = history.originals[path] = disk.objects[path]
@@ -33,7 +33,7 @@ def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ..
 
 
 def _words(path: str, history: History) -> list[str]:
-    """How errors call an entry: by lane and number."""
+    """How errors name an entry: by lane and number."""
     for lane, entries in history.lanes.items():
         for entry in entries:
             if path.endswith(f"timeline/{f'lanes/{lane}' if lane else 'table'}/{entry['seq']:020d}.json"):

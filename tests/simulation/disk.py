@@ -1,7 +1,7 @@
 """The objects of the simulated store, as a strongly consistent object store has them, and requests still on their way.
 
-A request whose caller was told nothing (a time-out, a crash) may take effect later: `defer` keeps it until its step.
-What it does then is what the store would do then: a put-if-absent loses if the name has been taken meanwhile.
+A request whose caller got no answer (a time-out, a crash) may take effect later: `defer` keeps it until its step. It
+then has the effect that it has at that time: a put-if-absent fails if the name has been taken meanwhile.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Disk:
         )
 
     def defer(self, step: int, apply: Callable[[], object]) -> None:
-        """Let a request take effect at a step to come."""
+        """Let a request take effect at a later step."""
         self._count += 1
         heapq.heappush(self._late, _Late(step, self._count, apply))
 
     def arrive(self, step: int) -> None:
-        """Let everything take effect that is due."""
+        """Let all requests take effect that are due."""
         while self._late and self._late[0].step <= step:
             heapq.heappop(self._late).apply()
 

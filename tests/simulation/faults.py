@@ -1,7 +1,7 @@
 """What goes wrong in a schedule: one decision per store call, drawn from the seed.
 
 A schedule has a *mood*: quiet, a bad network, crashes, freezes, or all of it. Faults end after some steps, so that
-every schedule comes to its end and everything that was promised can be checked.
+every schedule ends, and everything that was acknowledged can be checked.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ class Faults:
         return fault
 
     def draw_offline(self, call: str) -> Fault:
-        """What happens to a call while the network is down: nobody hears of it, but it may arrive."""
+        """What happens to a call while the network is down: it gets no answer, but may take effect."""
         if call not in _WRITES:
             return Fault.LOST_REQUEST
         return self.chance.choice([Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.DELAYED])
 
     def order(self, count: int) -> list[int]:
-        """In which order requests arrive that were sent at once."""
+        """The order in which requests arrive that were sent at the same time."""
         return self.chance.sample(range(count), count)
 
     def freeze_steps(self) -> int:

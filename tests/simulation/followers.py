@@ -1,7 +1,7 @@
-"""Who follows a table: asks again and again what has changed since it last looked, while everybody else goes on.
+"""Followers: consumers that repeatedly ask what has changed since their last answer, while all others go on.
 
-S21 IncrementalComplete: every answer is the difference of the oracle's two states, or the range is refused, and for a
-reason that the history knows: cleaning gave an end of it up, or a restore lies within. Who is refused begins anew.
+S21 IncrementalComplete: every answer is the difference of the oracle's two states, or the range is refused, for a
+reason that the history knows: one end of it has expired, or a restore lies within. After that a follower starts again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LOOKS = 3  # savepoints, and cuts, from which the whole way is asked for in the 
 
 
 def draw_followers(seed: int, share: float) -> list[int]:
-    """How often each follower of a schedule asks; ``share`` of the schedules have one, for its answers cost much.
+    """How often each follower of a schedule asks; ``share`` of the schedules have one: checking it is slow.
 
-    It is drawn by itself, so that schedules without followers are what they were before there were any.
+    It is drawn separately, so that it does not change what else is drawn for a seed.
     """
     chance = random.Random(f"followers {seed}")
     return [chance.randint(2, 5)] if chance.random() < share else []
@@ -34,7 +34,7 @@ def draw_followers(seed: int, share: float) -> list[int]:
 
 @dataclass(eq=False)
 class Follower(Worker):
-    """Asks for changes some times; ``at`` is where it stands, as text: None before its first answer."""
+    """Asks for changes several times; ``at`` is the cut of its last answer, as text; None before the first one."""
 
     runs: int
     at: str | None = None
@@ -63,7 +63,7 @@ class Follower(Worker):
             self._ask(process, table, since, None)
 
     def _ask(self, process: Process, table: Table, since: str | None, until: str | None) -> None:
-        """Ask, compare, and go on from there; a refusal must have its reason."""
+        """Ask, compare the answer, and continue from its cut; a refusal must have a reason."""
         first, last = (None if text is None else parse_cut(text) for text in (since, until))
         try:
             with expiring():
@@ -72,7 +72,7 @@ class Follower(Worker):
             self._compare(table, first, last)
         except OffsetExpired as error:
             if all(self.simulation.history.table.promises(at.table, at.lanes) for at in (first, last) if at):
-                raise Violation(f"S21 IncrementalComplete: {first} to {last} was not given up: {error}") from error
+                raise Violation(f"S21 IncrementalComplete: {first} to {last} has not expired: {error}") from error
             self.at = None
             self.simulation.note(process, error)
         except OffsetInvalidated as error:
@@ -89,7 +89,7 @@ class Follower(Worker):
             self.at = str(last)
 
     def _end(self, table: Table, since: str | None) -> Cut:
-        """Up to where: the newest snapshot, or one that comes some commits after the follower's."""
+        """The end of the range: the newest snapshot, or one that is some commits after the follower's."""
         newest = table.snapshot()
         if since is None or self.simulation.chance.random() < 2 / 3:
             return newest.cut
@@ -116,7 +116,7 @@ class Follower(Worker):
             raise Violation("\n".join([f"S21 IncrementalComplete: wrong changes from {since} to {until}", *lines]))
 
     def _state(self, at: Cut | None, config: Config, require: Sequence[str]) -> State:
-        """What is visible at a cut, and which groups are there, as a later configuration has it."""
+        """The rows that are visible at a cut, and their groups, under a later configuration."""
         if at is None:
             return {}
         judge = self.simulation.judge
@@ -132,7 +132,7 @@ class Follower(Worker):
         return any(since.table < done and (until is None or done <= until.table) for done in restored)
 
     def _forwards(self, since: Cut, until: Cut) -> bool:
-        """Whether one snapshot goes on from another; a claim behind the end of a lane closed since is nothing."""
+        """Whether one snapshot continues another; claims behind the end of a closed lane do not count."""
         ends = self.simulation.history.table.closed
         lanes = {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
         return since.table <= until.table and within(lanes, until.lanes)

@@ -1,6 +1,6 @@
-"""The timeline as it stands on the disk, read by code of its own: no decoder, fold or state of `storage` is used here.
+"""The log as it is on the disk, read by separate code: no decoder, fold or state of `storage` is used here.
 
-Every change of the disk passes through `History.watch`; what an entry must be is checked when it appears:
+Every change of the disk passes through `History.watch`, which checks an entry when it appears:
 S1 SlotWriteOnce, S2 LaneContiguous, S3 EpochMonotone, S5 NoPhantom, S6 BatchExactlyOnce, S7 NoDangling, S10 CutChain
 (with `table_lane`), S16 CleanSafe (`needs`), S18 RolledBackNeverVisible, S19 RevMonotone and S23 PromiseKept.
 """
@@ -34,12 +34,12 @@ TABLE = ""
 
 @dataclass(frozen=True)
 class Batch:
-    """What a writer may commit: rows fixed before the schedule began.
+    """A batch that a writer may commit; its rows are fixed before the schedule begins.
 
     Attributes:
-        number: Counts within the lane's query.
-        config: What its sender knows of the table.
-        change: What its sender makes sure of first, for its rows have the new column.
+        number: Its number in the lane's query.
+        config: The configuration that its sender knows.
+        change: The schema change that its sender makes first, because the rows have the new column.
     """
 
     id: int
@@ -58,8 +58,8 @@ class History:
     Attributes:
         lanes: Per lane its entries in order; "" is the table lane.
         table: What the table lane says.
-        originals: What the environment has damaged, as it was: nobody but the environment is to blame for it.
-        named: Lists that stand beside entries of the table lane.
+        originals: Objects that the environment has damaged, as they were before.
+        named: Sidecars that entries of the table lane name.
         needs: Which files must be there.
         archives: The chunks that are archived, by lane and number.
     """
@@ -77,10 +77,10 @@ class History:
         self._heads: dict[str, int] = {}
 
     def watch(self, path: str, before: bytes | None, now: bytes | None) -> None:
-        """A change of the disk.
+        """Check a change of the disk.
 
         Raises:
-            Violation: It must not be.
+            Violation: It breaks an invariant.
         """
         if (match := _ARCHIVE.fullmatch(path)) is not None:
             self._check_archive(path, match["lane"] or TABLE, int(match["chunk"]), before, now)
@@ -104,7 +104,7 @@ class History:
         self.lanes.setdefault(lane, []).append(entry)
 
     def is_verified(self, path: str) -> bool:
-        """Whether `verify` looks into an object: what nobody reads any more it does not."""
+        """Whether `verify` reads an object: it does not read what no snapshot needs."""
         return _ARCHIVE.fullmatch(path) is not None or (not self.is_left(path) and self.needs.is_verified(path))
 
     def is_left(self, path: str) -> bool:
@@ -113,7 +113,7 @@ class History:
         return match is not None and self.is_archived(match["lane"] or TABLE, int(match["seq"]))
 
     def is_archived(self, lane: str, seq: int) -> bool:
-        """Whether a slot's entry stands in an archive."""
+        """Whether a slot's entry is in an archive."""
         return (lane, (seq - 1) // self.chunk + 1) in self.archives
 
     def _check_archive(self, path: str, lane: str, chunk: int, before: bytes | None, now: bytes | None) -> None:
@@ -133,7 +133,7 @@ class History:
         self.archives.add((lane, chunk))
 
     def live_data(self, lane: str, until: int, table: int) -> Iterator[Entry]:
-        """Commits of a lane up to a slot that count in a snapshot of that prefix of the table lane."""
+        """Commits of a lane up to a slot that are visible in a snapshot of that prefix of the table lane."""
         for entry in self.lanes.get(lane, [])[:until]:
             if entry["kind"] == "DATA" and self.table.is_live(lane, entry["seq"], table):
                 yield entry
@@ -176,7 +176,7 @@ class History:
         self.needs.add_data(entry, [_sidecar(file["index"], self._objects) for file in entry["files"]])
 
     def _check_fencing_barriers(self, entry: Entry, known: list[Entry]) -> None:
-        """Nobody writes after the claim of a barrier without knowing what the barrier was for."""
+        """No entry follows the claim of a fencing barrier unless its writer knew the restore."""
         for claim in known:
             slot = claim.get("intent", 0)
             if not slot:
@@ -203,7 +203,7 @@ class History:
                 raise Violation(f"S6 BatchExactlyOnce: batch {asked} is in entries {other['seq']} and {entry['seq']}")
 
     def _check_promises(self, entry: Entry) -> None:
-        """A commit repeats what the last live one before it has promised, or promises more."""
+        """The watermarks of a commit are those of the last live commit before it, or larger."""
         before = list(self.live_data(entry["lane"], entry["seq"] - 1, len(self.lanes[TABLE])))[-1:]
         now = entry.get("watermarks", {})
         for group, promise in before[0].get("watermarks", {}).items() if before else ():
@@ -239,14 +239,14 @@ class History:
         self.needs.add_table_entry(entry, slices)
 
     def _check_mark(self, entry: Entry) -> None:
-        """A mark has seen all that was there when the entry before it came, and nothing that is not there."""
+        """A mark covers all entries that existed when the entry before it was written, and only existing ones."""
         for lane, there in self._heads.items():
             own = entry["lanes"].get(lane, 0)
             if not min(there, self.table.closed.get(lane, there)) <= own <= len(self.lanes.get(lane, ())):
                 raise Violation(f"S24 TimeStable: MARK {entry['seq']} reaches to {own} of {lane!r}, which had {there}")
 
     def _slices(self, entry: Entry) -> list[Mapping[str, Any]]:
-        """Slices that an entry publishes or takes back; of a FOLD its parts."""
+        """Slices that an entry publishes or restores; of a FOLD its file groups."""
         if entry["kind"] == "BASE":
             return _sidecar(entry["slices"], self._objects)
         if entry["kind"] == "FOLD":
@@ -265,7 +265,7 @@ def _decoded(path: str, data: bytes) -> Entry:
 
 
 def _sidecar(reference: Any, objects: Mapping[str, bytes]) -> Any:
-    """What a part of an entry says, in place or beside it."""
+    """A part of an entry, read from the entry or from its sidecar."""
     if not isinstance(reference, dict) or "sha256" not in reference:
         return reference
     data = objects.get(reference["path"])

@@ -1,8 +1,8 @@
-"""What was promised, and what a reader must therefore see.
+"""What was acknowledged, and what a reader must therefore see.
 
 The expected answer of a cut is the oracle's, over the commits that the history holds up to there: S4 AckedDurable, S5
 NoPhantom, S8 SnapshotAtomic, S9 SnapshotStable, S11 ExactlyOnceFold, S12 ConsistentRead, S14 NoResurrection, S18
-RolledBackNeverVisible and S22 ClockFree are all this one comparison, made at cuts that differ.
+RolledBackNeverVisible and S22 ClockFree are all checked by this one comparison, made at different cuts.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LANE_BITS = 20
 
 @dataclass
 class Judge:
-    """Keeps what callers were told, and compares.
+    """Keeps the answers that callers got, and compares them.
 
     Attributes:
-        distinct: No two events tie, so the order in which commits arrived must not matter at all.
+        distinct: No two events tie, so that the order of commits must not matter.
         acked: Per lane the last entry that was acknowledged.
         damaged: What the environment has damaged: path, and how errors may name it.
         reads: Answers that were compared.
-        settled: By time what it was once said to be for ever.
+        settled: Per time that was called settled, its cut.
     """
 
     config: Config
@@ -56,14 +56,14 @@ class Judge:
     settled: dict[int, str] = field(default_factory=dict)
 
     def heads(self) -> dict[str, int]:
-        """Where the table lane and every writer's lane end now; one that was closed ends there for ever."""
+        """The last entry of the table lane and of every writer's lane; of a closed lane its end."""
         own = self.history.lanes
         return {TABLE: len(own[TABLE])} | {
             lane: self.history.table.closed.get(lane, len(own.get(lane, ()))) for lane in self.history.table.lane_ids
         }
 
     def newest_stamp(self) -> int:
-        """What a writer that enters later must order itself after (W2): nothing beyond the end of a closed lane."""
+        """The newest stamp that a writer that enters now must be ordered after (W2), closed lanes up to their ends."""
         heads = self.heads()
         return max(
             entry["stamp"] for lane, own in self.history.lanes.items() for entry in own[: heads.get(lane, len(own))]
@@ -72,7 +72,7 @@ class Judge:
     def newest_rival(self, lane: str) -> int:
         """What the next commit of a lane must be ordered after, whatever its clock says (W7): its visible rivals.
 
-        These are the commits of lanes that share a group with it in which nothing but their order decides.
+        Rivals are commits of lanes that share a group with it in which the order of commits decides.
         """
         streams, groups = self.config["streams"], self.config["groups"]
         own, known = self.history.table.streams, {name for name in groups if _is_in_commit_order(groups[name])}
@@ -88,7 +88,7 @@ class Judge:
         return chance.choice(moments) + chance.choice([-1, 0, 0, 1])
 
     def check_time(self, time_ms: int, cut: Cut, *, settled: bool) -> None:
-        """S24: a time that is called settled means what it always meant, and it is settled by a MARK."""
+        """S24: a settled time always gives the same cut, and a MARK settles it."""
         if not settled:
             return
         wanted = meaning(self.history.lanes, self.history.lanes[TABLE], time_ms)
@@ -99,11 +99,11 @@ class Judge:
             raise Violation(f"S24 TimeStable: {time_ms} was {self.settled[time_ms]}, and is {cut}")
 
     def acknowledge(self, batch: Batch, commit: Commit, older_than: int, visible: int) -> None:
-        """A writer was told that its batch is committed.
+        """A commit was acknowledged to a writer.
 
         Args:
             batch: What it wrote.
-            commit: What it was told.
+            commit: The acknowledgement.
             older_than: Newest stamp when the writer entered.
             visible: Newest stamp of a rival when the commit began.
         """
@@ -118,7 +118,7 @@ class Judge:
         self.acked[batch.lane] = max(self.acked.get(batch.lane, 0), commit.seq)
 
     def check_resumed(self, lane: str, epoch: int, last: int | None) -> None:
-        """A writer that has claimed a lane knows its last batch that counts (S6)."""
+        """A writer that has claimed a lane knows its last live batch (S6)."""
         entries = self.history.lanes[lane]
         claim = next(entry["seq"] for entry in entries if entry["epoch"] == epoch)
         if self.history.table.restorations and any(entry["kind"] == "CLAIM" for entry in entries[claim:]):
@@ -129,7 +129,7 @@ class Judge:
             raise Violation(f"S6 BatchExactlyOnce: claim {epoch} of {lane} goes on after batch {last}, not {expected}")
 
     def check_complete(self, before: Mapping[str, int], cut: Cut) -> None:
-        """S4: a head snapshot holds all that was acknowledged before it was asked for, and nothing that is not."""
+        """S4: a head snapshot has all commits that were acknowledged before it was taken, and only existing ones."""
         for lane, seq in before.items():
             if cut.lanes.get(lane, 0) < seq:
                 raise Violation(f"S4 AckedDurable: {cut} lacks entry {seq} of {lane}, which was acknowledged")
@@ -165,8 +165,8 @@ class Judge:
     def check_undone(self, done: int, stream: str, since: dt.datetime, before: Mapping[str, int]) -> None:
         """S18: right after an undo the stream's commits since then are rolled_back, and nothing else is.
 
-        Since then: what the table was just before that time does not have them. Nothing is said of what came while the
-        undo began, after ``before``, nor of lanes that are closed.
+        The table did not have them just before that time. Commits that came while the undo began, after
+        ``before``, and closed lanes are not checked.
         """
         undone = next(r for r in self.history.table.restorations if r.done == done)
         limit = round(since.timestamp() * 1000)
@@ -202,7 +202,7 @@ class Judge:
         }
 
     def check_left(self, path: str, table: int) -> None:
-        """L3: what is left after a clean is needed, or may be: by a writer that has not been fenced.
+        """L3: a file that remains after a clean is needed, or may be needed by a writer that has not been fenced.
 
         ``table``: how long the table lane was when the clean began.
         """
@@ -221,7 +221,7 @@ class Judge:
         raise Violation(f"L3: {path} is garbage, and a clean has left it")
 
     def check_report(self, report: VerifyReport, damaged: tuple[str, ...]) -> None:
-        """Nothing is wrong, or it is what the environment has damaged; and that is told if it was so from the start."""
+        """The report has no errors, or just those that the damage explains, if the damage came before."""
         if not self.damaged:
             if not report.ok:
                 raise Violation(f"verify finds what is not wrong: {report}")
@@ -229,7 +229,7 @@ class Judge:
             raise Violation(f"verify does not find {damaged}: {report}")
 
     def excuse(self, error: CorruptData) -> None:
-        """Data may be called corrupt only where it is, and by its name."""
+        """Accept an error about corrupt data only if it names the object that was damaged."""
         if not any(name in error.message for name in self.damaged):
             raise Violation(f"{error.code} without damage, or without its name: {error.message}") from error
 
@@ -251,7 +251,7 @@ class Judge:
 
 
 def _is_in_commit_order(group: Mapping[str, Any]) -> bool:
-    """Whether nothing but the order of commits decides what a group shows: sums and counts come out alike in any."""
+    """Whether the order of commits alone decides what a group shows; of sums and counts it does not."""
     return not group.get("ordering") and not {"sum", "count"}.issuperset(group.get("functions", {"": ""}).values())
 
 

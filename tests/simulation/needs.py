@@ -1,9 +1,8 @@
-"""Which files must be there: worked out from the history alone, whenever somebody deletes one (S16 CleanSafe).
+"""Which files are needed, computed from the history alone whenever one is deleted (S16 CleanSafe).
 
 A file is needed by every state of the table lane from ``oldest_retained`` on, by savepoints, by open plans and by the
 target of an open restore: slices and folds of that state, and the log files of commits that are live in it and have
-rows of a file
-group whose slice there holds less. Folds make no log file dead, for they may be given up.
+rows of a file group whose slice does not hold them. Folds do not replace log files, because a fold may be dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """What has to be readable: a prefix of the table lane, and how far of each lane (all of one that is not named).
+    """A snapshot that must be readable: a prefix of the table lane, and of each lane (all of a lane that is not named).
 
     ``live_at``: the prefix that says what is live, if it is another one.
     """
@@ -57,7 +56,7 @@ class Needs:
     _folds: list[tuple[frozenset[Group], frozenset[str]]] = field(default_factory=list)
 
     def add_data(self, entry: Entry, indexes: list[Mapping[str, Any]]) -> None:
-        """A DATA entry, with the indexes of its files in place."""
+        """Add a DATA entry, with the indexes of its files in place."""
         for file, index in zip(entry["files"], indexes, strict=True):
             ranges, partitions = index["ranges"], index["partitions"]
             places = zip(ranges["partition"], ranges["bucket"], strict=True)
@@ -66,7 +65,7 @@ class Needs:
                 self.commits[path] = (entry["lane"], entry["seq"], groups)
 
     def add_table_entry(self, entry: Entry, parts: list[Mapping[str, Any]]) -> None:
-        """An entry of the table lane that `TableLane` has taken in; ``parts`` are its slices, or those of a fold."""
+        """Add an entry that `TableLane` has added; ``parts`` are its slices, or file groups of a fold."""
         groups = frozenset((part["partition"], part["bits"], part["bucket"]) for part in parts)
         match entry["kind"]:
             case "BASE":
@@ -87,10 +86,10 @@ class Needs:
         self.states.append(_State(cuts, start, files))
 
     def check_delete(self, path: str) -> None:
-        """Somebody deletes a file.
+        """Check the deletion of a file.
 
         Raises:
-            Violation: It is needed.
+            Violation: The file is needed.
         """
         for snapshot in self._needed():
             if self._reads(path, snapshot, exact=True):
@@ -108,7 +107,7 @@ class Needs:
         return any(self._reads(path, snapshot, exact=False) for snapshot in self._needed())
 
     def _needed(self) -> Iterator[_Snapshot]:
-        """What must stay readable."""
+        """The snapshots that must stay readable."""
         yield from (_Snapshot(table) for table in range(self.table.oldest_retained, len(self.states) + 1))
         yield from self._named()
         intent = self.table.intent

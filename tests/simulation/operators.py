@@ -1,6 +1,6 @@
-"""Operators: savepoints, restores, undo, closing and fencing of lanes, each now and then, while everybody else goes on.
+"""Operators: savepoints, restores, undo, closing and fencing of lanes, while all others go on.
 
-An action is one method: what it does, what it may be refused with, and what must hold once it has been acknowledged.
+An action is one method: what it does, with which errors it may be refused, and what must hold once it succeeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_TRIES = 3  # of one action
 
 @dataclass(eq=False)
 class Operator(Worker):
-    """Does one action after the other; after a failure half of them are tried again."""
+    """Runs actions one after the other; after a failure half of them are tried again."""
 
     todo: list[str]
     tries: int = 0
@@ -115,14 +115,14 @@ class Operator(Worker):
         assert result.foreign_files == 0 or self.simulation.judge.damaged, f"{result.foreign} are not foreign"
 
     def _mark(self, table: Table) -> None:
-        """Whoever marks may ask at once for what was before."""
+        """After a mark, the times before it can be asked for at once."""
         until = table.mark()
         asked = _time(min(self.simulation.judge.draw_moment(self.simulation.chance), round(until.timestamp() * 1000)))
         snapshot = table.snapshot(asked, settled=True)
         self.simulation.judge.check_time(round(asked.timestamp() * 1000), snapshot.cut, settled=True)
 
     def _verify(self, table: Table) -> None:
-        """Whatever others are doing meanwhile, nothing is wrong."""
+        """A verification beside other processes finds no error."""
         damaged = self.simulation.judge.damaged
         report = table.verify(deep=self.simulation.chance.random() < 1 / 2)
         self.simulation.judge.check_report(report, damaged)

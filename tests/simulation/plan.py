@@ -1,6 +1,6 @@
-"""What one seed means: the table, the batches, who takes part, what goes wrong, and the limits of the code under test.
+"""What one seed means: the table, the batches, the actors, the faults, and the sizes that the code under test uses.
 
-Everything about a schedule that is not an interleaving is decided here, before it begins.
+Everything about a schedule but its interleaving is decided here, before it begins.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ LIMITS: Mapping[str, list[int]] = {
     "archive_single_requests": [0, 8],
     "archive_kept_bytes": [1, 64 * 1024 * 1024],
 }
-"""Sizes at which the code under test does something else; each schedule chooses. The small ones make it do it here."""
+"""Values for fields of `storage.environment.Tuning`, of which each schedule draws one. The small ones reach code that
+otherwise only large tables reach."""
 
 _CLEANING = ["clean", "clean", "clean", "savepoint", "release"]
 
 
 @dataclass(frozen=True)
 class Theme:
-    """What meets in a schedule: what operators do, and how many compactors and readers there are.
+    """The mix of a schedule: the actions of operators, and the numbers of compactors and readers.
 
-    ``moods``: of the faults; all of them if empty. ``followed``: in what part of the schedules changes are asked for.
-    ``limits``: instead of those that are drawn.
+    ``moods``: of the faults; all if empty. ``followed``: share of the schedules with followers. ``limits``: sizes that
+    replace those that are drawn.
     """
 
     actions: list[str]
@@ -131,7 +132,7 @@ class Plan:
 
 
 def draw_plan(seed: int, name: str | None = None) -> Plan:
-    """The plan of a seed, with a theme of its own unless one is given."""
+    """The plan of a seed; its theme is drawn unless one is given."""
     chance = random.Random(f"plan {seed}")
     theme = ASKED_FOR.get(name or "") or THEMES[name or chance.choice(list(THEMES))]
     # A theme that is asked for by name is for what meets in it, and nothing else.
@@ -177,7 +178,7 @@ def _batch(
     keys: list[Row],
     versions: Iterator[int] | None,
 ) -> Batch:
-    """A batch of a sender who knows the table as it was created, or with one of the new columns."""
+    """A batch of a sender that knows the table as it was created, or with one of the new columns."""
     own = config["streams"][stream]["groups"]
     new = [change for change in changes if change.column is not None and change.arguments["group"] in own]
     change = chance.choice(new) if new and chance.random() < 1 / 2 else None

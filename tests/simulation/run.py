@@ -1,4 +1,4 @@
-"""One schedule from beginning to end: set up from the plan, run, let everything late arrive, check what is left."""
+"""One schedule from beginning to end: set it up from the plan, run it, let late requests arrive, check the result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NURSERY = "memory://simulation/table"  # where a table is created before its ob
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a schedule. ``failure`` is None where every check held; ``entries`` counts them by kind."""
+    """The result of a schedule. ``failure`` is None if every check held; ``entries`` counts entries by kind."""
 
     seed: int
     failure: str | None
@@ -52,10 +52,10 @@ class Outcome:
 
 
 class Simulation:
-    """The world of one schedule.
+    """All objects of one schedule.
 
     Attributes:
-        chance: What actors choose by.
+        chance: Random numbers for the choices of actors.
         kept: Cuts that were read, as text, and names of savepoints.
     """
 
@@ -76,7 +76,7 @@ class Simulation:
         self._damage_step = plan.damage_step
 
     def run(self) -> None:
-        """Run to the end; `scheduler.failure` tells."""
+        """Run to the end; then `scheduler.failure` has the result."""
         self.scheduler.on_step = self._on_step
         self._create()
         self.jobs = [Job(self, lane, batches) for lane, batches in self.plan.lanes.items()]
@@ -103,7 +103,7 @@ class Simulation:
     def start(
         self, name: str, body: Callable[[Process], None], on_freeze: Callable[[], None] = lambda: None
     ) -> Process:
-        """Start a process, with a clock of its own."""
+        """Start a process; its clock may differ from the others'."""
         process = Process(name, body, on_freeze=on_freeze)
         if Fault.CLOCK in self.faults.rates:
             process.skew_ms = self.faults.skew_ms()
@@ -111,13 +111,13 @@ class Simulation:
         return process
 
     def table(self, process: Process) -> Table:
-        """The table as a process has it that has just started: its own caches, stamps and clock."""
+        """The table in a new process: with empty caches, and the process's stamps and clock."""
         clock = SimClock(self.scheduler, process)
         store = SimStore(self.scheduler, self.disk, self.faults, process)
         return Table(Environment(store, clock, self.ids, frozenset({"tests.mergers"}), self.tuning), Stamps())
 
     def resume_jobs(self) -> None:
-        """After a restore sources may send again what it rolled back."""
+        """After a restore, let some sources send again what it rolled back."""
         for job in self.jobs:
             if self.chance.random() < 1 / 2:
                 job.resume()
@@ -131,7 +131,7 @@ class Simulation:
         self.judge.check_report(self.table(process).verify(), damaged)
 
     def _check_cleaned(self, process: Process) -> None:
-        """L3: a clean that gives up all it may leaves what is needed, and nothing else."""
+        """L3: a clean that retains as little as possible leaves what is needed, and nothing else."""
         process.skew_ms = 3 * max(SKEWS_MS)  # later than all clocks, or plans of the future were not abandoned
         nothing = dt.timedelta(0)
         table = len(self.history.lanes[TABLE])
@@ -141,7 +141,7 @@ class Simulation:
                 self.judge.check_left(path, table)
 
     def check_kept(self, table: Table, text: str) -> None:
-        """S9: what was read once is read again, unless it was given up since."""
+        """S9: a snapshot that was read once gives the same answer again, unless it has expired."""
         try:
             kept = table.snapshot(text)
             self.judge.check_answer(kept.cut, kept.to_arrow())
@@ -157,7 +157,7 @@ class Simulation:
                 raise
 
     def note(self, process: Process, error: BaseException) -> None:
-        """A failure that the process may end with."""
+        """Log an error that the process may end with."""
         self.scheduler.log(process, f"ends: {type(error).__name__}: {str(error).splitlines()[0]}")
 
     def _create(self) -> None:
@@ -188,7 +188,7 @@ class Simulation:
         self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")
 
     def _check_all(self, process: Process) -> None:
-        """What a process sees that starts when all is over, without faults."""
+        """Check what a process sees that starts after all others have ended, without faults."""
         self.faults.last_step = 0
         try:
             self._check_read(process)
@@ -207,7 +207,7 @@ class Simulation:
             self.judge.excuse(error)
 
     def _check_read(self, process: Process) -> None:
-        """S4, S9: the newest snapshot is all there is, and what was read once is read again."""
+        """S4, S9: the newest snapshot has all commits, and snapshots that were read give the same answers again."""
         table = self.table(process)
         snapshot = table.snapshot()
         self.judge.check_complete(self.judge.acked, snapshot.cut)

@@ -1,11 +1,11 @@
 """The scheduler: real code in threads of which exactly one runs, and a seed that decides which.
 
-A thread runs until it comes to a yield point (`Scheduler.pause`); there the seed picks who goes on. Threads hand over
+A thread runs until it reaches a yield point (`Scheduler.pause`); there the seed picks the next one. Threads hand over
 by locks, so the code between two yield points is atomic, and a run is a function of the seed alone. Time is simulated:
-it moves with every step, and jumps when all who could run are asleep.
+it moves with every step, and jumps when all processes that could run are asleep.
 
-A process dies by `Crash`, which is no `Exception`: code that catches everything it may catch lets it pass. A dead
-process does nothing any more: whatever it calls while its stack unwinds raises `Crash` again.
+A process dies by `Crash`, which is not an `Exception`, so that ``except Exception`` does not catch it. A dead process
+has no further effect: every call that it makes while its stack unwinds raises `Crash` again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Crash(BaseException):
 
 
 class Violation(BaseException):
-    """An invariant does not hold. No `Exception`: the code under test must not take it for a failure of its own."""
+    """An invariant does not hold. Not an `Exception`, so that the code under test does not handle it."""
 
 
 @dataclass(eq=False)
@@ -40,11 +40,11 @@ class Process:
 
     Attributes:
         name: For the trace.
-        skew_ms: What its clock says beyond simulated time.
+        skew_ms: By how much its clock is ahead of simulated time.
         asleep_until: Simulated time before which it does not run.
         frozen_until: Step before which it does not run.
-        offline_until: Simulated time before which the store does not answer it.
-        on_freeze: What those do who wait for it, when it freezes.
+        offline_until: Simulated time before which the store does not answer its calls.
+        on_freeze: Called when it freezes, as by a cluster that waits for it.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Scheduler:
         process.thread.start()
 
     def run(self) -> None:
-        """Let all processes run to their ends; those that they spawn too. `failure` is set if an invariant broke."""
+        """Run all processes to their ends, also those that they spawn. `failure` is set if an invariant broke."""
         if self._living:
             self._pick(None).turn.release()
             if not self._main.acquire(timeout=HANG_SECONDS):
@@ -134,13 +134,13 @@ class Scheduler:
         self.trace.append(f"{self.step} {process.name}: {what}")
 
     def fail(self, message: str) -> None:
-        """Note the first failure, and let nobody go on."""
+        """Record the first failure, and stop all processes."""
         if self.failure is None:
             self.failure = message
         self._stopping = True
 
     def _pick(self, current: Process | None) -> Process:
-        """Who goes on: the current one with some probability, else anybody who is neither frozen nor asleep."""
+        """The next process: the current one with some probability, otherwise any that is neither frozen nor asleep."""
         ready = [p for p in self._living if p.frozen_until <= self.step and p.asleep_until <= self.now_ms]
         if not ready:
             awake = [p for p in self._living if p.frozen_until <= self.step]

@@ -86,7 +86,7 @@ class SimStore:
         return self._in_any_order(len(wanted), lambda i: read_each(self, [wanted[i]])[0])
 
     def _in_any_order(self, count: int, ask: Callable[[int], Answer]) -> list[Answer]:
-        """Requests that are under way at the same time: they may arrive in any order."""
+        """Run requests that are sent at the same time; they may arrive in any order."""
         answers = {i: ask(i) for i in self._faults.order(count)}
         return [answers[i] for i in range(count)]
 
@@ -175,9 +175,9 @@ class SimStore:
 
 
 def _shown(result: Any) -> Any:
-    """What a call gave, without sizes: a replay may differ in them.
+    """The result of a call, without sizes, in which a replay may differ.
 
-    What stands under NULLs is whatever the memory held; so checksums differ, and how many digits they have.
+    The bytes under NULLs are arbitrary, so checksums differ, and their numbers of digits.
     """
     if isinstance(result, bytes):
         return "found"

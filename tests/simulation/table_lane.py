@@ -1,4 +1,4 @@
-"""The table lane, read again by separate code: what is open, kept, closed and rolled back; what each entry must be.
+"""The table lane, read again by separate code: plans, savepoints, closed lanes and restores, and checks of each entry.
 
 Liveness is the definition, not the spans that `storage` computes from it: an entry is live under a restore if it came
 after the restore's boundary, or was kept by it and was live in what was restored (S18 RolledBackNeverVisible).
@@ -30,7 +30,7 @@ class Restoration:
         full: Whether the whole table was restored; else some lanes were undone, and the others are what they were.
         last_kept: Per fenced lane the last entry that stays.
         heads: Per fenced lane the boundary: later entries are new.
-        covered: What was stated of file groups without a slice.
+        covered: Up to where file groups without a slice are covered.
         rolled_back: Spans, as the INTENT gives them; needed for lanes that were closed, and so are not fenced.
     """
 
@@ -46,7 +46,7 @@ class Restoration:
 
 @dataclass
 class TableLane:
-    """What the table lane says now, and the restores and schemas of all time.
+    """The state of the table lane, and all restores and schemas so far.
 
     Attributes:
         cuts: Of the newest slices.
@@ -54,7 +54,7 @@ class TableLane:
         configs: By slot of the entry that has the schema.
         plans: The snapshots of those that are open.
         archived: Up to where the slots of lanes may be archived.
-        disturbed: Somebody has restored, or cleaned: what others had begun may be refused.
+        disturbed: There was a restore or a clean: work that had begun before may be refused.
     """
 
     lane_ids: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class TableLane:
     disturbed: bool = False
 
     def is_live(self, lane: str, seq: int, table: int) -> bool:
-        """Whether an entry counts in a snapshot of that prefix of the table lane."""
+        """Whether an entry is live in a snapshot of that prefix of the table lane."""
         for restored in reversed(self.restorations):
             if restored.done > table:
                 continue
@@ -99,15 +99,15 @@ class TableLane:
         return self.configs[max(slot for slot in self.configs if slot <= table)]
 
     def add(self, entry: Entry, slices: list[Mapping[str, Any]], claims: Mapping[str, list[Entry]]) -> None:
-        """Take the next entry in.
+        """Add the next entry.
 
         Args:
             entry: The entry.
-            slices: Those that it publishes or takes back, in place.
-            claims: Per lane its claims.
+            slices: The slices that it publishes or restores.
+            claims: Claims per lane.
 
         Raises:
-            Violation: It must not be there now.
+            Violation: The entry is not allowed in this state.
         """
         if entry["kind"] in REVISIONS and not (entry["kind"] == "DONE" and self._intent(entry)["restore"] is None):
             self.revisions.append(entry["seq"])
@@ -129,11 +129,11 @@ class TableLane:
                 if entry["name"] in self.savepoints:
                     raise Violation(f"savepoint {entry['name']} is made twice")
                 if not self.promises(entry["table"], entry["lanes"]):
-                    raise Violation(f"S16 CleanSafe: savepoint {entry['name']} keeps what was given up")
+                    raise Violation(f"S16 CleanSafe: savepoint {entry['name']} keeps an expired snapshot")
                 self.savepoints[entry["name"]] = (entry["table"], _reached(entry["lanes"]))
             case "RELEASE":
                 if self.savepoints.pop(entry["name"], None) is None:
-                    raise Violation(f"savepoint {entry['name']} is released, and is none")
+                    raise Violation(f"savepoint {entry['name']} is released, but does not exist")
             case "INTENT":
                 if self.intent is not None:
                     raise Violation(f"L4: INTENT {entry['seq']} begins while {self.intent['seq']} is open")
@@ -143,7 +143,7 @@ class TableLane:
                     self.plans.clear()
                     target = entry["restore"]["table"]
                     if target < self.oldest_retained and target not in [table for table, _ in self.savepoints.values()]:
-                        raise Violation(f"S16 CleanSafe: INTENT {entry['seq']} goes back to what was given up")
+                        raise Violation(f"S16 CleanSafe: INTENT {entry['seq']} goes back to an expired snapshot")
             case "DONE":
                 self._done(entry, slices, claims)
             case "CLEAN_INTENT":
@@ -153,11 +153,11 @@ class TableLane:
                 self.disturbed = True
 
     def _add_work(self, entry: Entry, slices: list[Mapping[str, Any]]) -> None:
-        """What compactions and folds say."""
+        """Add an entry of a compaction or fold."""
         match entry["kind"]:
             case "PLAN":
                 if entry["table"] < max(self.oldest_retained, max((r.done for r in self.restorations), default=0)):
-                    raise Violation(f"S16 CleanSafe: PLAN {entry['seq']} pins a snapshot that was given up")
+                    raise Violation(f"S16 CleanSafe: PLAN {entry['seq']} pins an expired snapshot")
                 self.plans[entry["plan_id"]] = (entry["table"], entry["cut"])
             case "ABORT":
                 self._close_plan(entry)
@@ -172,7 +172,7 @@ class TableLane:
                 self._close_plan(entry)
 
     def _end_lanes(self) -> None:
-        """Closed lanes end no earlier than slices and folds reach: claims may stand behind the end."""
+        """Closed lanes end no earlier than slices and folds reach; claims may follow behind the end."""
         for cut in [*self.cuts.values(), *self.folded.values()]:
             self.closed |= {lane: max(end, cut.get(lane, 0)) for lane, end in self.closed.items()}
 
@@ -243,5 +243,5 @@ class TableLane:
 
 
 def _reached(lanes: Mapping[str, int]) -> dict[str, int]:
-    """A cut without the lanes that it does not reach into: whether they are named means nothing."""
+    """A cut without the lanes of which it has no entry: whether they are named does not matter."""
     return {lane: seq for lane, seq in lanes.items() if seq}

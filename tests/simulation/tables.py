@@ -1,6 +1,6 @@
 """Small tables and batches, drawn from a seed: few keys and few ordering values, so that everything collides.
 
-Every merge mode turns up, with and without ordering, alone and together, in one file group and in several.
+Every merge mode occurs, with and without ordering, alone and with others, in one file group and in several.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROWS = [0, 1, 2, 3, 3, 4]
 
 
 def draw_config(chance: random.Random, *, distinct: bool) -> Config:
-    """A configuration. ``distinct``: every group has an ordering column, so that no clock has any say (S22)."""
+    """A configuration. ``distinct``: every group has an ordering column, so that no clock decides anything (S22)."""
     key = chance.choice([{"id": "bigint"}, {"id": "bigint"}, {"name": "string"}, {"region": "string", "id": "bigint"}])
     columns: dict[str, Any] = dict(key)
     groups: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def _group(name: str, mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Streams that feed every group, some groups twice; deletes only where they may be."""
+    """Streams that write every group, some groups twice; with deletes only where they are allowed."""
     names = list(groups)
     fed = [names[i::2] for i in range(min(2, len(names)))] if chance.random() < 1 / 2 else [names]
     if chance.random() < 1 / 2:
@@ -77,7 +77,7 @@ def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]
 
 
 def draw_lateness(seed: int, config: Config, lane: str, stream: str) -> int | None:
-    """What a lane's writers declare; None: nothing. Drawn by itself, and of no influence on who does what."""
+    """The lateness that a lane's writers declare, or None. Drawn separately, so that nothing else depends on it."""
     chance = random.Random(f"lateness {seed} {lane}")
     able = any(config["groups"][name].get("ordering") for name in config["streams"][stream]["groups"])
     return chance.choice([None, 0, 1, 3]) if able else None
@@ -126,7 +126,7 @@ def _cells(
 
 
 def _operation(chance: random.Random, config: Config, groups: list[str], row: Row) -> str | None:
-    """An operation that the row may have: a delete or retraction that touches nothing is bad input."""
+    """An operation that is valid for the row: a delete or retraction without effect is bad input."""
     touched = [
         name for name in groups if all(row[column] is not None for column in config["groups"][name].get("ordering", ()))
     ]

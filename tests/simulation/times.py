@@ -1,7 +1,7 @@
-"""What a time means, computed again from the entries alone: no code of `storage` is used here (S24 TimeStable).
+"""The snapshot of a time, computed again from the entries alone, without code of `storage` (S24 TimeStable).
 
-A time lies between what the table lane had seen by then and the first MARK that began after it; between them each
-commit's own time decides. With that MARK there, nothing that is still to come has a say.
+A snapshot has at least what the table lane had recorded by that time, and at most what the first MARK that began after
+it has; between the two, the time of each commit decides. Once that MARK exists, later entries change nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tests.simulation.table_lane import REVISIONS, Entry
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a time means.
+    """The snapshot of a time.
 
     Attributes:
         table: Prefix of the table lane.
-        lanes: Per lane that is there the last entry; of closed lanes nothing is said.
-        settled: It cannot change any more.
+        lanes: Per open lane that exists, the last entry.
+        settled: It cannot change.
     """
 
     table: int
@@ -28,7 +28,7 @@ class Meaning:
 
 
 def meaning(lanes: Mapping[str, Sequence[Entry]], table_lane: Sequence[Entry], time_ms: int) -> Meaning:
-    """The meaning of a time by these entries."""
+    """The snapshot of a time according to these entries."""
     table = sum(entry["committed_at_ms"] <= time_ms for entry in table_lane)
     past = table_lane[:table]
     seen: dict[str, int] = {}
@@ -52,7 +52,7 @@ def meaning(lanes: Mapping[str, Sequence[Entry]], table_lane: Sequence[Entry], t
 
 
 def _named(entry: Entry) -> Mapping[str, int]:
-    """Entries of lanes that an entry of the table lane shows to be there."""
+    """Entries of lanes whose existence an entry of the table lane shows."""
     match entry["kind"]:
         case "MARK" | "SAVEPOINT":
             return entry["lanes"]
