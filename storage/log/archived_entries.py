@@ -1,8 +1,8 @@
-"""Where a slot's entry is by now: in the slot, or in the archive of its chunk (PROTOCOL.md, "Archives"; S20).
+"""Reads entries from their slots or from the archives of their chunks (PROTOCOL.md, "Archives"; S20 FloorSafe).
 
-Once a chunk's archive exists, it alone says what the chunk's slots hold; an object in one of them is what has not been
-deleted yet, or was put there too late and means nothing. So whoever reads a slot asks *afterwards* whether its chunk is
-archived: a slot is deleted after its archive is there, so one whose archive is absent has never been deleted before.
+Once the archive of a chunk exists, only the archive has the entries of the chunk. An object in one of its slots is a
+copy that has not been deleted yet, or was put there too late and means nothing. So a reader of a slot asks for the
+archive *afterwards*: a slot is deleted after its archive was created, so without an archive no slot was deleted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Slot = tuple[LaneName, int]
 
 
 class Archives:
-    """The slots and archives of one table, as one process has met them. Safe for use from several threads.
+    """The slots and archives of one table, as far as this process has read them. Safe for use from several threads.
 
-    What the store raises is passed on: `CommitLog.publish` must tell silence from refusal.
+    Errors of the store are passed on unchanged: `CommitLog.publish` must tell a refusal from a missing answer.
     """
 
     def __init__(self, store: ObjectStore, tuning: Tuning) -> None:
@@ -35,14 +35,14 @@ class Archives:
         self._open: dict[tuple[LaneName, int], Archive] = {}
         self._lock = threading.Lock()
         self.announced: Callable[[], Seqs] | None = None
-        """Reads the table lane, and says per lane up to where its slots may be archived by now."""
+        """Reads the table lane and returns per lane the last slot that may be archived."""
 
     def knows(self, slot: Slot) -> bool:
-        """Whether the slot is known to be archived. Nothing is asked: what was archived once is so for ever."""
+        """Whether the slot is known to be archived, without a request; an archived slot stays archived."""
         return (slot[0], self.chunks.of(slot[1])) in self._known
 
     def ask(self, slots: Iterable[Slot]) -> bool:
-        """Ask for the archives of slots that were read before; whether one of these slots is archived.
+        """Ask for the archives of slots that were read before, and return whether one of the slots is archived.
 
         Raises:
             CorruptData: An archive is damaged.
@@ -51,7 +51,7 @@ class Archives:
         chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in wanted} - self._known)
         asked = sum(lane != TABLE_LANE for lane, _ in chunks)
         if asked > self._tuning.archive_single_requests and self.announced is not None:
-            announced = self.announced()  # the table lane is read for it, which asks for archives of that lane alone
+            announced = self.announced()  # reads the table lane, which asks for archives of that lane only
             chunks = [
                 (lane, chunk)
                 for lane, chunk in chunks
@@ -59,7 +59,7 @@ class Archives:
             ]
         for start in range(0, len(chunks), ASK_AT_ONCE):
             part = chunks[start : start + ASK_AT_ONCE]
-            for (lane, chunk), data in zip(part, self._get([archive_path(*own) for own in part]), strict=True):
+            for (lane, chunk), data in zip(part, self._get([archive_path(*key) for key in part]), strict=True):
                 if data is not None:
                     self._keep(decode_archive(data, lane, chunk, self.chunks))
         return any(self.knows(slot) for slot in wanted)
@@ -68,7 +68,7 @@ class Archives:
         """Bytes of the entry in a slot that is known to be archived.
 
         Raises:
-            CorruptData: The archive is damaged, or gone.
+            CorruptData: The archive is damaged or missing.
         """
         lane, seq = slot
         chunk = self.chunks.of(seq)
@@ -83,18 +83,18 @@ class Archives:
         return held.content(seq)
 
     def read(self, slots: Sequence[Slot]) -> list[bytes | None]:
-        """Bytes of the entries in slots, None for a slot that is free."""
+        """Bytes of the entries in slots, in that order; None for a free slot."""
         data = self.in_slots(slots)
         self.ask(data)
         return [self.content(slot) if self.knows(slot) else data[slot] for slot in slots]
 
     def taken(self, slot: Slot) -> bool:
         """Whether there is an entry in a slot."""
-        # An object that came too late is in a slot that is taken, too.
+        # A slot with an object that was put there too late is taken, too.
         return self.knows(slot) or self.in_slots([slot])[slot] is not None or self.ask([slot])
 
     def in_slots(self, slots: Sequence[Slot]) -> dict[Slot, bytes | None]:
-        """What stands in those of the slots that are not known to be archived."""
+        """Content of the slots that are not known to be archived; None for a slot without an object."""
         asked = [slot for slot in slots if not self.knows(slot)]
         return dict(zip(asked, self._get([slot_path(*slot) for slot in asked]), strict=True))
 
@@ -110,5 +110,5 @@ class Archives:
             self._open.pop(key, None)
             self._open[key] = found
             limit = self._tuning.archive_kept_bytes
-            while len(self._open) > 1 and sum(len(own.body) for own in self._open.values()) > limit:
+            while len(self._open) > 1 and sum(len(archive.body) for archive in self._open.values()) > limit:
                 del self._open[next(iter(self._open))]

@@ -1,8 +1,9 @@
-"""Checkpoints in the store: found by listing, never needed, never trusted without proof.
+"""Checkpoints in the store: found by listing, never needed, and checked before they are used.
 
-One is written now and then by whoever adds to a lane, at no promise: a failure to write one changes nothing, and who
-may only read never tries. It is used if its bytes have their digest and the log still holds the entry it stands on, by
-``commit_id``; of a lane, if the same entries were rolled back. Cleaning removes those that newer ones replace.
+A process that publishes entries writes a checkpoint now and then. A failure to write one changes nothing, and readers
+never write any. A checkpoint is used if its digest matches and the log has the entry that it is of, by ``commit_id``; a
+checkpoint of a writer's lane only if the same entries were rolled back. Cleaning removes checkpoints that newer ones
+replace.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ S = TypeVar("S", TableState, LaneState)
 
 
 class Checkpoints:
-    """The checkpoints of one table, as one process has met them."""
+    """The checkpoints of one table, as far as this process has read them."""
 
     def __init__(self, env: Environment) -> None:
         self._env, self._store = env, env.store
@@ -48,18 +49,18 @@ class Checkpoints:
         return state
 
     def is_due(self, lane: LaneName, head: int) -> bool:
-        """Whether a state of this head is worth a checkpoint, as far as this process has seen any."""
+        """Whether enough entries follow the newest checkpoint that this process knows."""
         tuning = self._env.tuning
         return head - self._saved.get(lane, 0) >= (
             tuning.lane_checkpoint_every if lane else tuning.table_checkpoint_every
         )
 
     def save_table(self, state: TableState) -> None:
-        """Write one if it is due."""
+        """Write a checkpoint if one is due. Nothing is raised if that fails."""
         self._save(TABLE_LANE, state.head, lambda: encode_table(state))
 
     def save_lane(self, lane: LaneName, state: LaneState) -> None:
-        """Write one if it is due."""
+        """Write a checkpoint if one is due. Nothing is raised if that fails."""
         self._save(lane, state.head, lambda: encode_lane(state))
 
     def _newest(
@@ -70,7 +71,7 @@ class Checkpoints:
         until: int | None,
         usable_to: Callable[[S], int],
     ) -> S | None:
-        """``usable_to``: up to where a state and the wanted one are of the same log; all of it, if it is usable."""
+        """``usable_to``: the entry up to which a state is valid; a state is used if that is its head."""
         tries = 0
         for head, path in self._listed(lane):
             if until is not None and head > until:
@@ -83,7 +84,7 @@ class Checkpoints:
                 if until == state.head:
                     self._saved[lane] = max(self._saved.get(lane, 0), head)
                     return state
-                continue  # not counted: the next one is from before the restore that made this one useless
+                continue  # not counted: an older checkpoint is from before the restore that made this one useless
             tries += 1
             if tries == MAX_TRIES:
                 break
@@ -102,8 +103,8 @@ class Checkpoints:
     def _save(self, lane: LaneName, head: int, encode: Callable[[], bytes]) -> None:
         if not self.is_due(lane, head):
             return
-        with contextlib.suppress(OSError, StoreUnavailable):  # the next one makes up for it
-            # Others write them too: one of several processes is enough.
+        with contextlib.suppress(OSError, StoreUnavailable):  # the next checkpoint replaces it
+            # Other processes write checkpoints, too: one of them is enough.
             saved = (known for known, _ in self._listed(lane) if known <= head)
             self._saved[lane] = next(saved, 0)
             if self.is_due(lane, head):
@@ -112,7 +113,7 @@ class Checkpoints:
 
 
 def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:
-    """Up to which entry, ``head`` at most, two lists of spans hold the same entries."""
+    """The entry, ``head`` at most, up to which two lists of spans contain the same entries."""
     edges = sorted({0, head, *(edge for span in (*first, *second) for edge in span if edge < head)})
     for after, _ in itertools.pairwise(edges):
         if in_spans(first, after + 1) != in_spans(second, after + 1):

@@ -1,11 +1,11 @@
 """The commit log: slots of immutable entries, read contiguously and published exactly once.
 
 The rules of PROTOCOL.md that live here: a slot is written once (S1), a lane is read as its contiguous prefix (S2),
-`publish` ends in won, lost or unknown, whatever the store answers (L2), and what slots say is believed after archives
-were asked (A2). Entries are cached, for they never change.
+`publish` ends in won, lost or unknown, whatever the store answers (L2), and the content of a slot is used only after
+the archive of its chunk was asked for (A2). Entries are cached, because they never change.
 
-Where an answer takes a round trip, what matters is how many there are: lanes are read together, in windows that grow
-with what was found, and searched together, with several probes at a time.
+On an object store the number of round trips decides about speed: several lanes are read together, in windows that grow
+with the number of entries found, and searched together, with several probes at a time.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class CommitLog:
         self._forgotten: dict[LaneName, int] = {}
 
     def entry(self, lane: LaneName, seq: int) -> Entry | None:
-        """The entry in a slot, None if the slot is free.
+        """The entry in a slot; None if the slot is free.
 
         Raises:
-            CorruptData: It is damaged.
-            UnsupportedFormat: This version does not know it.
+            CorruptData: The entry is damaged.
+            UnsupportedFormat: This version does not know its kind or a member of it.
             StoreUnavailable: The store does not answer.
         """
         with normalise_errors(slot_path(lane, seq)):
             return self._load(lane, seq)
 
     def _load(self, lane: LaneName, seq: int) -> Entry | None:
-        """`entry`, but what the store raises is passed on: `publish` must tell silence from refusal."""
+        """`entry`, with errors of the store unchanged: `publish` must tell a refusal from a missing answer."""
         known = self._cached(lane).get(seq)
         if known is None:
             (data,) = self.archives.read([(lane, seq)])
@@ -66,14 +66,14 @@ class CommitLog:
         return self._entries.setdefault(lane, {})
 
     def holds(self, lane: LaneName, seq: int, commit_id: str) -> bool:
-        """Whether the entry in a slot is a certain one.
+        """Whether the entry in a slot has this ``commit_id``.
 
         Raises:
             CorruptData, UnsupportedFormat, StoreUnavailable: See `entry`.
         """
         if seq not in self._cached(lane) and not self.archives.knows((lane, seq)):
             (data,) = self._get_many([slot_path(lane, seq)])
-            # What comes too late to an archived slot has another id, so there is nothing to ask here.
+            # An object that was put into an archived slot too late has another id: no archive needs to be asked for.
             if data is not None and entries.decode_entry(data, lane, seq).commit_id == commit_id:
                 return True
         entry = self.entry(lane, seq)
@@ -92,7 +92,7 @@ class CommitLog:
         """Contiguous entries seq + 1, seq + 2, ... up to ``until`` or the first free slot.
 
         Raises:
-            CorruptData: A slot before ``until`` is free, or an entry does not follow the one before.
+            CorruptData: A slot up to ``until`` is free, or an entry does not follow the one before it.
         """
         return self.read_tails({lane: (seq, until)})[lane]
 
@@ -100,7 +100,8 @@ class CommitLog:
         """`read_after` of several lanes at once.
 
         Args:
-            wanted: Per lane the last entry that is not wanted, and the last that is (None: all there are).
+            wanted: Per lane (after, until): the entry before the first one to read, and the last one (None: up to the
+                end of the lane).
         """
         tuning = self._env.tuning
         return self._read_tails(
@@ -123,23 +124,23 @@ class CommitLog:
         return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
 
     def _kept(self, lane: LaneName, found: list[Entry | Unresolved]) -> list[Entry]:
-        """Whole entries, of which those are remembered now that were not yet."""
+        """Whole entries, which are put into the cache."""
         cached = self._cached(lane)
-        # A window may have read an entry that was remembered before, whose sidecar need not be read again.
+        # A window may contain an entry that is in the cache: its sidecar need not be read again.
         known = {read.seq: entry for read in found if (entry := cached.get(read.seq)) is not None}
         fresh = {entry.seq: entry for entry in self._resolved([read for read in found if read.seq not in known])}
         cached.update(fresh)
         return [known.get(read.seq) or fresh[read.seq] for read in found]
 
     def _read_slots(self, tails: Sequence[Tail]) -> None:
-        """Let tails go on to where slots and known archives end; what that is worth `Tail.doubtful` says."""
+        """Read tails on to the end of slots and known archives; `Tail.doubtful` says what is not certain."""
         while True:
             for tail in tails:
                 tail.take(self._cached(tail.lane))
             windows = [(tail, window) for tail in tails if (window := tail.window())]
             if not windows:
                 return
-            # What follows an archived chunk is probably archived, too: one request instead of a round of them.
+            # The chunk after an archived one is probably archived, too: one request instead of a round of requests.
             ahead = [(tail.lane, window[0]) for tail, window in windows]
             ahead = [(lane, seq) for lane, seq in ahead if self.archives.knows((lane, seq - 1))]
             slots = [(tail.lane, seq) for tail, window in windows for seq in window]
@@ -153,17 +154,17 @@ class CommitLog:
                 tail.read([(seq, there[tail.lane, seq], (tail.lane, seq) in known) for seq in window])
 
     def head(self, lane: LaneName, known: int = 0) -> int:
-        """Last entry of the lane's contiguous prefix, given that ``known`` entries exist."""
+        """The last entry of a lane, of which ``known`` entries exist for certain; 0 if it is empty."""
         return self.last_where({lane: (known, None)})[lane]
 
     def last_where(
         self, bounds: Mapping[LaneName, tuple[int, int | None]], holds: Callable[[Header], bool] | None = None
     ) -> dict[LaneName, int]:
-        """Per lane the last entry for which something holds that holds for all before it and for none after it.
+        """Per lane the last entry for which a condition holds that holds for all entries before and none after it.
 
         Args:
-            bounds: Per lane an entry for which it holds (0: perhaps none), and the lane's head, if that is known.
-            holds: What, by the header of an entry. That there is an entry, if not given.
+            bounds: Per lane an entry for which it holds (0: perhaps for none), and the last entry, None if unknown.
+            holds: The condition, on the header of an entry; by default that the entry exists.
         """
         while True:
             probes = self._env.tuning.search_probes
@@ -174,7 +175,7 @@ class CommitLog:
                 doubted = {slot for slot in asked if holds is not None or searches[slot[0]].is_open}
                 for (lane, seq), (answer, sure) in zip(asked, self._probe(asked, holds, doubted), strict=True):
                     searches[lane].learn(seq, holds=answer, sure=sure)
-            # What a search ends with may have come too late to its slot, or be free because it is archived.
+            # The object at the end may have been put there too late, and a slot may be free because it is archived.
             ends = [(lane, seq) for lane, search in searches.items() for seq in search.doubtful(low=holds is not None)]
             with normalise_errors(slot_path(*(ends[0] if ends else (TABLE_LANE, 1)))):
                 if not self.archives.ask(ends):
@@ -183,9 +184,10 @@ class CommitLog:
     def _probe(
         self, slots: Sequence[Slot], holds: Callable[[Header], bool] | None, doubted: set[Slot]
     ) -> list[tuple[bool, bool]]:
-        """Per slot whether it holds, and whether that is sure; of those in ``doubted``, if free, archives are asked.
+        """Per slot whether the condition holds, and whether that is certain.
 
-        What is read here is not kept: it is seldom needed again.
+        For free slots in ``doubted`` the archives are asked for. Entries that are read here are not cached: they are
+        seldom needed again.
         """
         cached = {slot: entry for slot in slots if (entry := self._cached(slot[0]).get(slot[1])) is not None}
         asked = [slot for slot in slots if slot not in cached]
@@ -211,12 +213,12 @@ class CommitLog:
             return [self._store.get(paths[0])] if len(paths) == 1 else self._store.get_many(paths)
 
     def publish(self, entry: E) -> Entry:
-        """Put an entry in its slot; whoever's entry is there in the end is returned: the caller's own, or the winner's.
+        """Publish an entry in its slot, and return the entry that the slot has in the end: this one, or the winner's.
 
         Raises:
-            CommitUnknown: It could not be learnt within the deadline. Nothing was removed.
+            CommitUnknown: The outcome could not be found out within the deadline. Nothing was removed.
             StoreRefused: The store refuses access.
-            StoreUnavailable: The sidecar of the entry could not be written; the entry was not tried.
+            StoreUnavailable: The sidecar of the entry could not be written; the entry was not published.
         """
         path = slot_path(entry.lane, entry.seq)
         data = entries.encode_entry(entry, self._write_sidecar(entry))
@@ -227,17 +229,17 @@ class CommitLog:
         for _ in range(PUBLISH_DEADLINE_MS // RETRY_FIRST_MS):
             try:
                 if self._store.put_if_absent(path, data):
-                    failure = "it was written, and the store does not say whether in time"
-                    # Not, if the slot was archived and deleted since we read the lane: then its archive says who won.
+                    failure = "it was written, and the store does not answer whether the slot was archived before"
+                    # If the slot was archived and deleted since the lane was read, the archive has the winner.
                     if not self.archives.ask([(entry.lane, entry.seq)]):
                         return self._remember(entry)
                 winner = self._load(entry.lane, entry.seq)
                 if winner is not None:
-                    # An earlier try of ours may have arrived although its answer was lost.
+                    # An earlier put may have succeeded although its answer was lost.
                     return self._remember(entry) if winner.commit_id == entry.commit_id else winner
-                failure = "the store says that the slot is taken, and shows nothing in it"
+                failure = "the store answered that the slot is taken, and returned no object for it"
             except PermissionError as error:
-                if failure:  # an earlier try may have arrived: credentials that expire meanwhile settle nothing
+                if failure:  # an earlier put may have succeeded before the credentials expired
                     failure = f"{failure}; then no access: {error}"
                     break
                 raise StoreRefused(f"no access to {path}: {error}", hint="check the credentials") from error
@@ -257,13 +259,13 @@ class CommitLog:
         )
 
     def indexes(self, files: Sequence[LogFile]) -> list[LogIndex]:
-        """The indexes of log files, fetched from their sidecars if need be."""
+        """The indexes of log files, in the order of ``files``; sidecars that are not cached are read."""
         unread = [
             file.index for file in files if isinstance(file.index, Sidecar) and file.index.path not in self._indexes
         ]
         fetched = {there.path: sidecar_codec.decode_index(data) for there, data in self._sidecars(unread)}
         self._indexes.update(fetched)
-        # Another thread may drop one of them meanwhile (`forget_before`), so ours are looked at first.
+        # Another thread may remove one from the cache meanwhile (`forget_before`).
         return [
             file.index
             if isinstance(file.index, LogIndex)
@@ -276,25 +278,25 @@ class CommitLog:
         return sidecar_codec.decode_index(data)
 
     def forget_before(self, lane: LaneName, seq: int) -> None:
-        """Drop cached entries up to ``seq``: slices hold their rows."""
+        """Remove entries up to ``seq`` from the cache: their rows are in slices."""
         if seq <= self._forgotten.get(lane, 0):
             return
         self._forgotten[lane] = seq
         cached = self._cached(lane)
-        # Other threads read and drop entries meanwhile: `list` copies the keys at one go, and a key may be gone.
+        # Other threads add and remove entries meanwhile: `list` copies the keys in one step, and a key may be gone.
         for key in [key for key in list(cached) if key <= seq]:
             entry = cached.pop(key, None)
             if isinstance(entry, Data):
                 self.forget_indexes(entry.files)
 
     def forget_indexes(self, files: Iterable[LogFile]) -> None:
-        """Drop cached indexes of log files that are not read any more."""
+        """Remove the indexes of log files that are not read any more from the cache."""
         for file in files:
             if isinstance(file.index, Sidecar):
                 self._indexes.pop(file.index.path, None)
 
     def _mine(self, entry: Entry) -> bool:
-        """Whether the slot holds this very entry, as far as the store answers at all."""
+        """Whether the slot has this entry; False also if the store does not answer."""
         try:
             there = self._load(entry.lane, entry.seq)
         except OSError:
@@ -306,7 +308,7 @@ class CommitLog:
         return entry
 
     def _resolved(self, found: Sequence[Entry | Unresolved]) -> list[Entry]:
-        """Whole entries; sidecars that are needed for it are read at once."""
+        """Whole entries, in that order; all sidecars are read together."""
         sidecars = [entry.sidecar for entry in found if isinstance(entry, Unresolved)]
         lists = {sidecar.path: data for sidecar, data in self._sidecars(sidecars)}
         return [
@@ -327,10 +329,10 @@ class CommitLog:
         return Sidecar.of(path, encoded)
 
     def _sidecars(self, wanted: Sequence[Sidecar]) -> Iterator[tuple[Sidecar, bytes]]:
-        """Sidecars and what stands in them.
+        """Sidecars and their content.
 
         Raises:
-            CorruptData: One is missing or damaged.
+            CorruptData: A sidecar is missing or damaged.
         """
         window = self._env.tuning.lane_window
         for start in range(0, len(wanted), window):
@@ -340,19 +342,19 @@ class CommitLog:
                     raise missing(sidecar.path)
                 if Sidecar.of(sidecar.path, data) != sidecar:
                     raise CorruptData(
-                        f"{sidecar.path} is damaged, but the log refers to it",
+                        f"sidecar {sidecar.path} is damaged, and an entry refers to it",
                         hint="restore it from a copy of the store",
                     )
                 yield sidecar, data
 
 
 def table_entries(found: Sequence[Entry]) -> list[TableEntry]:
-    """Entries read from the table lane (`decode_entry` has checked that they belong there)."""
+    """Entries that were read from the table lane, with their type; `decode_entry` has checked the lane."""
     return [entry for entry in found if isinstance(entry, TableEntry)]
 
 
 def lane_entries(found: Sequence[Entry]) -> list[LaneEntry]:
-    """Entries read from a writer's lane."""
+    """Entries that were read from a writer's lane, with their type."""
     return [entry for entry in found if isinstance(entry, LaneEntry)]
 
 

@@ -1,9 +1,10 @@
-"""Barriers: an action on the table that must not overlap with any writer of some lanes.
+"""Fencing barriers: an action on the table that must not overlap with the writers of some lanes.
 
-INTENT in the table lane, then a claim of this barrier in every lane it names, then DONE. Whoever wrote before the claim
-wrote before the action; whoever claims after it loads the table afterwards, sees the INTENT and completes it first.
-Any process may complete a barrier, and several may at once: the *first* claim of a barrier in a lane is its boundary,
-and whoever finds it there adds none (L4). A barrier never waits for a writer: it fences it.
+A fencing barrier is an INTENT in the table lane, then a claim in each of its lanes, then DONE. Commits before the claim
+are before the action. A writer that claims the lane later loads the table after its claim, finds the INTENT and
+completes it before it commits. Any process can complete a barrier, and several can at once: the *first* claim of a
+barrier in a lane is the boundary, and a process that finds one adds none (L4). A barrier does not wait for writers: it
+fences them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from storage.log.commit_log import lane_entries
 from storage.log.entry_header import NO_ENTRY, Head, next_header
 from storage.log.table_log import TableLog
 
-MAX_FENCE_TRIES: Final = 100  # each lost try is a commit of a live writer, which takes it much longer than ours
+MAX_FENCE_TRIES: Final = 100  # each lost try is a commit of a live writer, which takes much longer than a claim
 
 
 def complete_fencing_barrier(table_log: TableLog) -> TableState:
-    """Complete the open barrier, if there is one; the newest state, in which none is open that was open before.
+    """Complete the open fencing barrier, if there is one, and return the newest state.
 
     Raises:
-        Conflict: A writer was always faster; which does not happen to a writer that waits for its source.
+        Conflict: A writer won every race for a slot of its lane.
     """
     state = table_log.refresh()
     intent = state.intent
@@ -46,17 +47,17 @@ def complete_fencing_barrier(table_log: TableLog) -> TableState:
 
 
 def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 0, intent: int = 0) -> int:
-    """Claim a lane for nobody: whoever writes there is fenced. The slot of the claim.
+    """Claim a lane without writing to it, which fences its writer; returns the slot of the claim.
 
     Args:
-        table_log: The table's.
-        lane: Which.
-        owner: In words, for whoever is fenced.
-        after: An entry that the lane has; with ``intent``, the first one that may be a claim of it follows.
-        intent: The INTENT that the claim is for: a claim of it that is there already does.
+        table_log: Log of the table.
+        lane: Name of the lane.
+        owner: The claimant in words, for the message to the writer that is fenced.
+        after: An entry that exists; with ``intent`` no claim for it is at or before this entry.
+        intent: Slot of the INTENT that the claim is for; an existing claim for it is returned. 0: for none.
 
     Raises:
-        Conflict: Others were always faster.
+        Conflict: A writer won every race for the next slot.
     """
     log = table_log.commit_log
     for _ in range(MAX_FENCE_TRIES):
@@ -65,12 +66,12 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
             for entry in fresh:
                 if isinstance(entry, Claim) and entry.intent == intent:
                     return entry.seq
-            # Not the lane's head as it is by now: a claim of this barrier may have come meanwhile, and it is the first.
+            # Not the newest head of the lane: a claim for this barrier may have been published meanwhile.
             after += len(fresh)
         else:
             after = log.head(lane, after)
         last = log.entry(lane, after) if after else None
-        # Stamps ascend within a lane: whoever reads its last entry has seen the largest (W2).
+        # Stamps ascend within a lane: the last entry has the largest (W2).
         table_log.stamps.observe(last.stamp if last else 0)
         header = next_header(
             lane,
@@ -84,5 +85,6 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
         if log.publish(claim).commit_id == claim.commit_id:
             return claim.seq
     raise Conflict(
-        f"lane {lane!r}: lost {MAX_FENCE_TRIES} slots to its writer", hint="stop the writer of the lane, and try again"
+        f"lane {lane!r}: its writer won {MAX_FENCE_TRIES} races for the next slot",
+        hint="stop the writer of the lane, and try again",
     )

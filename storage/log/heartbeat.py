@@ -1,8 +1,8 @@
-"""Heartbeats: a writer says that it is alive, for the eyes of operators. Nothing rests on them.
+"""Heartbeats: objects by which operators see that a writer is alive. The protocol does not use them.
 
-An object's name says whose it is (lane, claim) and of when; nothing is ever overwritten, and whoever lists needs not
-read. A writer that leaves in order removes its own, so that one which left can be told from one which died. Not being
-able to write one never fails a commit.
+The name of a heartbeat has the lane, the claim and the time, so heartbeats are listed and not read. Nothing is
+overwritten. A writer that ends normally removes its heartbeat, which tells it from one that died. A heartbeat that
+cannot be written never fails a commit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from storage.environment import Environment
 from storage.errors import StoreUnavailable
 from storage.store.object_store import ObjectStore
 
-EVERY_MS: Final = 30_000  # a put and a delete each: not noticed beside the commits
-SILENT_AFTER_MS: Final = 4 * EVERY_MS  # one may be lost, or a batch take long
-_NO_PROMISE: Final = (OSError, StoreUnavailable)  # what fails here costs an operator a glance, and nobody a row
+EVERY_MS: Final = 30_000  # each is a put and a delete, which is little beside the commits
+SILENT_AFTER_MS: Final = 4 * EVERY_MS  # one may be lost, and a batch may take long
+_SUPPRESSED: Final = (OSError, StoreUnavailable)  # a missing heartbeat loses no data
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life: that of claim ``epoch`` of a lane, by its writer's clock."""
+    """A heartbeat of a writer.
+
+    Attributes:
+        lane: Lane of the writer.
+        epoch: Number of its claim.
+        at_ms: Time of the writer's clock.
+    """
 
     lane: LaneName
     epoch: int
@@ -33,46 +39,46 @@ class Heartbeat:
 
 
 class Pulse:
-    """The heartbeats of one incarnation of a writer."""
+    """Writes the heartbeats of one claim of a writer."""
 
     def __init__(self, env: Environment, lane: LaneName, epoch: int, owner: str) -> None:
         self._env, self._store, self._clock = env, env.store, env.clock
         self._lane, self._epoch = lane, epoch
-        said = {"version": 1, "owner": owner, "host": env.ids.host, "pid": env.ids.pid}
-        self._data = json.dumps(said).encode()
+        content = {"version": 1, "owner": owner, "host": env.ids.host, "pid": env.ids.pid}
+        self._data = json.dumps(content).encode()
         self._last: Path | None = None
         self._tried_ms: int | None = None
         self._ended = False
 
     def beat(self) -> None:
-        """Say it again, if the last time is long enough ago."""
+        """Write a heartbeat if the last one is `EVERY_MS` old."""
         if self._ended:
             return
         now = self._clock.now_ms()
-        # A clock that jumped backwards is as good a reason as one that moved on.
+        # Also if the clock was set back.
         if self._tried_ms is not None and 0 <= now - self._tried_ms < EVERY_MS:
             return
-        self._tried_ms = now  # also if it fails: a store that does not answer is not asked again at once
+        self._tried_ms = now  # also if it fails: the store is not asked again at once
         path = heartbeat_path(self._lane, self._epoch, now, self._env.ids.new())
-        with contextlib.suppress(*_NO_PROMISE):
+        with contextlib.suppress(*_SUPPRESSED):
             self._store.put(path, self._data)
-            self._take_back()
+            self._remove_last()
             self._last = path
 
     def end(self) -> None:
-        """Take back what was said, and say no more."""
+        """Remove the last heartbeat, and write no more."""
         self._ended = True
-        self._take_back()
+        self._remove_last()
 
-    def _take_back(self) -> None:
+    def _remove_last(self) -> None:
         last, self._last = self._last, None
         if last is not None:
-            with contextlib.suppress(*_NO_PROMISE):
+            with contextlib.suppress(*_SUPPRESSED):
                 self._store.delete(last)
 
 
 def newest_heartbeats(store: ObjectStore) -> Mapping[LaneName, Heartbeat]:
-    """The newest heartbeat of every lane that has any: that of the highest claim.
+    """Per lane the newest heartbeat of its highest claim; lanes without one are left out.
 
     Raises:
         StoreUnavailable: The store does not answer.

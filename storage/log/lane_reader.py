@@ -1,7 +1,7 @@
-"""A lane while it is read to its end, and while an end is searched: what to ask for next, and what an answer is worth.
+"""Reading a lane to its end, and searching its end: which slots to read next, and which answers are certain.
 
-No I/O: `storage.log.commit_log` asks the store. What slots say of a lane's end is sure only after archives were asked
-(PROTOCOL.md, "Archives"), so both say which slots are doubtful.
+There is no I/O here: `storage.log.commit_log` reads from the store. The end of a lane is certain only after archives
+were asked for (PROTOCOL.md, "Archives"), so `Tail` and `Search` return the slots that are in doubt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ WINDOW_GROWTH: Final = 4  # 100 entries take 5 round trips, and a read that find
 
 
 class Tail:
-    """A lane on its way from one entry to the end.
+    """The entries of a lane after a given one, read up to the end.
 
-    Slots tell where it ends, until archives are asked: an entry that others follow is what it seems, for whoever wrote
-    the next one knew it; the last one may have come too late to its slot, and a slot that is free may be archived.
+    An entry that others follow is certain, because the writer of the next one has read it. The last one may have been
+    put into its slot too late, and a free slot may be archived: archives have to be asked for.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Tail:
         return self._after + len(self.found)
 
     def take(self, cached: Mapping[int, Entry]) -> None:
-        """Go on as far as entries are known."""
+        """Take entries from the cache, as far as it has the next ones."""
         try:
             while not self._ended and (entry := cached.get(self._seq + 1)) is not None:
                 self.add(entry)
@@ -51,10 +51,10 @@ class Tail:
             self._stop(error)
 
     def add(self, entry: Entry | Unresolved) -> None:
-        """Go on by one entry.
+        """Take the next entry.
 
         Raises:
-            CorruptData: It does not follow the one before.
+            CorruptData: It does not follow the entry before.
         """
         if self.found and entry.prev_id != self.found[-1].commit_id:
             raise CorruptData(
@@ -65,7 +65,7 @@ class Tail:
         self._ended |= self._seq == self._until or len(self.found) == self._most
 
     def window(self) -> range:
-        """The slots to be read next."""
+        """The slots to read next; empty at the end."""
         if self._ended:
             return range(0)
         last = self._seq + self._window
@@ -74,7 +74,7 @@ class Tail:
         return range(self._seq + 1, (last if self._until is None else min(last, self._until)) + 1)
 
     def read(self, slots: Sequence[tuple[int, bytes | None, bool]]) -> None:
-        """Go on with a window: per slot its number, what stands there, and whether that comes from an archive."""
+        """Take a window: per slot (number, content or None, whether the content is from an archive)."""
         sizes = []
         for seq, data, archived in slots:
             if self._ended:
@@ -106,15 +106,15 @@ class Tail:
         self._stopped, self._error = self._seq + 1, error
 
     def doubtful(self) -> list[int]:
-        """Slots whose archives are to be asked for, after what was read of them."""
+        """Slots whose archives must be asked for now that the slots were read."""
         last = [self._seq] if len(self.found) > self._sure else []
         return [*last, self._stopped] if self._stopped else last
 
     def settle(self, archived: Callable[[Slot], bool]) -> None:
-        """Take note of what archives were found: what slots said of their chunks is forgotten, and read again.
+        """Take the result of asking for archives: slots of archived chunks are read again.
 
         Raises:
-            TableError: What is wrong with the lane, if its slots say what it holds.
+            TableError: The error at which reading stopped, if no archive explains it.
         """
         doubtful = self.doubtful()
         if any(archived((self.lane, seq)) for seq in doubtful):
@@ -127,7 +127,7 @@ class Tail:
 
 
 class Search:
-    """Where something ends that holds up to ``low`` and no longer at ``high`` (None: not known yet)."""
+    """Search for the last slot with a property that holds at ``low`` and not at ``high`` (None: not known yet)."""
 
     def __init__(self, low: int, high: int | None, probes: int) -> None:
         self.low, self._high, self._probes = low, high, probes
@@ -136,11 +136,11 @@ class Search:
 
     @property
     def is_open(self) -> bool:
-        """Whether the end has not been passed yet."""
+        """Whether no slot without the property is known yet."""
         return self._high is None
 
     def probes(self) -> list[int]:
-        """What to look at next, ascending: powers of two until the end is passed, then parts of what is in doubt."""
+        """Slots to look at next, ascending: steps of powers of two until the end is passed, then equal parts."""
         if self._high is None:
             found = [self.low + self._step * ((2 << power) - 1) for power in range(self._probes // 2)]
             self._step <<= self._probes // 2
@@ -158,6 +158,6 @@ class Search:
             self._high = seq if self._high is None else min(self._high, seq)
 
     def doubtful(self, *, low: bool) -> list[int]:
-        """The slots on which the outcome rests that are not sure; the last that holds only if ``low``."""
+        """Slots that decide the result and are not certain; the last with the property only if ``low``."""
         ends = [self.low, self._high] if low else [self._high]
         return [seq for seq in ends if seq is not None and seq not in self._sure]

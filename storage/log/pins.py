@@ -1,8 +1,8 @@
-"""Pins: long readers say which snapshot they need, so that cleaning leaves its files for a while.
+"""Pins: a long reader pins its snapshot, so that cleaning keeps the files for a while.
 
-A pin is for availability only. It expires by the clock, so that a reader that died does not keep files for ever; a
-reader whose pin was overlooked, or whose files are gone, gets `SnapshotExpired`, never another answer (S16).
-Compactions need none: their open PLAN is one.
+Pins are about availability only. A pin expires by the clock, so a reader that died does not keep files for ever. A
+reader whose pin was missed, or whose files are gone, gets `SnapshotExpired`, never another answer (S16). Compactions
+need no pin: their open PLAN keeps the files.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ from storage.environment import Environment
 from storage.errors import InvalidInput, StoreUnavailable
 from storage.store.object_store import ObjectStore, normalise_errors
 
-DEFAULT_PIN: Final = dt.timedelta(hours=6)  # a long query; whoever needs more makes a savepoint
+DEFAULT_PIN: Final = dt.timedelta(hours=6)  # a long query; for more there are savepoints
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A snapshot that somebody reads until ``expires_at_ms``."""
+    """A pinned snapshot.
+
+    Attributes:
+        path: The object of the pin.
+        at: Cut of the snapshot.
+        expires_at_ms: Milliseconds since 1970 UTC.
+        owner: Host and process of the reader.
+    """
 
     path: Path
     at: Cut
@@ -38,7 +45,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class ListedPin:
-    """An object among the pins; ``pin`` is None for one that is none, or that a newer version made."""
+    """An object in the folder of pins; ``pin`` is None if it is not a pin that this version knows."""
 
     path: Path
     size: int
@@ -55,11 +62,11 @@ class _Pin(BaseModel):
 
 
 def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
-    """Write a pin. It counts once the table lane, read again *afterwards*, still keeps the snapshot (rule R4).
+    """Write a pin. It holds if the table lane, read again *afterwards*, still keeps the snapshot (rule R4).
 
     Raises:
-        InvalidInput: It would expire at once.
-        StoreUnavailable: It could not be written.
+        InvalidInput: ``keep`` is not positive.
+        StoreUnavailable: The pin could not be written.
     """
     if keep <= dt.timedelta(0):
         raise InvalidInput(f"a pin for {keep} keeps nothing", hint="give a duration of more than 0")
@@ -72,23 +79,23 @@ def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
     return Pin(path, at, expires_at_ms, owner)
 
 
-def unpin(store: ObjectStore, own: Pin) -> None:
-    """Remove a pin, as far as the store lets us: it expires anyway."""
+def unpin(store: ObjectStore, found: Pin) -> None:
+    """Remove a pin. Nothing is raised if that fails: it expires anyway."""
     with contextlib.suppress(OSError, StoreUnavailable):
-        store.delete(own.path)
+        store.delete(found.path)
 
 
 def unexpired(store: ObjectStore, clock: Clock) -> Iterator[Pin]:
-    """Pins that still count."""
+    """Pins that have not expired."""
     now = clock.now_ms()
-    return (own.pin for own in list_pins(store) if own.pin is not None and own.pin.expires_at_ms > now)
+    return (found.pin for found in list_pins(store) if found.pin is not None and found.pin.expires_at_ms > now)
 
 
 def list_pins(store: ObjectStore) -> Iterator[ListedPin]:
-    """Every object among the pins, but those that go meanwhile.
+    """Every object in the folder of pins; those that are removed meanwhile are left out.
 
     Raises:
-        StoreUnavailable: The store does not answer; then nobody knows what is pinned.
+        StoreUnavailable: The store does not answer.
     """
     for name, size in store.list(PINS):
         path = Path(f"{PINS}/{name}")
@@ -100,7 +107,7 @@ def list_pins(store: ObjectStore) -> Iterator[ListedPin]:
 
 def _decoded(path: Path, data: bytes) -> Pin | None:
     try:
-        own = _Pin.model_validate_json(data)
+        found = _Pin.model_validate_json(data)
     except ValidationError:
         return None
-    return Pin(path, Cut(own.table, own.lanes), own.expires_at_ms, own.owner)
+    return Pin(path, Cut(found.table, found.lanes), found.expires_at_ms, found.owner)

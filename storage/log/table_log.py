@@ -1,7 +1,6 @@
-"""The timeline as one process knows it: table state at the head or in the past, and the lanes' entries a snapshot
-needs.
+"""The log of a table as one process has read it: table states, cuts, and the log files of a snapshot.
 
-Knowledge only grows: every refresh reads forward from what is known. Safe for use from several threads.
+Each refresh reads on from the last entry that was read. Safe for use from several threads.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from storage.log.entry_header import NO_ENTRY, next_header
 from storage.log.pins import unexpired
 from storage.store.object_store import normalise_errors
 
-MAX_PUBLISH_TRIES: Final = 100  # each lost try means that another process got something done
-MAX_READ_TRIES: Final = 10  # a re-read is due only when a compaction overtook the one before
+MAX_PUBLISH_TRIES: Final = 100  # each lost try is an entry of another process
+MAX_READ_TRIES: Final = 10  # a snapshot is read again only if a compaction was published meanwhile
 
 T = TypeVar("T", bound=TableEntry)
 
 
 class TableLog:
-    """All lanes of one table, folded as far as they have been read."""
+    """All lanes of one table, and the state of the table lane as far as it has been read."""
 
     def __init__(self, env: Environment, stamps: Stamps) -> None:
         self.env, self.store, self.clock, self.stamps = env, env.store, env.clock, stamps
@@ -50,7 +49,7 @@ class TableLog:
 
         Raises:
             NotFound: There is no table.
-            CorruptData: There was one, or an entry is damaged.
+            CorruptData: The first entry is missing, or an entry is damaged.
         """
         with self._lock:
             if self._state is None:
@@ -62,8 +61,8 @@ class TableLog:
             if self._state is None:
                 if self.lacks_first():
                     raise CorruptData(
-                        f"the first entry of the table at {self.store.uri} is missing, but others are there",
-                        hint=f"restore {slot_path(TABLE_LANE, 1)} from a copy of the store; weft verify looks further",
+                        f"the first entry of the table at {self.store.uri} is missing, and later ones exist",
+                        hint=f"restore {slot_path(TABLE_LANE, 1)} from a copy of the store; weft verify finds more",
                     )
                 raise NotFound(
                     f"there is no table at {self.store.uri}", hint="check the path, or create it: Table.create"
@@ -72,11 +71,11 @@ class TableLog:
             return self._state
 
     def archivable(self) -> cut.Seqs:
-        """Per lane the last slot that may be archived by now."""
+        """Per lane the last slot that may be archived, from the newest table state."""
         return self.refresh().archived
 
     def lacks_first(self) -> bool:
-        """Whether there are entries, but not the one that made the table; asked where it was not found."""
+        """Whether there are entries without the first one; asked when that was not found."""
         if not self.store.list(Path(TIMELINE)) and not self.store.list(Path(ARCHIVE)):
             return False
         with normalise_errors(slot_path(TABLE_LANE, 1)):
@@ -86,7 +85,7 @@ class TableLog:
         """Table state of an older prefix.
 
         Raises:
-            NotFound: The table lane is not that long.
+            NotFound: The table lane is shorter.
         """
         state = self.refresh()
         if table == state.head:
@@ -108,14 +107,14 @@ class TableLog:
         self.commit_log.forget_before(TABLE_LANE, table)
 
     def publish(self, build: Callable[[TableState], T | None]) -> T | None:
-        """Append one entry to the table lane, on top of whatever others append meanwhile.
+        """Append one entry to the table lane; returns it, or None if ``build`` returned None.
 
         Args:
-            build: From the newest state the entry to publish (see `header`), or None if there is no need any more.
-                Called anew after every lost race, so that it checks against what won.
+            build: Makes the entry from the newest state (see `header`), or returns None if none is needed. It is called
+                again after every lost race, so that its checks include the entry that won.
 
         Raises:
-            Conflict: The race was lost too many times.
+            Conflict: Other processes won `MAX_PUBLISH_TRIES` races.
             CommitUnknown: See `CommitLog.publish`.
         """
         for _ in range(MAX_PUBLISH_TRIES):
@@ -132,7 +131,7 @@ class TableLog:
         )
 
     def _save_checkpoint(self, head: int) -> None:
-        """Now and then. The entry is published: what fails now must not look like a failure of that."""
+        """Write a checkpoint if one is due. A failure is suppressed: the entry is published already."""
         if self.checkpoints.is_due(TABLE_LANE, head):
             with contextlib.suppress(TableError):
                 self.checkpoints.save_table(self.refresh())
@@ -161,17 +160,17 @@ class TableLog:
         )
 
     def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:
-        """The snapshot of the longest prefix up to ``table`` that is one with ``lanes`` (R3), as far as it knows them.
+        """The snapshot of the longest prefix up to ``table`` for which R3 holds with ``lanes``, cut off by R2.
 
         Args:
-            table: A prefix of the table lane.
-            lanes: Of every lane that it has.
+            table: Length of a prefix of the table lane.
+            lanes: Per lane of that prefix the last entry.
         """
         past = self._readable(table, lanes)
         return past, Cut(past.head, self._known_to(past, {lane: lanes[lane] for lane in past.lanes}))
 
     def _readable(self, table: int, lanes: cut.Seqs) -> TableState:
-        """The longest prefix up to ``table`` whose slices and folds hold nothing beyond ``lanes``."""
+        """The longest prefix up to ``table`` whose slices and folds contain nothing after ``lanes``."""
         while table:
             found: TableState | None = None
             first = table
@@ -185,16 +184,16 @@ class TableLog:
         raise CorruptData("the table's first entry holds slices", hint="it was replaced: restore it from a copy")
 
     def _known_to(self, state: TableState, until: cut.Seqs) -> dict[LaneName, int]:
-        """The last entries up to ``until`` whose schema and restores ``state`` knows (R2); revisions ascend (S19)."""
+        """Per lane the last entry up to ``until`` with a revision that ``state`` has (R2); revisions ascend (S19)."""
         return self.last_while(until, lambda entry: entry.table_rev <= state.rev)
 
     def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
-        """Last entry of every lane, sought from where slices, folds or ``known`` show that there are some."""
+        """Last entry of every lane; the search begins at entries that slices, folds or ``known`` prove to exist."""
         there: cut.Seqs = known or {}
         for reached in state.reached():
             there = cut.highest(there, reached)
         open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
-        # A closed lane is not searched: what is known of it may lie behind its end, where a late claim can stand.
+        # A closed lane is not searched: a claim may follow its end.
         found = self.commit_log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
         return {lane.name: found[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
 
@@ -202,8 +201,8 @@ class TableLog:
         """The snapshot of a cut.
 
         Raises:
-            NotFound: The table has not got that far, has no such lane, or never was in that state.
-            SnapshotExpired: What it needs was given up by cleaning.
+            NotFound: The table has no such entry or lane, or never was in that state.
+            SnapshotExpired: Cleaning has expired it.
         """
         state = self.at(wanted.table)
         self.check_kept(wanted)
@@ -220,26 +219,26 @@ class TableLog:
         return state, wanted
 
     def check_kept(self, at: Cut) -> None:
-        """Refuse a snapshot that cleaning may have taken files of (rule R4).
+        """Refuse a snapshot whose files cleaning may have deleted (rule R4).
 
         Raises:
-            SnapshotExpired: It is older than what is retained, and no savepoint, pin or open compaction keeps it.
+            SnapshotExpired: It is expired, and no savepoint, pin or open compaction keeps it.
         """
         state = self.refresh()
-        # Pins and open compactions may end at any moment: they allow a try, and no more than that.
+        # Pins and open compactions may end at any moment: they allow to try, and promise nothing.
         lent = (plan.at for plan in state.plans.values())
         if not state.keeps(at) and at not in lent and not any(p.at == at for p in unexpired(self.store, self.clock)):
             check_promised(state, at)
 
     def newest_within(self, state: TableState, last_kept: cut.Seqs) -> TableState | None:
-        """The newest state whose slices hold nothing beyond ``last_kept`` in the lanes that it names.
+        """The newest state whose slices contain nothing after ``last_kept`` in the lanes of ``last_kept``.
 
-        None where cleaning has given up all of those, or a restore lies in between.
+        None if all such states are expired, or are older than the last restore.
         """
 
         def fits(past: TableState) -> bool:
             return past.restored == state.restored and all(
-                own.get(lane, 0) <= seq for own in past.slices.cuts() for lane, seq in last_kept.items()
+                reached.get(lane, 0) <= seq for reached in past.slices.cuts() for lane, seq in last_kept.items()
             )
 
         if fits(state):
@@ -258,9 +257,9 @@ class TableLog:
         return None
 
     def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
-        """Files of folds, and of all live commits that slices and folds do not hold for all file groups.
+        """Files of folds, and of live commits that are not in slices or folds for all file groups, in version order.
 
-        In version order: what a fold holds knows its versions itself.
+        Files of folds are first: their registers have their versions.
         """
         return [*self._fold_files(state), *self.committed_files(state, state.log_start(), at.lanes)]
 
@@ -278,13 +277,13 @@ class TableLog:
             LiveFile(entry.lane, entry.seq, arrival(entry.stamp, state.lanes[entry.lane].lane_id), file, index)
             for (entry, file), index in zip(live, indexes, strict=True)
         ]
-        # Stable: files of one commit keep their place in it.
+        # The sort is stable: files of one commit keep their order.
         return sorted(found, key=lambda live: live.arrival)
 
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
         indexes = self.commit_log.indexes([file for _, file in live])
-        # Nobody else says when a fold is not read any more; an older snapshot may fetch its index again.
+        # The index of a fold that is not live any more is dropped; an older snapshot may read it again.
         known, self._folded = self._folded, {file.file.path: file for _, file in live}
         self.commit_log.forget_indexes([file for path, file in known.items() if path not in self._folded])
         return [
@@ -293,8 +292,8 @@ class TableLog:
         ]
 
     def last_while(self, heads: cut.Seqs, holds: Callable[[Header], bool]) -> dict[LaneName, int]:
-        """Per lane the last of the entries up to a head for which something holds that holds for none after it."""
-        # What is asked for lies mostly after old entries, of which 256 are read at once: so that is looked at first.
+        """Per lane the last entry up to a head for which a condition holds that holds for none after it."""
+        # The answer is mostly after archived entries, so their end is looked at first.
         archived = self._state.archived if self._state is not None else {}
         old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
         reached = self.commit_log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
@@ -304,7 +303,7 @@ class TableLog:
 
 
 def _committed(tail: list[LaneEntry], rev: int) -> int:
-    """How many entries belong to a snapshot that knows schema revision ``rev`` (rule R2)."""
+    """Number of entries that belong to a snapshot with revision ``rev`` (rule R2)."""
     for count, entry in enumerate(tail):
         if entry.table_rev > rev:
             return count
@@ -312,24 +311,24 @@ def _committed(tail: list[LaneEntry], rev: int) -> int:
 
 
 def check_promised(state: TableState, at: Cut) -> None:
-    """Refuse to rest anything on a snapshot that the table lane does not promise to keep (rule R4, S16 CleanSafe).
+    """Refuse a snapshot that is expired and is no savepoint (rule R4, S16 CleanSafe).
 
     Raises:
-        SnapshotExpired: Cleaning may take its files, or has done so.
+        SnapshotExpired: Cleaning may delete its files, or has done so.
     """
     if not state.keeps(at):
         raise SnapshotExpired(
-            f"snapshot {at} is no longer kept: cleaning has given up what is older than entry {state.oldest_retained} "
-            "of the table lane",
+            f"snapshot {at} is no longer kept: snapshots before entry {state.oldest_retained} of the table lane are "
+            "expired",
             hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
         )
 
 
 def check_writable(state: TableState, known: frozenset[str]) -> None:
-    """Refuse to write to a table that asks more of its writers than this version does.
+    """Refuse to write to a table with a writer feature that is not ``known``.
 
     Raises:
-        UnsupportedFormat: It does.
+        UnsupportedFormat: It has one.
     """
     unknown = sorted(state.writer_features - known)
     if unknown:

@@ -1,7 +1,7 @@
-"""Marks: what was committed by a time, recorded in the table lane, so that times can be settled (S24 TimeStable).
+"""Marks: entries of the table lane that record which commits exist at a time, which settles times (S24 TimeStable).
 
-Whoever writes to the table anyway records one a minute. A mark that cannot be recorded is nobody's failure: the next
-one says more.
+Processes that write to the table record a mark about once a minute. A mark that cannot be recorded is no failure: the
+next one contains more.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MARK_EVERY_MS: Final = 60_000  # within which the clocks of writers decide what 
 
 
 def publish_mark(table_log: TableLog) -> Mark:
-    """Record what is committed now.
+    """Record a mark now.
 
     Raises:
-        Conflict, CommitUnknown, StoreUnavailable: As of every entry of the table lane.
+        Conflict, CommitUnknown, StoreUnavailable: See `TableLog.publish`.
     """
     made = table_log.publish(lambda state: _mark(table_log, state, {}))
     assert made is not None, "a mark is made or refused"
@@ -30,7 +30,7 @@ def publish_mark(table_log: TableLog) -> Mark:
 
 
 def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
-    """A mark that follows a state; ``known``: per lane an entry that there is, which saves looking for it."""
+    """A mark that follows a state; ``known``: per lane an entry that exists, which saves requests."""
     began = max(table_log.clock.now_ms(), state.committed_at_ms)
     lanes = cut.highest(state.seen, table_log.heads(state, cut.highest(state.seen, known)))
     header = table_log.header(state)
@@ -39,7 +39,7 @@ def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
 
 
 class Marker:
-    """Records marks for one process, when they are due."""
+    """Records the marks of one process when they are due."""
 
     def __init__(self, table_log: TableLog) -> None:
         self._table_log = table_log
@@ -49,11 +49,11 @@ class Marker:
     def mark_if_due(self, state: TableState, known: cut.Seqs | None = None, *, unless_idle: bool = False) -> None:
         """Record a mark if the newest one in ``state`` is older than a minute; nothing is raised if that fails.
 
-        A clock that is behind what the table lane says records nothing: it does not know what time it is.
+        A process whose clock is behind the newest entry of the table lane records nothing.
 
         Args:
             state: The newest that is known.
-            known: Per lane an entry that there is.
+            known: Per lane an entry that exists.
             unless_idle: Record nothing if nothing was committed since the newest mark.
         """
         if not self._is_due(state):
@@ -62,7 +62,7 @@ class Marker:
 
         def build(state: TableState) -> Mark | None:
             if state.mark != newest or self._table_log.clock.now_ms() < state.committed_at_ms:
-                return None  # another process was first, or has a clock that is ahead
+                return None  # another process was first, or its clock is ahead
             made = _mark(self._table_log, state, known or {})
             idle = unless_idle and state.mark == state.head and cut.within(made.lanes, state.seen)
             return None if idle else made
@@ -70,7 +70,7 @@ class Marker:
         with contextlib.suppress(TableError):
             made = self._table_log.publish(build)
             self._mark = made.seq if made is not None else self._mark
-        # Whatever came of it, this process tries again after a minute only.
+        # Also after a failure this process waits a minute before it tries again.
         self._since_ms = self._table_log.clock.now_ms()
 
     def _is_due(self, state: TableState) -> bool:
@@ -78,7 +78,7 @@ class Marker:
         if self._since_ms is None:
             self._mark, self._since_ms = state.mark, state.marked_at_ms
         elif self._mark != state.mark:
-            # One that is new to this process: by its own clock it is from now.
+            # A mark that this process has not seen before counts as made now, by the clock of this process.
             self._mark, self._since_ms = state.mark, now
-        self._since_ms = min(self._since_ms, now)  # the clock was set back: a minute begins anew
+        self._since_ms = min(self._since_ms, now)  # if the clock was set back, the minute begins again
         return now - self._since_ms >= MARK_EVERY_MS
