@@ -1,9 +1,9 @@
-"""Local folders as object stores: what a crash or a full disk leaves is nothing, or all of an object.
+"""Local folders as object stores: after a crash or on a full disk there is a whole object, or none.
 
-An object is written under a temporary name and synced before it gets its own. Creating is a hard link, which is
-exclusive and shows whole files (`open("x")` shows empty ones, and check-then-rename is a race). Then the folder is
-synced: a name is durable as late as that. A temporary name ends with the final one, so that cleaning can tell what a
-dead writer left.
+An object is written under a temporary name and synced before it gets its final name. An object is created by a hard
+link, which is exclusive and shows whole files (`open("x")` shows empty ones, and check-then-rename is a race). Then the
+folder is synced, which makes the name durable. A temporary name ends with the final one, so that cleaning can tell
+which object an interrupted write was for.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _durable_folders: Final[set[tuple[LocalPath, LocalPath]]] = set()
 
 
 class LocalStore:
-    """A local folder. Objects appear by an exclusive hard link of a synced file: never empty, never half."""
+    """A local folder. Objects appear by an exclusive hard link of a synced file: never empty, never partial."""
 
     def __init__(self, root: str) -> None:
         self._root = LocalPath(root)
@@ -66,11 +66,11 @@ class LocalStore:
                 created = self._link(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
-            # Also if it was there: whoever made it may not have come to this line yet.
+            # Also if it existed: its creator may not have synced the folder yet.
             _sync_folder(target.parent)
         except OSError as error:
             if error.errno == errno.EROFS:
-                # A refusal and not silence: nobody should wait for another answer.
+                # A refusal: there is no use in waiting for another answer.
                 raise PermissionError(error.errno, error.strerror, error.filename) from error
             raise
         return created
@@ -82,10 +82,10 @@ class LocalStore:
             return False
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
-                # No earlier try can have arrived either, so this is an answer, not silence.
+                # No earlier try can have succeeded either, so this is a refusal.
                 raise StoreRefused(
                     f"the file system of {self._root} takes no hard links ({error.strerror}), "
-                    "and without them objects cannot be created exclusively",
+                    "which weft needs to create objects exclusively",
                     hint="use a local disk (ext4, XFS, Btrfs, APFS, NTFS), NFS, or an object store",
                 ) from error
             raise

@@ -1,7 +1,6 @@
-"""Objects in the memory of this process, for tests and for trying things out: gone when it ends.
+"""Objects in the memory of this process, for tests and examples. They are lost when the process ends.
 
-Instances of one URI share their objects, as those of one bucket do. A pickled instance finds them in the same process
-only.
+Instances with the same URI share their objects. A pickled instance finds them only in the same process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _lock: Final = threading.Lock()
 
 
 class MemoryStore:
-    """A dict of objects. One lock makes every operation one step."""
+    """A dict of objects. A lock makes every operation atomic."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri

@@ -1,9 +1,9 @@
 """The only I/O seam: a folder of immutable objects on a local disk or on an object store.
 
-What the protocol needs of a store, and nothing more (PROTOCOL.md, "Store operations"): create-if-absent that never
-overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. Durability: when a write returns,
-its bytes survive a crash of the machine (S7). An answer that is neither yes nor no is an exception; only `publish`
-(`storage.log.commit_log`) may interpret one. Which stores there are, and what was tested: STORES.md.
+It has what the protocol needs of a store, and nothing more (PROTOCOL.md, "Store operations"): create-if-absent that
+never overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its
+bytes survive a crash of the machine (S7). An answer that is neither yes nor no is an exception; only `publish`
+(`storage.log.commit_log`) interprets one. STORES.md lists the stores, and how each was tested.
 
     store/object_store.py   the protocol, its errors, `check_capability`
     store/open_store.py     `open_store`: from a location to a store
@@ -27,9 +27,9 @@ from storage.core.names import PROBES, Path
 from storage.errors import CorruptData, InvalidInput, MissingFile, StoreRefused, StoreUnavailable
 
 MAX_CREATE_BYTES: Final = 32 * 1024 * 1024
-"""Of a conditional put: beyond 50 MiB and more, SDKs use several requests, whose condition is checked by the last."""
+"""Largest object of a conditional put: for larger ones some SDKs use several requests."""
 
-PROBE_TRIES: Final = 2  # a cleaner may take the first for what a dead writer left, and remove it half-way
+PROBE_TRIES: Final = 2  # cleaning may remove the first probe object while it is checked
 _HINTS: Final = {
     errno.ENOSPC: "the disk is full: free space, and try again",
     errno.EDQUOT: "the disk quota is used up: free space, and try again",
@@ -38,14 +38,21 @@ _HINTS: Final = {
     errno.ENOTDIR: "a part of the path is a file and not a folder",
 }
 _REFUSALS: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileNotFoundError)
-"""Failures that waiting does not change: no permission, a path that cannot be, a bucket that does not exist."""
+"""Failures that do not go away by waiting: no permission, an impossible path, a bucket that does not exist."""
 
 Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
 
 
 class Wanted(NamedTuple):
-    """What to read of an object of known size; before each range ``lead`` bytes are left free, for the reader's use."""
+    """Ranges to read of one object.
+
+    Attributes:
+        path: The object.
+        size: Its size in bytes.
+        ranges: (offset, length) in bytes, ascending.
+        lead: Free bytes to leave in memory before each range, for the reader.
+    """
 
     path: Path
     size: int
@@ -56,32 +63,32 @@ class Wanted(NamedTuple):
 class ObjectStore(Protocol):
     """A table's folder. Instances can be pickled, and opened again in another process.
 
-    `put_if_absent`, `get`, `get_many` and `delete` raise what the store says as OSError (PermissionError where access
-    is refused), for their callers must tell silence from refusal; all others raise StoreUnavailable.
+    `put_if_absent`, `get`, `get_many` and `delete` raise an OSError (PermissionError if access is refused), because
+    their callers must tell a refusal from a missing answer. All other methods raise StoreUnavailable.
     """
 
     @property
     def uri(self) -> str: ...
 
     def url(self, path: Path) -> str:
-        """Where other engines find an object; literal, nothing percent-encoded."""
+        """URL of an object for other engines; not percent-encoded."""
         ...
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
-        """Create an object that is not there yet, durably and all at once; False if it is there already.
+        """Create an object atomically and durably; False if it exists already.
 
         Raises:
-            InvalidInput: It has more than `MAX_CREATE_BYTES`.
+            InvalidInput: ``data`` is longer than `MAX_CREATE_BYTES`.
             StoreUnavailable: The store certainly did not create it, and never will.
         """
         ...
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        """Write an object of a name that nobody else will ever use."""
+        """Write an object whose name no other process uses."""
         ...
 
     def open_output(self, path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Like `put`, for an object written piece by piece. It exists once the block ends without an exception."""
+        """Like `put`, for an object that is written in parts. It exists once the block ends without an exception."""
         ...
 
     def get(self, path: Path) -> bytes | None:
@@ -89,7 +96,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_many(self, paths: Sequence[Path]) -> list[bytes | None]:
-        """`get` of each path, in that order; in parallel where an answer takes a round trip, up to a bound."""
+        """`get` of each path, in that order; object stores read in parallel, up to a bound."""
         ...
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
@@ -101,31 +108,32 @@ class ObjectStore(Protocol):
         ...
 
     def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
-        """What stands in ranges of objects, per object, each in memory that may be written; in parallel where an answer
-        takes a round trip, up to a bound.
+        """Ranges of objects: per object one writable buffer per range, in that order.
+
+        Object stores read in parallel, up to a bound.
 
         Raises:
-            CorruptData: One is missing, or shorter.
+            CorruptData: An object is missing, or shorter.
         """
         ...
 
     def leftovers(self) -> list[tuple[Path, Path]]:
-        """(temporary file, object that it was to become) of writes that are under way or died.
+        """(temporary file, object that it was to become) of writes that are in progress or were interrupted.
 
-        They are not objects: `list` and `get` do not show them, `delete` removes them.
+        They are not objects: `list` and `get` do not return them, `delete` removes them.
         """
         ...
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
-        """(path below the folder, size) of every object below it; nothing where there is no such folder."""
+        """(path relative to the folder, size in bytes) of every object below it; empty if there is no such folder."""
         ...
 
     def delete(self, path: Path) -> None:
-        """Remove an object; nothing happens if it is gone already."""
+        """Remove an object; a missing one is no error."""
         ...
 
     def delete_many(self, paths: Sequence[Path]) -> None:
-        """Remove objects; those that are gone already do not matter. After a failure some may be left."""
+        """Remove objects; missing ones are no error. After a failure some may be left."""
         ...
 
 
@@ -163,11 +171,11 @@ def _creates_exclusively(store: ObjectStore, name: str) -> bool:
 
 @contextlib.contextmanager
 def normalise_errors(path: Path) -> Iterator[None]:
-    """Turn a store's failure into the error that tells the caller what to do.
+    """Turn an OSError of a store into an error of weft, with a hint.
 
     Raises:
-        StoreRefused: Instead of an OSError that waiting does not change, such as a missing permission.
-        StoreUnavailable: Instead of any other OSError.
+        StoreRefused: The failure does not go away by waiting, such as a missing permission.
+        StoreUnavailable: Any other OSError.
     """
     try:
         yield
@@ -176,7 +184,7 @@ def normalise_errors(path: Path) -> Iterator[None]:
 
 
 def no_answer(path: Path, error: Exception) -> StoreUnavailable:
-    """The error for a store that does not do what it is asked, for a reason of its own."""
+    """The error for a failure of the store."""
     return _failure(error)(f"no access to {path}: {error}", hint=_hint(error))
 
 
@@ -195,10 +203,10 @@ def _hint(error: Exception) -> str:
 
 
 def check_create_size(path: Path, data: bytes) -> None:
-    """Refuse an object that not every store can create in one request.
+    """Refuse an object that some stores cannot create in one request.
 
     Raises:
-        InvalidInput: It is too large.
+        InvalidInput: It is longer than `MAX_CREATE_BYTES`.
     """
     if len(data) > MAX_CREATE_BYTES:
         raise InvalidInput(
@@ -209,7 +217,7 @@ def check_create_size(path: Path, data: bytes) -> None:
 
 def read_each(store: ObjectStore, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
     """`ObjectStore.read_ranges`, one object after the other: no more than one is open."""
-    return [_read(store, own) for own in wanted]
+    return [_read(store, each) for each in wanted]
 
 
 def _read(store: ObjectStore, wanted: Wanted) -> list[pa.Buffer]:
@@ -225,33 +233,33 @@ def _read(store: ObjectStore, wanted: Wanted) -> list[pa.Buffer]:
 
 
 def verify_tail(source: pa.NativeFile, file: FileRef) -> None:
-    """Check the part of an open file that says where everything else is; raises as `check_tail` does."""
+    """Check the footer of an open file; raises as `check_tail` does."""
     offset, length = tail_range(file)
     check_tail(source.read_at(length, offset), file)
 
 
 def check_tail(tail: pa.Buffer | bytes, file: FileRef) -> None:
-    """Check that part of a file.
+    """Check the footer of a file.
 
     Raises:
-        CorruptData: It is not what was written.
+        CorruptData: It does not match its checksum.
     """
     if zlib.crc32(tail) != file.tail_crc32:
         raise damaged(file.path, "the footer")
 
 
 def tail_range(file: FileRef) -> tuple[int, int]:
-    """Where that part is."""
+    """(offset, length) of the footer in bytes."""
     return file.size - file.tail_size, file.tail_size
 
 
 def damaged(path: Path, part: str) -> CorruptData:
-    """The error for bytes that do not have their checksum."""
+    """The error for bytes that do not match their checksum."""
     return CorruptData(f"file {path} is damaged: {part} does not have its checksum", hint="restore it from a copy")
 
 
 def missing(path: Path) -> MissingFile:
-    """The error for an object that must be there."""
+    """The error for an object that must exist and does not."""
     return MissingFile(
         f"file {path} is missing, but the log refers to it",
         hint="restore it from a copy of the store; nothing was skipped, and no answer was given without it",

@@ -1,4 +1,4 @@
-"""Which store a location means."""
+"""The store of a location."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Ob
     """The store of a table: a path or ``file://`` URI for a local folder, or the URL of an object store.
 
     Raises:
-        InvalidInput: The URI names no store that is known, or its package is not installed.
+        InvalidInput: The URI is of an unknown kind of store, or the package of the store is not installed.
     """
     if not uri:
         raise InvalidInput("the table's location is empty", hint="give a path or a URL such as s3://bucket/table")
@@ -27,14 +27,14 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Ob
         return LocalStore(str(Path(path).expanduser().absolute()))
     if parts.scheme == "memory":
         return MemoryStore(uri.rstrip("/"))
-    # Loaded for whoever asks for it: cloud SDKs take long to import.
+    # Imported on demand: cloud SDKs take long to import.
     from storage.store.remote_store import RemoteStore
 
     return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
 
 
 def check_reachable(uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Ask a store whether it answers, before anything else is asked of it; the SDKs of stores would try for minutes.
+    """Check within seconds that a store answers; the SDKs of stores would try for minutes.
 
     Raises:
         InvalidInput: See `open_store`.

@@ -1,10 +1,10 @@
 """S3, Google Cloud Storage and Azure, through fsspec.
 
-Only file systems whose ``pipe_file(mode="create")`` is *one* request that the *server* decides (STORES.md says how each
-does that): most others look first and write then, which no probe can tell from the real thing. What they differ in
-otherwise stands in `_KINDS` and `_normalise_sdk_errors`, and nowhere else.
+Only file systems are supported whose ``pipe_file(mode="create")`` is *one* request that the *server* decides (STORES.md
+describes each). Most others check first and write then, which a probe cannot detect. Other differences between stores
+are handled in `_KINDS` and `_normalise_sdk_errors` only.
 
-SDKs try again by themselves, so a refusal may be the echo of our own put whose answer was lost: `publish` reads back.
+SDKs retry by themselves, so "it exists" may be the answer to a retry of a put that has succeeded: `publish` reads back.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than an
 _S3_DELETES: Final = 1_000  # the most that one request may name
 
 REACH_SECONDS: Final = 10.0
-"""In all, for the question whether a store answers: a person waits for it, or a job that has to say what it lacks."""
+"""Bound of `check_reachable` in all: a person or a starting job waits for it."""
 _QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "standard", "total_max_attempts": 2}}
-"""Of that question to S3: so that its own reason is told, as of a host that does not exist, and not only the bound."""
+"""Options of `check_reachable` for S3, so that its error names the reason, such as an unknown host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class _Kind:
     """A family of stores.
 
     Attributes:
-        extra: Of this package, with what the family needs.
-        whole: Arguments of `cat_file` for a small object. By default s3fs asks for its size first: a round trip more.
-        bulk_delete: Whether `delete_objects` is there.
-        quick: Options of the file system for a single question with a short bound.
+        extra: Extra of this package that installs its SDK.
+        whole: Arguments of `cat_file` for a small object. By default s3fs asks for the size first, a round trip more.
+        bulk_delete: Whether it has `delete_objects`.
+        quick: Options of the file system for `check_reachable`.
     """
 
     extra: str
@@ -72,11 +72,11 @@ _KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "
 
 
 _NOBODY: Final = "_weft/is-anybody-there"
-"""An object that no table has."""
+"""Path of an object that no table has."""
 _REACH_HINT: Final = "check the URL, the network, and the storage options, such as endpoint_url"
 
 _loops: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""Event loops of this process that wait for stores' answers."""
+"""Event loops of this process that wait for answers of stores."""
 
 
 def _let_go() -> None:
@@ -135,7 +135,7 @@ class RemoteStore:
         return self._file_system
 
     def check_reachable(self) -> None:
-        """Ask the store one question, with an answer within `REACH_SECONDS`; SDKs go on asking for minutes.
+        """Read one missing object, within `REACH_SECONDS`; SDKs would retry for minutes.
 
         Raises:
             StoreRefused: It refuses access, or there are no credentials.
@@ -155,7 +155,7 @@ class RemoteStore:
         except PermissionError as error:
             raise StoreRefused(
                 f"no access to {self._uri}: {error}",
-                hint="check the credentials, and what they are allowed to do; storage options say which ones",
+                hint="check the credentials, their permissions, and the storage options",
             ) from error
         except FSTimeoutError as error:
             raise StoreUnavailable(
@@ -224,24 +224,24 @@ class RemoteStore:
     def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
         found = zip(self._inputs(wanted), wanted, strict=True)
         return [
-            [pa.py_buffer(bytearray(asked.lead) + own.part(start, start + length)) for start, length in asked.ranges]
-            for own, asked in found
+            [pa.py_buffer(bytearray(asked.lead) + source.part(start, start + length)) for start, length in asked.ranges]
+            for source, asked in found
         ]
 
     def _inputs(self, wanted: Sequence[Wanted]) -> list[_Input]:
         """The objects, with what will be read of them at hand: all of it is asked for at once."""
         inputs = [_Input(self._fs, self._full(asked.path), asked.path, asked.size) for asked in wanted]
-        spans = [(own, *span) for own, asked in zip(inputs, wanted, strict=True) for span in _merge(asked.ranges)]
+        spans = [(source, *span) for source, asked in zip(inputs, wanted, strict=True) for span in _merge(asked.ranges)]
         if spans:
             answers = self._fs.cat_ranges(
-                [own.full_path for own, _, _ in spans],
+                [source.full_path for source, _, _ in spans],
                 [start for _, start, _ in spans],
                 [end for _, _, end in spans],
                 batch_size=MAX_PARALLEL_REQUESTS,
                 on_error="return",
             )
-            for (own, start, end), answer in zip(spans, answers, strict=True):
-                own.keep(start, end, answer)
+            for (source, start, end), answer in zip(spans, answers, strict=True):
+                source.keep(start, end, answer)
         return inputs
 
     def leftovers(self) -> list[tuple[Path, Path]]:
@@ -297,12 +297,12 @@ class RemoteStore:
 
 @contextlib.contextmanager
 def _normalise_sdk_errors() -> Iterator[None]:
-    """Let every failure be an OSError of the right kind: SDKs have their own errors, and fsspec does not know all.
+    """Turn every error of an SDK into an OSError of the right type; fsspec does not do so for all of them.
 
     Raises:
-        FileExistsError: The server says that the object is there (412).
+        FileExistsError: The server answers that the object exists (412).
         PermissionError: It refuses access (401, 403), or there are no credentials.
-        OSError: Anything else, as a conflict that is not decided yet (409), or no answer at all.
+        OSError: Anything else, such as a conflict that is not decided (409), or no answer.
     """
     try:
         yield
@@ -351,17 +351,17 @@ def _whole(answer: Any) -> bytes | None:
 
 
 def _discard(file: Any) -> None:
-    """Forget what was uploaded; the object never was there. What fails here is a piece that the store drops in time."""
+    """Abort an upload; the object never existed. If that fails, the store drops the parts after some time."""
     with contextlib.suppress(Exception):
         file.discard()
-    # Else the file would be sent after all, when it is collected.
+    # Otherwise the file would be uploaded when it is garbage-collected.
     file.forced = True
     with contextlib.suppress(Exception):
         file.close()
 
 
 class _Output(io.RawIOBase):
-    """An upload. Closing it is not up to who writes: it is complete when the block that it was opened for ends."""
+    """An upload. The writer cannot close it: it is complete when the block that it was opened for ends."""
 
     def __init__(self, file: Any) -> None:
         super().__init__()
@@ -377,7 +377,7 @@ class _Output(io.RawIOBase):
 
 
 class _Input(io.RawIOBase):
-    """A remote object of known size: what was kept of it is there, other parts are fetched as they are asked for."""
+    """A remote object of known size. Parts that were fetched ahead are in memory; others are fetched on demand."""
 
     def __init__(self, fs: Any, full_path: str, path: Path, size: int) -> None:
         super().__init__()
@@ -386,7 +386,7 @@ class _Input(io.RawIOBase):
         self._parts: list[tuple[int, bytes]] = []
 
     def keep(self, start: int, end: int, answer: Any) -> None:
-        """Take what the store has answered for a range."""
+        """Take the answer of the store for a range, which may be an error."""
         self._parts.append((start, self._checked(answer, start, end)))
 
     def part(self, start: int, end: int) -> bytes:
