@@ -20,6 +20,7 @@ from storage.core.names import TABLE_LANE, LaneName, Path, slot_path, table_inde
 from storage.environment import Environment
 from storage.errors import CommitUnknown, CorruptData, StoreRefused
 from storage.log.archived_entries import Archives, Slot
+from storage.log.decoded_slices import DECODED_SLICES
 from storage.log.lane_reader import Search, Tail
 from storage.store.object_store import missing, normalise_errors
 
@@ -312,7 +313,9 @@ class CommitLog:
         sidecars = [entry.sidecar for entry in found if isinstance(entry, Unresolved)]
         lists = {sidecar.path: data for sidecar, data in self._sidecars(sidecars)}
         return [
-            sidecar_codec.resolve(entry, lists[entry.sidecar.path]) if isinstance(entry, Unresolved) else entry
+            sidecar_codec.resolve(entry, lists[entry.sidecar.path], DECODED_SLICES.decode)
+            if isinstance(entry, Unresolved)
+            else entry
             for entry in found
         ]
 

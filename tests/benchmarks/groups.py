@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import Table, environment
-from storage.core.log import sidecar_codec
+from storage.log.decoded_slices import DECODED_SLICES
 from tests.many_groups import CountingStore, new_uri, steps
 
 NOISE = 0.1
@@ -100,7 +100,7 @@ def measure(root: Path, groups: int, lanes: int, *, count_calls: bool) -> Measur
         for _ in range(READ_REPEATS if name in READS and not count_calls else 1):
             gc.collect()
             stores.clear()
-            sidecar_codec._kept.clear()
+            DECODED_SLICES.clear()
             collector.seconds = 0.0
             profile = cProfile.Profile()
             cpu, wall = time.process_time(), time.perf_counter()

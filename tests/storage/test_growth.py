@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from storage import Table, environment
-from storage.core.log import sidecar_codec
 from storage.core.log.file_refs import SliceFile
+from storage.log.decoded_slices import DECODED_SLICES
 from tests.many_groups import BUCKETS, CONFIG, CountingStore, new_uri, rows, steps
 from tests.tuning import tune
 
@@ -116,7 +116,7 @@ def test_a_look_up_of_one_key_decodes_one_slice(
 
 def _held_by_look_up(uri: str) -> tuple[int, int]:
     """How many slices, and how many objects in all, there are after a look-up that were not there before."""
-    sidecar_codec._kept.clear()
+    DECODED_SLICES.clear()
     gc.collect()
     before = gc.get_objects()
     snapshot = Table.open(uri).snapshot()

@@ -79,7 +79,7 @@ def _body(data: bytes) -> bytes:
 
 def _decode(model: type[_Checkpoint[S]], kind: type[S], body: bytes) -> S | None:
     try:
-        checkpoint = model.model_validate_json(body)
+        checkpoint = model.model_validate_json(body, context={})
     except (ValidationError, TableError, KeyError, TypeError, ValueError):
         return None  # of a version that describes the state, or the schema in it, otherwise
     known = known_features().issuperset(checkpoint.features) and checkpoint.fields == _fields(kind)

@@ -417,7 +417,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
         )
     try:
         sidecar = _take_sidecar(values)
-        entry = _ADAPTER.validate_python(values)
+        entry = _ADAPTER.validate_python(values, context={})
     except ValidationError as error:
         raise UnsupportedFormat(
             f"{where} ({values['kind']}) has a member that this version of weft does not know, or lacks one: "

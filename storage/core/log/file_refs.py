@@ -5,9 +5,8 @@ These are parts of entries, as they are stored (`storage.core.log.entries`; FORM
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,16 +32,15 @@ class FileGroup(NamedTuple):
         return f"{self.partition}/{folder}" if self.partition else folder
 
 
-KEPT_CUTS: Final = 64  # enough for file groups that were compacted at as many different times
+def _share(seqs: Seqs, info: pydantic.ValidationInfo) -> Seqs:
+    """The first equal cut that was decoded with the same context, or this one."""
+    known: dict[tuple[tuple[LaneName, int], ...], Seqs] | None = info.context
+    return seqs if known is None else known.setdefault(tuple(seqs.items()), seqs)
 
 
-@functools.lru_cache(KEPT_CUTS)
-def _one_object(entries: tuple[tuple[LaneName, int], ...]) -> Seqs:
-    return dict(entries)
-
-
-SharedSeqs = Annotated[Seqs, pydantic.AfterValidator(lambda seqs: _one_object(tuple(seqs.items())))]
-"""A cut that many file groups have: equal cuts are one object, so memory does not grow with groups times lanes."""
+SharedSeqs = Annotated[Seqs, pydantic.AfterValidator(_share)]
+"""A cut that many file groups have. One object for all of them, if they are decoded with one ``context={}``: otherwise
+memory would grow with groups times lanes."""
 
 
 class Strict(BaseModel):

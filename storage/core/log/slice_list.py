@@ -170,7 +170,7 @@ def decode_list(data: bytes) -> SliceList:
         found = _scan(text, 1)
         if found is not None and found[1] == len(text):
             return found[0]
-    return SliceList.of(_SLICES.validate_json(data))
+    return SliceList.of(_SLICES.validate_json(data, context={}))
 
 
 def taken_out(data: bytes) -> tuple[SliceList, bytes]:

@@ -36,6 +36,7 @@ from storage.core.names import TABLE_LANE, LaneName, Path, parse_path, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.errors import TableError, UnsupportedFormat
+from storage.log.decoded_slices import DECODED_SLICES
 from storage.services.verify.check_checkpoints import list_checkpoints
 from storage.services.verify.check_slots import read_object, read_sidecar, read_slots
 from storage.services.verify.findings import Finding, Findings, damage, violation, warning
@@ -147,7 +148,7 @@ class TableLaneReader:
             self._findings.add(damage("S7", str(entry.sidecar.path), what))
             return None
         try:
-            return sidecar_codec.resolve(entry, data)
+            return sidecar_codec.resolve(entry, data, DECODED_SLICES.decode)
         except UnsupportedFormat as error:
             what = f"{error.message}: it cannot be checked"
             self._findings.add(warning(str(entry.sidecar.path), what, "verify with the version that wrote it"))

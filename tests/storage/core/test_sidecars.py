@@ -6,7 +6,9 @@ import pytest
 
 from storage.core.log import sidecar_codec
 from storage.core.log.file_refs import SliceFile
+from storage.core.log.slice_list import decode_list
 from storage.core.names import LaneName
+from storage.log.decoded_slices import DecodedSlices
 
 
 def slice_of(bucket: int) -> SliceFile:
@@ -25,39 +27,37 @@ def slice_of(bucket: int) -> SliceFile:
     )
 
 
-def test_slices_that_are_read_again_are_not_decoded_again_unless_they_are_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slices_that_are_read_again_are_not_decoded_again_unless_they_are_large() -> None:
+    lists = DecodedSlices(10_000)
     own, other = [slice_of(1), slice_of(2)], [slice_of(3)]
-    first = sidecar_codec.decode_slices(sidecar_codec.encode_list(own))
+    first = lists.decode(sidecar_codec.encode_list(own))
     assert first == own
-    assert sidecar_codec.decode_slices(sidecar_codec.encode_list(other)) == other
-    again = sidecar_codec.decode_slices(sidecar_codec.encode_list(own))
+    assert lists.decode(sidecar_codec.encode_list(other)) == other
+    again = lists.decode(sidecar_codec.encode_list(own))
     assert again[0] is first[0]
     with pytest.raises(TypeError):
         first[0] = other[0]  # type: ignore[index]  # whoever has the list shares it with others
-    assert sidecar_codec.decode_slices(sidecar_codec.encode_list(own)) == own
-    monkeypatch.setattr(sidecar_codec, "KEPT_BYTES", 10)
-    large = sidecar_codec.decode_slices(sidecar_codec.encode_list(own))
+    assert lists.decode(sidecar_codec.encode_list(own)) == own
+    large = DecodedSlices(10).decode(sidecar_codec.encode_list(own))
     assert large == own
     assert large[0] is not again[0]
 
 
-def test_what_is_kept_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_bounded_by_its_bytes() -> None:
     lists = [sidecar_codec.encode_list([slice_of(bucket)]) for bucket in range(8)]
-    monkeypatch.setattr(sidecar_codec, "KEPT_BYTES", 2 * len(lists[0]))
-    first, second, third = (sidecar_codec.decode_slices(data)[0] for data in lists[:3])
-    assert sidecar_codec.decode_slices(lists[1])[0] is second
-    assert sidecar_codec.decode_slices(lists[3])[0] is not None
-    assert sidecar_codec.decode_slices(lists[1])[0] is second, "it was used after the third"
-    assert sidecar_codec.decode_slices(lists[2])[0] is not third
-    assert sidecar_codec.decode_slices(lists[0])[0] is not first
+    known = DecodedSlices(2 * len(lists[0]))
+    first, second, third = (known.decode(data)[0] for data in lists[:3])
+    assert known.decode(lists[1])[0] is second
+    assert known.decode(lists[3])[0] is not None
+    assert known.decode(lists[1])[0] is second, "it was used after the third"
+    assert known.decode(lists[2])[0] is not third
+    assert known.decode(lists[0])[0] is not first
 
 
 def test_slices_of_one_compaction_share_their_cuts() -> None:
     """With n lanes the cuts of g file groups would be g times n numbers in the memory of every reader."""
     cut = {LaneName(f"lane{number}"): number for number in range(100)}
     made = [slice_of(bucket).model_copy(update={"cut": cut, "parent": dict(cut)}) for bucket in range(8)]
-    decoded = sidecar_codec.decode_slices(sidecar_codec.encode_list(made))
+    decoded = decode_list(sidecar_codec.encode_list(made))
     assert decoded == made
     assert len({id(seqs) for own in decoded for seqs in (own.cut, own.parent)}) == 1
