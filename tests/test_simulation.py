@@ -25,7 +25,9 @@ from tests.simulation.run import run_seed
 ROOT = Path(__file__).resolve().parents[1]
 SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
-PART = 125  # schedules of one test: some ten seconds; the fast loop runs the first part
+PART = 125  # schedules of one test: some ten seconds
+FIRST_PART = 50  # of the first test, which the fast loop runs
+PARTS = [(0, FIRST_PART), *((first, first + PART) for first in range(FIRST_PART, SCHEDULES, PART))]
 REPLAYED = [3, 17, 71]  # a quiet one, and two with all kinds of faults
 
 _faults: Counter[Fault] = Counter()
@@ -33,9 +35,11 @@ _entries: Counter[str] = Counter()
 
 
 @pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
-@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(PART, SCHEDULES, PART))])
-def test_schedules(first: int) -> None:
-    for seed in range(first, min(first + PART, SCHEDULES)):
+@pytest.mark.parametrize(
+    ("first", "end"), [pytest.param(*part, marks=pytest.mark.slow if part[0] else ()) for part in PARTS]
+)
+def test_schedules(first: int, end: int) -> None:
+    for seed in range(first, min(end, SCHEDULES)):
         outcome = run_seed(seed)
         assert outcome.failure is None, report(outcome)
         _faults.update(outcome.faults)

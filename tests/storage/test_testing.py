@@ -19,6 +19,7 @@ def newest(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
     return rows.take(pa.array(offsets[1:] - 1))
 
 
+@pytest.mark.slow
 def test_a_merger_that_obeys_passes() -> None:
     check_merger(balance, columns=COLUMNS, ordering=["ts"], state=BALANCE_STATE)
     check_merger(balance, columns={"x_n": "bigint", "x_t": "string"}, state=BALANCE_STATE)

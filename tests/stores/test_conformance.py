@@ -47,6 +47,7 @@ def test_what_was_deleted_is_gone_at_once_and_its_name_is_free_again(store: Obje
     assert store.get(NAME) == b"ghost"
 
 
+@pytest.mark.slow
 def test_processes_that_race_for_a_name_have_one_winner_whose_bytes_all_read(place: Place) -> None:
     if place.uri.startswith("memory:"):
         pytest.skip("memory is not shared between processes; threads race below")

@@ -51,6 +51,7 @@ def files(folder: LocalPath) -> list[LocalPath]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_whole_objects_and_temporary_files_that_name_theirs(
     store: LocalStore, tmp_path: LocalPath
 ) -> None:
