@@ -266,11 +266,16 @@ def _live(
     if len(position) == 0:
         return np.empty(0, np.bool_)
     lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
-    held = np.zeros((len(groups), len(lanes)), np.int64)
-    for i, file_group in enumerate(groups):
+    # Thousands of file groups have the same few cuts, which have a number for every lane: each is read once.
+    places: dict[int, int] = {}
+    cuts: list[cut.Seqs] = []
+    place: list[int] = []
+    for file_group in groups:
         folded = state.folded_to(file_group)
-        for lane, j in lanes.items():
-            held[i, j] = folded.get(lane, 0)
+        place.append(places.setdefault(id(folded), len(cuts)))
+        if place[-1] == len(cuts):
+            cuts.append(folded)
+    held = np.array([[folded.get(lane, 0) for lane in lanes] for folded in cuts], np.int64)[place]
     number = {fold.slot: i for i, fold in enumerate(state.folds)}
     reads = np.array([[folds and wanted in fold.groups for wanted in groups] for fold in state.folds], np.bool_)
     file_fold = np.array([number[live.seq] if live.is_fold else -1 for live in files], np.int64)
