@@ -1,4 +1,4 @@
-"""What all commands share: their arguments, how an error is told, and the exit codes.
+"""Arguments that commands share, printing of errors, and exit codes.
 
 0: ok. 1: something failed. 2: the command line or the pipeline file is wrong, and nothing was done.
 """
@@ -33,20 +33,20 @@ StorageOption = Annotated[
     typer.Option(
         "--storage-option",
         metavar="KEY=VALUE",
-        help="For the table's store, as fsspec takes it; or a JSON object of several. May be repeated.",
+        help="Option of the table's store, as fsspec takes it, or a JSON object of several. May be repeated.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of tables.")]
 
 
 def console() -> Console:
-    # A pipe has no width of its own, and cutting what is meant for another program helps nobody.
+    # A pipe has no width; output for another program must not be cut.
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Turns an error of weft into one red line, its hint, and an exit code."""
+    """Print an error of weft as a red line and its hint, and exit."""
     try:
         yield
     except TableError as error:
@@ -58,7 +58,7 @@ def telling() -> Iterator[None]:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """What is wrong in here was given on the command line or in the pipeline file: nothing has been done."""
+    """Errors in this block are errors of the command line or the pipeline file: exit with `USAGE`."""
     try:
         with telling():
             yield
@@ -67,15 +67,15 @@ def usage() -> Iterator[None]:
 
 
 def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:
-    """The table that a command is about, and what a pipeline file says for the command.
+    """The table of a command, and its settings in the pipeline file.
 
     Args:
         target: A pipeline file, or a table's location.
-        storage_option: Those of the command line; they go before the file's.
+        storage_option: Options of the command line; they win over those of the file.
         sections: Of the file, see `streams.pipeline.pipeline.load_settings`.
 
     Raises:
-        typer.Exit: With the code `USAGE`; what is wrong has been told.
+        typer.Exit: With code `USAGE`; the error was printed.
     """
     from streams.pipeline.pipeline import load_settings
 
@@ -131,12 +131,12 @@ def _option_value(text: str) -> Any:
 
 
 def tell_override(flag: str, written: object) -> None:
-    """Say that a flag wins over the pipeline file."""
+    """Print that a flag wins over the pipeline file."""
     errors.print(f"{flag} instead of the pipeline's {written}", style="dim", soft_wrap=True)
 
 
 def open_table(target: str, storage_option: Sequence[str] | None) -> Table:
-    """The table that a command is about."""
+    """Open the table of a command."""
     return open_location(load_target(target, storage_option).table)
 
 
@@ -154,7 +154,7 @@ def open_location(location: TableLocation) -> Table:
 
 
 def check_reachable(location: TableLocation) -> None:
-    """Ask the table's store whether it answers, with a bound that suits whoever waits before a terminal.
+    """Check that the store of the table answers, within seconds.
 
     Raises:
         StoreUnavailable: It does not, or it refuses.

@@ -1,4 +1,4 @@
-"""The command line, ``weft``: each command reads its arguments, calls one function elsewhere, and says how it went.
+"""The command line, ``weft``: each command reads its arguments, calls a function, and prints the result.
 
 Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done.
 """
@@ -41,7 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="weft: several streams write one wide table, each its own columns, without a lock.\n\n"
+    help="weft: several streams write their columns of one wide table, without locks.\n\n"
     "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong.",
 )
 
@@ -56,7 +56,9 @@ def demo(context: typer.Context) -> None:
 
 
 @app.command()
-def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; created if need be.")]) -> None:
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; created if it does not exist.")],
+) -> None:
     """Write a commented pipeline file to start from."""
     target = folder / "pipeline.yaml"
     with telling():
@@ -65,10 +67,10 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; c
             with target.open("x", encoding="utf-8") as file:
                 file.write(Path(__file__).with_name("example_pipeline.yaml").read_text(encoding="utf-8"))
         except FileExistsError:
-            raise InvalidInput(f"{target} exists already", hint="it is left as it is; choose another folder") from None
+            raise InvalidInput(f"{target} exists already", hint="nothing was changed; choose another folder") from None
         except OSError as error:
             raise InvalidInput(f"cannot write {target}: {error}", hint="choose another folder") from error
-    typer.echo(f"{target} is written. Change it to your topics, then: weft run {target}")
+    typer.echo(f"{target} is written. Adapt it to your topics, then: weft run {target}")
 
 
 @app.command()
@@ -82,11 +84,11 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Status as JSON lines.")] = False,
 ) -> None:
-    """Run a pipeline: every writer and service is a process of its own, restarted when it fails, until Ctrl-C.
+    """Run a pipeline until Ctrl-C: each writer and service as a process, restarted when it fails.
 
-    The table is created if there is none. An outage of Kafka or of the store is waited out, unless --once is given.
-    Exit code 1 if a writer or service has failed for good or was fenced; the others go on, unless --exit-on-failure is
-    given, for systemd or Kubernetes.
+    Creates the table if it does not exist. Waits for outages of Kafka and the store to end, unless --once is given.
+    Exit code 1 if a writer or service has failed for good or was fenced. The others continue, unless --exit-on-failure
+    is given, for systemd or Kubernetes.
     """
     from streams.cli.display import show_jobs
     from streams.pipeline.pipeline import load_pipeline
@@ -130,9 +132,9 @@ def sql(
     as_of: Annotated[
         str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")
     ] = None,
-    require: Annotated[str | None, typer.Option(help="Groups without which a row is not there; a,b,c.")] = None,
+    require: Annotated[str | None, typer.Option(help="Groups that a row must have; a,b,c.")] = None,
     read_optimized: Annotated[
-        bool, typer.Option("--read-optimized", help="Base files alone, as the last compaction has left them.")
+        bool, typer.Option("--read-optimized", help="Read base files only, as of the last compaction.")
     ] = False,
     complete_through: Annotated[
         str | None, typer.Option(help="Fail if events up to this time, date or integer may still come.")
@@ -145,7 +147,7 @@ def sql(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Run one Spark SQL query over a table, in a Spark of its own, set up as the pipeline's section spark says."""
+    """Run one Spark SQL query over a table, in a new local Spark with the settings of the pipeline's section spark."""
     from streams.cli.query import explain_query, run_query
     from streams.read.read_options import ReadOptions
 
@@ -169,7 +171,7 @@ def show(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """What is in a table, what happened to it, which files it has, and how far each stream has got."""
+    """Show what is in a table: an overview, its log, its files, or its streams."""
     from storage.engine import Inspection
     from streams.cli import show as view
 

@@ -22,15 +22,15 @@ def changes(
     since: Annotated[str, typer.Option(help="A cut, a savepoint, a time (ISO 8601 with zone), or earliest.")],
     until: Annotated[str | None, typer.Option(help="Likewise; the newest snapshot by default.")] = None,
     columns: Annotated[str | None, typer.Option(help="Besides the key: a,b,c. Only they count.")] = None,
-    require: Annotated[str | None, typer.Option(help="Groups without which a row is not there: a,b,c.")] = None,
-    before: Annotated[bool, typer.Option("--before", help="Show what the row was, too.")] = False,
+    require: Annotated[str | None, typer.Option(help="Groups that a row must have: a,b,c.")] = None,
+    before: Annotated[bool, typer.Option("--before", help="Also show the row as it was before.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Rows that differ between two snapshots, each once: insert, update or delete, and in which column groups.
 
-    What is printed last is where to go on the next time.
+    The last line says where to continue next time.
     """
     from streams.cli.query import draw_rows
     from streams.cli.show import json_value
@@ -62,7 +62,7 @@ def changes(
     if more:
         note = f"the first {limit:,} rows; --limit shows more"
     else:
-        note = f"{len(rows):,} row{'s' * (len(rows) != 1)}; go on with --since {end}"
+        note = f"{len(rows):,} row{'s' * (len(rows) != 1)}; continue with --since {end}"
     # Rows for a program stand alone on standard output.
     (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
 

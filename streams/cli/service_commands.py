@@ -1,6 +1,6 @@
-"""Commands that change a table as a whole: compaction, cleaning, savepoints, restore, lanes, checks.
+"""Commands that change a table as a whole: compaction, cleaning, savepoints, restore, lanes, verification.
 
-What cannot be taken back by the same command asks before it starts; without a terminal it wants ``--yes``.
+Commands whose effect cannot be undone ask for confirmation; without a terminal they need ``--yes``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         with usage():
-            raise InvalidInput(f"{question} Nobody can be asked here", hint="say --yes if you mean it")
+            raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes")
     typer.confirm(question, abort=True)
 
 
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
 def compact(
     target: Target,
     fold: Annotated[bool, typer.Option("--fold", help="Only join small log files; base files stay.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Whether it is due or not, as for a location.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Compact everything, due or not.")] = False,
     min_commits: Annotated[
         int | None, typer.Option(min=1, help="A file group is due when so many commits wait for it.")
     ] = None,
@@ -83,9 +83,9 @@ def compact(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Fold all logs of a table into its base files, in this process. Nobody waits for it; no answer changes.
+    """Merge all logs of a table into its base files, in this process. Blocks no reader or writer.
 
-    With a pipeline file, or with settings, only what is due by them: one round of the compaction that weft run does.
+    With a pipeline file, or with settings, compacts only what is due, like one round of the service of weft run.
     """
     from streams.pipeline.services import compact_due, fold_due
 
@@ -101,7 +101,7 @@ def compact(
             made, joined = None if fold else compact_due(table, policy), fold_due(table, policy)
             rounds = [result for result in (made, joined and joined[0]) if result is not None]
     lines = [_describe_round(result) for result in rounds] or [
-        "nothing is due by the settings; --all does all there is"
+        "nothing is due by the settings; --all compacts everything"
     ]
     lines.extend(f"skipped {group}: {why}" for result in rounds for group, why in result.skipped.items())
     compacted = next((result for result in rounds if fold or isinstance(result, CompactionResult)), None)
@@ -130,7 +130,7 @@ def _compaction_policy(
 
     given = {name: value for name, value in flags.items() if value is not None}
     if everything and given:
-        raise InvalidInput("--all does not look at what is due", hint=f"leave out --all, or {_flag(next(iter(given)))}")
+        raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {_flag(next(iter(given)))}")
     if everything:
         if settings.compaction is not None:
             tell_override("--all", "settings of when compaction is due")
@@ -174,7 +174,7 @@ def savepoint(
     name: Annotated[str | None, typer.Argument(help="Of the savepoint; without one all are listed.")] = None,
     as_of: AsOf = None,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
-    release: Annotated[bool, typer.Option("--release", help="Let it go: cleaning may take its files.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="Release it: cleaning may delete its files.")] = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
@@ -187,7 +187,7 @@ def savepoint(
         if name is None:
             listed = table.savepoints()
             if not listed and not as_json:
-                errors.print("there are none", style="dim")
+                errors.print("there are no savepoints", style="dim")
             for known in listed:
                 made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
                 _tell(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
@@ -207,7 +207,7 @@ def restore(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Make a table what it was. Every writer is fenced; what came later means nothing any more."""
+    """Restore a table to a snapshot. Fences all writers; later commits are rolled back, and no file is deleted."""
     with usage():
         point = parse_point(to)
     assert point is not None
@@ -228,9 +228,10 @@ def undo(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Take back what one stream has committed since a time, a cut or a savepoint; other streams are not touched.
+    """Roll back what one stream has committed since a time, a cut or a savepoint; other streams are not affected.
 
-    Says what it left only because a writer's clock says that it is older. A cut or a savepoint leaves no doubt.
+    Reports commits that were kept only because a writer's clock says that they are older. With a cut or a savepoint
+    there are none.
     """
     with usage():
         point = parse_point(since)
@@ -284,15 +285,15 @@ def _taken_back(what: str, result: RestoreResult) -> str:
             gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
         lines.append(f"{lane}: kept up to entry {seq}, {gone}")
     for lane, (first, last) in result.in_doubt.items():
-        lines.append(f"{lane}: entries {first} to {last} were kept by the word of a clock alone: look at them")
+        lines.append(f"{lane}: entries {first} to {last} were kept only because of a clock: check them")
     return "\n".join(lines)
 
 
 @services.command()
 def mark(target: Target, storage_option: StorageOption = None, as_json: Json = False) -> None:
-    """Record what is committed now: what --as-of a time up to now gives can never change any more.
+    """Record what is committed now, so that the result of --as-of a time up to now cannot change any more.
 
-    Writers and services do so once a minute; so only times since then need one.
+    Writers and services do this once a minute.
     """
     with telling():
         until = open_table(target, storage_option).mark().isoformat(timespec="milliseconds")
@@ -302,14 +303,14 @@ def mark(target: Target, storage_option: StorageOption = None, as_json: Json = F
 @services.command()
 def fence(
     target: Target,
-    lane: Annotated[str, typer.Argument(help="Of the dead writer.")],
+    lane: Annotated[str, typer.Argument(help="The lane of the dead writer.")],
     yes: Yes = False,
     storage_option: StorageOption = None,
 ) -> None:
-    """Fence the writer of a lane, believed to be dead. If it is only slow it stops, and nothing is lost."""
+    """Fence the writer of a lane that seems to be dead. If it was only slow it stops, and nothing is lost."""
     with telling():
         table = open_table(target, storage_option)
-        _confirm(f"Fence whoever writes lane {lane} of {table.uri}?", yes=yes)
+        _confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
         typer.echo(
             f"lane {lane} is claimed with entry {table.fence(lane)}; what its writer left is cleaned by: weft clean"
         )
@@ -318,14 +319,14 @@ def fence(
 @services.command()
 def close(
     target: Target,
-    lane: Annotated[str, typer.Argument(help="That nobody is to write any more.")],
+    lane: Annotated[str, typer.Argument(help="The lane to close.")],
     yes: Yes = False,
     storage_option: StorageOption = None,
 ) -> None:
-    """Close a lane for ever, for example that of a finished backfill; its rows stay."""
+    """Close a lane permanently, for example that of a finished backfill; its rows stay."""
     with telling():
         table = open_table(target, storage_option)
-        _confirm(f"Close lane {lane} of {table.uri} for ever?", yes=yes)
+        _confirm(f"Close lane {lane} of {table.uri} permanently?", yes=yes)
         typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
 
 
@@ -337,15 +338,15 @@ def clean(
     ] = None,
     versions: Annotated[int | None, typer.Option(min=1, help="Keep what the last so many compactions made.")] = None,
     abandon_after: Annotated[
-        str | None, typer.Option(help="Take older open compactions for dead; by default 24 hours.")
+        str | None, typer.Option(help="Abort open compactions that are older; by default 24 hours.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Delete what no kept snapshot needs, and what dead writers and compactions left. Nobody waits for it.
+    """Delete what no retained snapshot needs, and what dead writers and compactions left. Blocks no reader or writer.
 
-    With a pipeline file its section clean says what is kept; what the command line says goes before it.
+    With a pipeline file, its section clean says what is kept; options of the command line win over it.
     """
     settings = load_target(target, storage_option, CLEAN)
     with usage():
@@ -365,8 +366,8 @@ def clean(
         lines.append(f"{verb} {result.archived:,} entries of the log into {result.archives:,} archives")
     lines.append(f"snapshots from entry {result.oldest_retained} of the table lane on are kept: {result.reason}")
     lines.extend(f"kept besides by {own.what} {own.name}: {own.cut}" for own in result.held)
-    lines.extend(f"given up as dead: compaction {plan}" for plan in result.aborted)
-    lines.extend(f"left alone, for it is none of weft's: {path}" for path in result.foreign)
+    lines.extend(f"aborted as abandoned: compaction {plan}" for plan in result.aborted)
+    lines.extend(f"not deleted, because it is not a file of weft: {path}" for path in result.foreign)
     if result.foreign_files > len(result.foreign):
         lines.append(f"  and {result.foreign_files - len(result.foreign)} more")
     _tell(result, "\n".join(lines), as_json=as_json)
@@ -403,7 +404,7 @@ def verify(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Check a table: log, files, keys, statistics. Tells all that is wrong, what it means, and the mend.
+    """Check a table: log, files, keys, statistics. Lists all problems, what they mean, and how to fix them.
 
     Nothing is changed. A table that cannot even be opened is checked, too.
     """

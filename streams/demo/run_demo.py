@@ -4,7 +4,7 @@
                        |                                         |
                        +--> Spark: dedupe + outer joins == ? == live view
 
-Rules of this room: what runs is what a user runs (a pipeline file, `streams.pipeline.run`, the supervisor, a view); the
+What runs is what a user runs (a pipeline file, `streams.pipeline.run`, the supervisor, a view); the
 end is decided by what the table's lanes say, never by time; whatever happens, Ctrl-C and the time limit included, no
 process and, unless it is to be kept, no file stays behind.
 """

@@ -1,6 +1,6 @@
 """What happens in the demo's shop: four topics of JSON messages, made from a seed.
 
-Rules of this room: pure (no I/O, clock or global randomness), the same messages for the same arguments, and every
+Pure (no I/O, clock or global randomness), the same messages for the same arguments, and every
 trouble that weft is for is in every stream:
 - *out of order*: some messages are displaced by a little, within and across commits;
 - *late*: some arrive after a long time, when newer events of their key have long been committed;

@@ -3,9 +3,10 @@
     streams.kafka.register(spark)
     spark.readStream.format("weft_kafka").option("kafka.bootstrap.servers", ...).option("subscribe", "orders").load()
 
-Rooms, from pure to Spark: `errors` · `identity` (which topic offsets are of) · `options` (text to values) · `plan`
-(offset arithmetic, no I/O) · `topic_ids` and `cluster` (what the brokers hold) · `fetch` (one offset range to Arrow) ·
-`source` (what Spark calls). Offsets live in Spark's checkpoint and nowhere else: nothing is ever committed to Kafka.
+Modules, from pure to Spark: `errors` · `identity` (which topic offsets are of) · `options` (text to values) ·
+`offset_plan` (offset arithmetic, no I/O) · `topic_ids` and `cluster` (what the brokers hold) · `fetch` (one offset
+range to Arrow) · `kafka_source` (what Spark calls). Offsets are stored in Spark's checkpoint only; nothing is committed
+to Kafka.
 """
 
 from __future__ import annotations
@@ -20,5 +21,5 @@ __all__ = ["FORMAT", "DataLoss", "KafkaSource", "SourceUnavailable", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read`` and ``spark.readStream.format("weft_kafka")`` known to this session."""
+    """Register the format ``weft_kafka`` for ``spark.read`` and ``spark.readStream`` in this session."""
     spark.dataSource.register(source_for_workers(KafkaSource))

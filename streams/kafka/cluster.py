@@ -1,8 +1,7 @@
-"""What the brokers hold: the driver's questions to Kafka, each with an end.
+"""Asks the brokers which partitions, offsets and topic ids they have. Runs on the driver.
 
-Rules of this room: every call is bounded by ``requestTimeoutMs`` in all, retries included (twice that, where it waits
-for a topic to appear); a consumer here is never subscribed and never commits; offsets of all partitions come from two
-requests, not from two for each partition.
+Every call is bounded by ``requestTimeoutMs``, retries included (by twice that if it waits for a topic to appear). A
+consumer here never subscribes and never commits. The offsets of all partitions come from two requests.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, Kaf
 from streams.kafka.topic_ids import TopicIds
 
 GROUP_ID: Final = "weft-kafka-source"
-"""librdkafka wants a group even where none is joined; brokers that restrict groups can grant this prefix."""
+"""librdkafka requires a group id although no group is joined. Brokers with ACLs on groups can allow this prefix."""
 
 RETRY_SECONDS: Final = 0.2
 """Pause before asking again for a topic or leader that is not there yet; elections take about this long."""
 
 ASK_SECONDS: Final = 2.0
-"""How long whoever waits for brokers goes without a word, and without being asked whether to go on."""
+"""Seconds between two reports while waiting for brokers; each report may stop the wait."""
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "group.id": GROUP_ID,
@@ -45,7 +44,7 @@ _FORCED: Final[Mapping[str, Any]] = {
 
 
 class Connection:
-    """One librdkafka consumer, and the last thing it complained about."""
+    """One librdkafka consumer, and its last error."""
 
     def __init__(self, options: KafkaOptions, **tuning: Any) -> None:
         """Check the ``kafka.`` settings; connecting happens later, in the background.
@@ -98,7 +97,7 @@ class Cluster:
     """The driver's view of the subscribed topics. Connects on first use; `close` it."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        """Nothing is opened yet."""
+        """Opens nothing yet."""
         self._options = options
         self._connection: Connection | None = None
         self._topic_ids = TopicIds(options.kafka)
@@ -111,8 +110,8 @@ class Cluster:
             waiting: Called every `ASK_SECONDS` with the reason; False ends the wait.
 
         Raises:
-            SourceUnavailable: They do not.
-            SourceRefused: They refuse; this is not waited for.
+            SourceUnavailable: They do not answer.
+            SourceRefused: They refuse access; this ends the wait.
         """
         connection = self._connect()
         deadline = time.monotonic() + self._options.request_timeout_seconds
@@ -163,7 +162,7 @@ class Cluster:
             connection.consumer.poll(RETRY_SECONDS)
 
     def _load_offsets(self, connection: Connection, partitions: list[Partition], deadline: float) -> Topics | None:
-        """Offsets and identities; None if a topic was deleted or created meanwhile: they may not belong together."""
+        """Offsets and identities; None if a topic was deleted or created meanwhile, so that they may not match."""
         names = sorted({partition.topic for partition in partitions})
         if not names:
             return Topics({}, {})
@@ -186,7 +185,7 @@ class Cluster:
         return Topics(logs, identities)
 
     def require(self, logs: Iterable[Partition], start: Iterable[Partition]) -> None:
-        """Refuse to run while a subscribed topic is neither there nor was ever read.
+        """Check that each subscribed topic exists or was read before.
 
         Raises:
             NotFound: A topic does not exist.

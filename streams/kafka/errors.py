@@ -1,7 +1,7 @@
-"""What can go wrong between Kafka and Spark, beyond a bad option (`InvalidInput`) or a missing topic (`NotFound`).
+"""Errors of the Kafka source, besides a bad option (`InvalidInput`) or a missing topic (`NotFound`).
 
-The rule of this room: offsets that are gone are an error, and they are skipped only where the user said so; either way
-the partition, what was wanted and what is there are named.
+Offsets that Kafka does not have any more are an error. They are skipped only with ``failOnDataLoss=false``, and then
+logged. Error and log name the partition, the wanted offset and the available ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.errors import TableError
 logger = logging.getLogger("weft.kafka")
 
 MAX_NAMED: Final = 5
-"""A message names this many partitions; the rest is a count, so that a thousand partitions do not bury the cause."""
+"""Most partitions that a message names; the others are counted."""
 
 
 _GONE: Final = frozenset(
@@ -39,39 +39,39 @@ _REFUSED: Final = frozenset(
         KafkaError._AUTHENTICATION,  # noqa: SLF001 - the names of librdkafka's local errors begin so
     },
 )
-"""Asking again does not help: the login is wrong, a right is missing, or the broker does not take the name."""
+"""A retry does not help: the login is wrong, a permission is missing, or the topic name is invalid."""
 
 
 def is_refused(error: KafkaError) -> bool:
-    """The brokers answered, and will not answer otherwise if they are asked again."""
+    """Whether the brokers refused, so that a retry does not help."""
     return error.code() in _REFUSED
 
 
 def is_gone(error: KafkaError) -> bool:
-    """The topic or partition does not exist (here, now)."""
+    """Whether the topic or partition does not exist."""
     return error.code() in _GONE
 
 
 class SourceUnavailable(TableError):
-    """The brokers refused, or did not answer within ``requestTimeoutMs``. Nothing was skipped; retrying is safe."""
+    """The brokers did not answer within ``requestTimeoutMs``. Nothing was skipped; retrying is safe."""
 
     code = "SOURCE_UNAVAILABLE"
 
 
 class SourceRefused(SourceUnavailable):
-    """The brokers answered, and refused: a wrong password, a missing right. Waiting does not help."""
+    """The brokers refused access: wrong password or missing permission. Waiting does not help."""
 
     code = "SOURCE_REFUSED"
 
 
 class DataLoss(TableError):
-    """Offsets still to be read are gone from Kafka: aged out, truncated, or the topic was recreated."""
+    """Offsets that were not read yet are gone: deleted by retention, truncated, or the topic was created again."""
 
     code = "DATA_LOSS"
 
 
 def report_recreated(recreated: Iterable[str], *, strict: bool) -> None:
-    """Raise for topics that were deleted and created again, or write down that they are read from their beginning.
+    """Raise for topics that were deleted and created again, or log that they are read from their beginning.
 
     Args:
         recreated: One sentence for each topic; may be empty.
@@ -92,7 +92,7 @@ def report_recreated(recreated: Iterable[str], *, strict: bool) -> None:
 
 
 def report_losses(losses: list[str], *, strict: bool) -> None:
-    """Raise for what is gone, or, where the user asked to go on, write down what is skipped.
+    """Raise for offsets that are gone, or log that they are skipped.
 
     Args:
         losses: One sentence for each partition; may be empty.

@@ -1,14 +1,14 @@
 """Reads one offset range of one partition into Arrow batches, on an executor.
 
-Rules of this room:
 - A range ends for one of four reasons and no other: its last offset was read; a later offset was seen; the log ended
   at or after its end; its rest is gone. Counting messages is none of them, because offsets have gaps (transaction
   markers, aborted records, compaction).
-- Nothing waits without an end. librdkafka stays silent when a topic disappears, so silence is questioned.
+- Every wait is bounded. librdkafka reports nothing when a topic disappears, so after a time without messages the
+  brokers are asked.
 - Brokers that are away or are being restarted are waited for, for ``requestTimeoutMs``: only what they say of the log
   once they answer is taken for a loss. Every other error that a poll returns is raised.
-- Messages are handed on once the topic's id was seen to be the range's after they had been fetched: an id never comes
-  back, so they are of that topic and not of a later one of the same name.
+- Messages are yielded after the topic id was checked, later than they were fetched: ids are never used again, so the
+  messages belong to the topic of the range and not to a later one of the same name.
 - The consumer is assigned, never subscribed, commits nothing, and is closed however the reading ends. What asks for
   topic ids is shared by the tasks of a process, and stays connected.
 """

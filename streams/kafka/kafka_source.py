@@ -1,6 +1,6 @@
 """What Spark calls: the data source ``weft_kafka`` for ``spark.readStream`` and ``spark.read``.
 
-Where the code of this room runs: `KafkaSource` in a short-lived Python process at ``load()``; `KafkaStreamReader`'s
+Where this code runs: `KafkaSource` in a short-lived Python process at ``load()``; `KafkaStreamReader`'s
 planning methods in one Python process beside the driver, alive as long as the query; ``read`` in the executors' Python
 workers, on an unpickled copy of the reader. So a reader holds no connection until the first planning call.
 
@@ -134,7 +134,7 @@ class KafkaBatchReader(ForWorkers, DataSourceReader):
     """One batch over all that the topics hold when it is planned."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        """Nothing is opened yet."""
+        """Opens nothing yet."""
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -1,6 +1,6 @@
 """Offset arithmetic of the Kafka source: from what was read and what the brokers hold to what is read next. Pure.
 
-The rule this room exists for - a partition enters the stream in two steps. The batch that first sees it only writes its
+A partition enters the stream in two steps. The batch that first sees it only writes its
 first offset into Spark's checkpoint and reads nothing of it; the next batch reads from there:
 
     batch        0                   1                    2
@@ -201,7 +201,7 @@ def plan_end(
     """Where the batch that begins at ``start`` ends.
 
     A partition that Kafka no longer has, or that is no longer subscribed to, keeps its offset: should it come back, the
-    stream goes on where it was. New partitions are added at the head of their log (see the rule of this room).
+    stream goes on where it was. New partitions are added at the head of their log (see the module).
 
     Args:
         start: End of the batch before, without topics that are others by now.

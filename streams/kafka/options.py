@@ -1,8 +1,8 @@
-"""Options of ``weft_kafka``: text in, one checked value out, before any broker is asked.
+"""Options of ``weft_kafka``, parsed and checked before any broker is asked.
 
-Rules of this room: every refusal names the option as the user would write it and says how to mend it; an option that is
-not known is an error, because a misspelt ``failOnDataLoss`` that is silently ignored loses data. Spark hands the names
-over in lower case, which is why they are matched that way; librdkafka's own names have no capitals.
+Every error names the option as the user writes it and says how to fix it. An unknown option is an error, because a
+misspelt ``failOnDataLoss`` that is ignored would lose data. Spark passes names in lower case, so they are compared that
+way; names of librdkafka have no capitals.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage.errors import InvalidInput
 from streams.kafka.identity import IDENTITY_KEYS, Identity, parse_identities
 
 CLIENT_ID: Final = "weft-kafka-source"
-"""Brokers see this name, unless ``kafka.client.id`` is another."""
+"""Client id, unless ``kafka.client.id`` is set."""
 
 KAFKA_PREFIX: Final = "kafka."
 _NAMES: Final = (
@@ -34,7 +34,7 @@ _NAMES: Final = (
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 """Long enough for a leader election or a slow TLS login, short enough that a supervisor still sees a failure as one."""
 MIN_REQUEST_TIMEOUT_MS: Final = 100
-"""Below this even a healthy local broker is declared unreachable now and then."""
+"""With a shorter time-out even a healthy local broker sometimes counts as unreachable."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1

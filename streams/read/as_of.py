@@ -1,4 +1,4 @@
-"""Points of a table's history as text: a time, the name of a savepoint, or a cut. One meaning wherever one is given."""
+"""Parses points in the history of a table: a time, the name of a savepoint, or a cut."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EARLIEST: Final = "earliest"
 
 
 def parse_moment(text: str) -> dt.datetime:
-    """A time in ISO 8601, with zone.
+    """Parse a time in ISO 8601 with a time zone.
 
     Raises:
-        InvalidInput: It is none, or has no zone.
+        InvalidInput: The text is not a time, or has no zone.
     """
     try:
         moment = dt.datetime.fromisoformat(text)
@@ -29,7 +29,7 @@ def parse_moment(text: str) -> dt.datetime:
 
 
 def parse_point(given: Any) -> Any:
-    """A time where there is a colon, which no savepoint's name has; else a name or a cut. None stays None.
+    """Parse a point: text with a colon is a time or a cut, other text the name of a savepoint. None stays None.
 
     Raises:
         InvalidInput: It is not a time, but can be nothing else; or it has no zone.
@@ -45,7 +45,7 @@ def parse_point(given: Any) -> Any:
 
 
 def tell_unsettled(point: Point | None, snapshot: Snapshot) -> None:
-    """Log, as a warning, which cut a time gave if it may still give another one."""
+    """Log a warning with the cut of a time that may still resolve to another cut."""
     if isinstance(point, dt.datetime) and not snapshot.settled:
         logging.getLogger("weft").warning(
             "%s gives %s, and may still give another: no mark was recorded since (weft mark)",

@@ -1,9 +1,9 @@
-"""Whether Spark's own readers find the files of a table.
+"""Checks whether Spark's own readers can read the files of a table.
 
 weft reaches its store by fsspec, with the options it was given; Spark's readers reach it by Hadoop, which may not know
 the kind of store, or lack its jar, endpoint or credentials.
 
-Rule: a doubt costs speed and never an answer. Whatever Hadoop does not find is read by tasks, as rows with logs are.
+If Hadoop does not find a file, tasks read it, which is slower and gives the same answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from streams.read.relation.read_plan import ParquetFile
 
 _LOCAL: Final = "file"
-"""Every process of a cluster has to see a local table, whoever reads it."""
+"""Every process of a cluster has to see a local table anyway."""
 
 
 class FileReach:
-    """Asks Hadoop for one file of a table, once; the other files lie beside it."""
+    """Asks Hadoop for one file of a table, once; the other files are in the same store."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -1,4 +1,4 @@
-"""What a reader may ask for, in one room: for the view, ``format("weft")``, SQL's ``OPTIONS (...)`` and ``weft sql``.
+"""Options of reads, the same for views, ``format("weft")``, SQL's ``OPTIONS (...)`` and ``weft sql``.
 
 Options come as text where SQL or the command line gives them, and as Python values from Python; both mean the same.
 What is unknown, is not what it must be, or does not go together is refused here, before any file is looked at.
@@ -25,7 +25,7 @@ PLACE_OPTIONS: Final = ("path", "storage_options")
 
 
 def split_names(given: Any) -> Any:
-    """Names as SQL and the command line give them, separated by commas; anything else stays as it is."""
+    """Split names separated by commas, as SQL and the command line give them; other values are returned unchanged."""
     return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
 
 
@@ -35,7 +35,7 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
     No error tells what is in the latter: there may be secrets in it.
 
     Raises:
-        InvalidInput: There is no path, or what is no JSON object.
+        InvalidInput: There is no path, or ``storage_options`` is not a JSON object.
     """
     known = {name.lower(): value for name, value in given.items()}
     uri = known.get("path")
@@ -47,7 +47,7 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
         options = None
     if not isinstance(options, dict):
         raise InvalidInput(
-            "option storage_options is no JSON object",
+            "option storage_options is not a JSON object",
             hint='.option("storage_options", json.dumps({"endpoint_url": "..."})): what fsspec takes for the store',
         )
     return TableLocation(uri, options)
@@ -94,10 +94,10 @@ class ReadOptions(BaseModel):
             return cls(**known)
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
-            raise InvalidInput(f"option {name} is no {known[name]!r}", hint=f"{name} is {_VALUES[name]}") from None
+            raise InvalidInput(f"option {name} cannot be {known[name]!r}", hint=f"{name} is {_VALUES[name]}") from None
 
     def snapshot(self, table: Table) -> Snapshot:
-        """The snapshot that is asked for, as of now.
+        """The snapshot that the options ask for, as of now.
 
         Raises:
             InvalidInput: ``as_of`` is a time before the table existed, or ``complete_through`` fits no group.
@@ -121,7 +121,7 @@ class ReadOptions(BaseModel):
         )
 
     def check(self, table: Table) -> None:
-        """Make sure, without a query, that the table has what is asked for.
+        """Check without a query that the table has what the options ask for.
 
         Raises:
             TableError: It has not; see `snapshot`.

@@ -1,6 +1,6 @@
 """How a table answers the live view: a snapshot per query, and of each scan what Spark reads itself and what tasks do.
 
-This room decides which file groups go to which reader. Rules:
+It decides which reader reads which file group:
 
 1. A file group without logs is its base file, as it is: Spark's own vectorised reader takes it, if it reaches the
    store (`streams.read.hadoop_access`), and if a reader that knows nothing of weft finds the right values of the wanted

@@ -1,4 +1,4 @@
-"""Compaction on a Spark cluster: one task per file group, or per run of small ones, the protocol on the driver."""
+"""Compaction on a Spark cluster: tasks merge file groups, one each or several small ones; the driver publishes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _run(task: bytes) -> list[SliceFile]:
 def compact(
     spark: SparkSession, uri: str | Path, *, storage_options: Mapping[str, Any] | None = None
 ) -> CompactionResult:
-    """Fold all logs of a table into new slices, distributed over its tasks.
+    """Compact all file groups of a table that have logs, with Spark tasks.
 
     Needs a session with a Spark context (not Spark Connect). Errors as in `storage.Table.compact`.
     """

@@ -1,15 +1,13 @@
-"""Dead letters: messages that could not be stored, kept beside the table with the reason.
+"""Dead letters: messages that could not be stored, with the reason, in a folder beside the table.
 
     <folder>/<query id>/<batch>-<task>.jsonl      one JSON object a line, see `DeadLetterFile`
-
-Rules of this room:
 
 1. **Exactly once.** A file's name follows from query, batch and task alone, and the file appears at once and whole. A
    batch or a task that runs again replaces what the run before it left; `discard_others` removes what an earlier run
    left under task numbers that this one did not use.
 2. **Durable before the commit.** A task reports its rows only after its file is closed and synced, so a batch is never
    committed while a message of it is in neither place.
-3. No file where there is nothing to tell.
+3. A task without dead letters writes no file.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")
 
 
 def default_folder(table_uri: str, lane: str) -> str:
-    """Where dead letters go if nobody says: beside the table, the one place that every task is known to reach.
+    """Default folder of dead letters: beside the table, because every task reaches the store of the table.
 
     Raises:
         InvalidInput: There is nothing beside the table: it fills its bucket.
@@ -52,7 +50,7 @@ def default_folder(table_uri: str, lane: str) -> str:
 
 
 def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str, Any] | None) -> ObjectStore:
-    """The folder of dead letters, found to be writable now and not at the first bad message.
+    """Open the folder of dead letters, and check that it can be written.
 
     Args:
         folder: Path or fsspec URL.

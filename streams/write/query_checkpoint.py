@@ -1,6 +1,6 @@
-"""What the folder of a query's checkpoint says: the query's id, its last finished batch, where batches ended.
+"""Reads Spark's checkpoint of a query: its id, its last finished batch, and end offsets of batches.
 
-Spark owns the folder; nothing here writes. It may lie where only Hadoop can read, so it is read through the JVM.
+Nothing here writes. The folder may be where only Hadoop can read, so it is read through the JVM.
 
     metadata            {"id": ...}           the query, the same after every restart
     offsets/<batch>     planned: where the batch ends in its sources
@@ -20,10 +20,10 @@ __all__ = ["Checkpoint", "read_checkpoint", "read_offsets", "sibling_folders"]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A query as its folder knows it.
+    """A query, as its checkpoint describes it.
 
     Attributes:
-        folder: As it was given.
+        folder: The folder, as given.
         query_id: "" for a query that has not begun.
         last: Its last finished batch; None before the first.
     """

@@ -7,7 +7,7 @@ the lane is one batch ahead (a crash between the two), until the table is restor
     lane         0  1  2  3 (4  5  6) |         4 to 6 are rolled back: batch 7 would leave a gap, and is refused
 
 To go on, batch 4 has to be read again. Spark cannot turn a checkpoint back, so a new query is begun: in a folder beside
-the old one, which stays as it is, from the offsets that the lane's last live commit recorded. Rules of this room:
+the old one, which stays as it is, from the offsets that the lane's last live commit recorded. Rules:
 
 1. **The lane decides.** A checkpoint is good if its query wrote the lane's last live commit and is not ahead of it.
    Else a new one is begun. Its name says what it starts from, so that a start that crashed is found again.

@@ -6,19 +6,16 @@
                  |  reports, a few kilobytes each
     driver   Writer.commit: one DATA entry makes all of them visible
 
-Rules of this room:
-
-1. **Exactly once.** Spark replays a batch under the same query id and number with the same input; the lane knows both.
-   A crash before the entry leaves files that nobody refers to, a crash after it a batch that is not written again.
-2. **No shuffle, no second pass.** Tasks are those of the source; whatever order they finish in, the order of their rows
-   in the commit is that of the partitions.
-3. **A lane has one owner.** Starting a query claims the lane and thereby fences the query before it, whose next batch
-   fails with `Fenced`. While a query runs its writer says so; when it ends, in whatever way, its writer is closed.
-4. **Mistakes show at the call.** Whatever can be known from the frame's schema, the arguments and the checkpoint is
-   refused before the lane is claimed. What only data can tell fails the query with the text of the error
-   (`StreamingQuery.exception`).
-5. **A restored table is not written over a gap.** A query that is fenced by a restore, or whose checkpoint is ahead of
-   the table, says so and ends; where it can go on is `streams.write.resume`'s to find.
+1. **Exactly once.** Spark replays a batch with the same query id, number and input, and the lane records both. A crash
+   before the commit leaves files that no entry names; after the commit, the replayed batch is not written again.
+2. **No shuffle, no second pass.** Tasks are those of the source. The order of rows in the commit is the order of the
+   partitions, in whatever order the tasks finish.
+3. **A lane has one owner.** Starting a query claims the lane and fences the previous query, whose next batch fails with
+   `Fenced`. The writer sends heartbeats while the query runs, and is closed when it ends.
+4. **Errors are raised early.** What the schema of the frame, the arguments and the checkpoint show is checked before
+   the lane is claimed. Errors in the data fail the query (`StreamingQuery.exception`).
+5. **No gaps after a restore.** A query that was fenced by a restore, or whose checkpoint is ahead of the table, fails.
+   `streams.write.resume` finds where it can continue.
 """
 
 from __future__ import annotations
@@ -60,10 +57,10 @@ from streams.write.resume import GAP_HINT, ResumePoint, check_follows
 from streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
 
 BATCH_ROWS: Final = 65_536
-"""Rows that Spark hands to Python at once, if memory allows (`spark.sql.execution.arrow.maxBytesPerBatch`)."""
+"""Rows per Arrow batch from Spark to Python, if `spark.sql.execution.arrow.maxBytesPerBatch` allows."""
 _ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _QUERY_ID: Final = "sql.streaming.queryId"
-"""Spark's local property with the id that a checkpoint gives its query, the same after every restart."""
+"""Spark's local property with the query id of the checkpoint, which a restart does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +68,13 @@ class CommitReport:
     """One batch that is in the table.
 
     Attributes:
-        commit: As the writer tells it; ``commit.replayed``: the batch was there before, and nothing was done.
+        commit: The commit; if ``commit.replayed``, the batch was stored before and nothing was written.
         batch_id: Spark's number of the batch.
         rows_refused: Messages that went to the dead letters.
-        seconds: From the hand-over of the batch to its commit.
+        seconds: From the start of the batch to its commit.
         committed_at_ms: Wall clock after the commit.
-        source: Where the batch ends in its sources, as the table recorded it; empty if Spark did not tell.
-        tombstones: Messages without a value that were passed over (`streams.write.tombstones`).
+        source: End offsets of the batch in its sources, as recorded in the table; empty if not known.
+        tombstones: Messages without a value that were skipped (`streams.write.tombstones`).
     """
 
     commit: Commit
@@ -116,21 +113,21 @@ def write_stream(
         uri: The table.
         stream: A stream of its configuration.
         checkpoint: Folder of Spark's checkpoint; it is what makes a restart continue.
-        lane: Commit log of this query; the stream's own by default.
+        lane: Lane of this query; the name of the stream by default.
         trigger: Interval between batches, as in a pipeline (``500 ms``, ``2 seconds``) or as Spark takes it; None: the
             next batch begins as soon as one ends.
-        once: Do what there is now, then end.
+        once: Process what is there now, then end.
         dead_letter: Folder (path or fsspec URL) for messages that cannot be stored; by default
             ``<uri>_dead_letters/<lane>``, beside the table.
-        on_error: What such a message does: ``dead_letter``, it is kept there and the rest goes on; ``stop``, the first
-            one ends the query, and nothing of its batch is committed.
-        takeover: Let this query go on in a lane where another query (another checkpoint) has written.
+        on_error: ``dead_letter``: such a message is stored there, and the rest of the batch is committed. ``stop``: the
+            first one ends the query, and nothing of its batch is committed.
+        takeover: Allow this query to continue a lane in which another query (another checkpoint) has written.
         lateness: By how much at most an event's first ordering value is smaller than the largest before it: ``10
             minutes`` or a timedelta for dates and times, an integer for integers. It has to cover how far partitions of
             the source are apart, also while the query catches up. Every batch then moves the stream's watermark on
             (`storage.Table.watermarks`). Later events are stored like any other, and counted.
-        resume: From `streams.resume_point`: go on where the lane's live commits end, also after a restore or an undo
-            of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
+        resume: From `streams.resume_point`: continue where the live commits of the lane end, also after a restore or an
+            undo of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
         storage_options: For the table's store.
         query_name: Spark's name of the query.
         on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails, and
@@ -142,7 +139,7 @@ def write_stream(
         StoreUnavailable: The table or the folder for dead letters cannot be written to.
         Conflict: The lane belongs to another stream, or another query.
         GapError: The checkpoint is ahead of the table, which was restored or undone. Nothing was claimed.
-        LaneMoved: Somebody has committed since ``resume`` was taken. Nothing was written.
+        LaneMoved: Another commit was made since ``resume`` was created. Nothing was written.
     """
     check_frame(df, streaming=True)
     if not isinstance(checkpoint, str) or not checkpoint:
@@ -189,14 +186,14 @@ def _folder_for_errors(
         raise InvalidInput(f"on_error: {on_error!r} is not known", hint=", ".join(get_args(OnError)))
     if on_error == "stop":
         if dead_letter is not None:
-            raise InvalidInput("dead_letter is given, but on_error is 'stop'", hint="leave one of the two out")
+            raise InvalidInput("dead_letter cannot be combined with on_error='stop'", hint="remove one of the two")
         return None
     chosen = default_folder(table_uri, lane) if dead_letter is None else dead_letter
     return open_dead_letters(chosen, table_uri, storage_options)
 
 
 class _Sink:
-    """What Spark calls for every batch of one run of a query."""
+    """The function that Spark calls for each batch of one run of a query."""
 
     def __init__(
         self,
@@ -227,7 +224,7 @@ class _Sink:
         query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
         if not query_id:
             raise InvalidInput(
-                "Spark does not tell this thread the query's id", hint="do not switch PYSPARK_PIN_THREAD off"
+                "Spark does not give this thread the id of the query", hint="do not set PYSPARK_PIN_THREAD to false"
             )
         try:
             begun = self._writer.begin((query_id, batch_id))
@@ -267,14 +264,14 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
 
 
 def _hand_over_large_batches(spark: SparkSession) -> None:
-    """Let Spark make larger Arrow batches; the session is the query's own copy, so no other query is touched."""
+    """Let Spark make larger Arrow batches. The session is a copy for this query, so other queries are not affected."""
     rows = int(spark.conf.get(_ARROW_ROWS) or 0)
     if 0 < rows < BATCH_ROWS:
         spark.conf.set(_ARROW_ROWS, BATCH_ROWS)
 
 
 class _Attend(StreamingQueryListener):
-    """Lets the writer of one run say that it is alive, and closes it when Spark says that the run has ended."""
+    """Sends heartbeats of the writer of one run, and closes it when the run has ended."""
 
     def __init__(self, spark: SparkSession, run_id: str, writer: Writer, end: contextlib.ExitStack) -> None:
         self._spark, self._run_id, self._writer, self._end = spark, run_id, writer, end
@@ -298,7 +295,7 @@ class _Attend(StreamingQueryListener):
             self.close()
 
     def close(self) -> None:
-        """Close the writer and listen no more; a second time does nothing."""
+        """Close the writer and stop listening. A second call does nothing."""
         self._end.close()
         self._spark.streams.removeListener(self)
 
@@ -332,7 +329,7 @@ def _stream_writer(
 
 
 def checked_lateness(given: str | int | dt.timedelta | None) -> int | dt.timedelta | None:
-    """A lateness as users give it; None stays None.
+    """Check a lateness; None stays None.
 
     Raises:
         InvalidInput: It is neither a duration nor an integer.
@@ -342,11 +339,11 @@ def checked_lateness(given: str | int | dt.timedelta | None) -> int | dt.timedel
     try:
         return parse_lateness(given)
     except ValueError as error:
-        raise InvalidInput(f"lateness: {error}", hint="leave it out where nobody waits for this stream") from None
+        raise InvalidInput(f"lateness: {error}", hint="leave it out if no reader waits for this stream") from None
 
 
 def check_frame(df: DataFrame, *, streaming: bool) -> None:
-    """Refuse what cannot be written from this process, and the other kind of frame.
+    """Check that the frame can be written from this process, and that it is a stream or not as expected.
 
     Raises:
         InvalidInput: The frame belongs to a Spark Connect session, or is (not) a stream.
@@ -354,7 +351,7 @@ def check_frame(df: DataFrame, *, streaming: bool) -> None:
     if not isinstance(df, ClassicDataFrame):
         raise InvalidInput(
             "the frame belongs to a Spark Connect session",
-            hint="the writer lives in the driver: run the job there, with an ordinary SparkSession",
+            hint="the writer runs in the driver: run the job there, with a classic SparkSession",
         )
     if df.isStreaming != streaming:
         raise InvalidInput(
@@ -364,7 +361,7 @@ def check_frame(df: DataFrame, *, streaming: bool) -> None:
 
 
 def check_columns(df: DataFrame, table: Table, stream: str) -> None:
-    """Put an empty batch of the frame's columns to the test that every batch has to pass.
+    """Check the columns of the frame, with an empty batch.
 
     Raises:
         InvalidInput: A column is missing, unknown, or of a type that the table's column does not take.

@@ -1,13 +1,11 @@
-"""What runs inside Spark's Python workers when a frame is written: rows in, log files out, one small report back.
+"""The task that writes rows, in Spark's Python workers: rows in, log files out, a small report back.
 
-Nothing of Spark's SQL layer may enter: a worker imports this module before it reads its first row.
+A worker imports this module before it reads its first row, so it must not import Spark's SQL layer.
 
-Rules of this room:
-
-1. Rows stay in Arrow. Python looks at single rows only where they are refused.
+1. Rows stay in Arrow. Python objects are made only for refused rows.
 2. A task holds about `storage.environment.Tuning.log_file_bytes` of rows at a time, whatever the size of its partition.
-3. Input that can never be stored is *reported*, not raised: Spark would run the task again, to no other end. Everything
-   else (a store that does not answer) is raised, so that Spark does run it again.
+3. Input that cannot be stored is *reported* and not raised, because Spark would repeat the task with the same result.
+   Other errors, such as a store that does not answer, are raised, so that Spark repeats the task.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ HINT: Final = (
     "set dead_letter to a folder, without on_error: stop; such messages are then kept there with the reason,"
     " and the rest goes on"
 )
-"""With ``on_error="stop"`` and in `write_batch`: there is no place for dead letters then."""
+"""Hint for ``on_error="stop"`` and for `write_batch` without a folder for dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def task_writer(ticket: WriteTicket, letters: DeadLetters | None) -> TaskFunction:
-    """The function for `DataFrame.mapInArrow`: gives one row, a pickled `TaskReport`; none for an empty partition."""
+    """The function for `DataFrame.mapInArrow`: yields one row, a pickled `TaskReport`; none for an empty partition."""
 
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -79,7 +77,7 @@ def write_task(
 
     Args:
         ticket: From `storage.write.writer.Writer.begin`.
-        letters: Where refused messages go; without it the first is the end.
+        letters: Dead letters of the batch; without it the first refused message ends the task.
         task: Number of the partition; it orders the rows of the batch.
         batches: Columns of the stream, and optionally `SOURCE`.
     """
@@ -113,7 +111,7 @@ def _chunks(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]
 
 
 def _without_ignored(chunk: pa.Table) -> pa.Table:
-    """The rows of a chunk without the tombstones that are to be ignored."""
+    """The rows of a chunk without ignored tombstones."""
     if SOURCE not in chunk.schema.names:
         return chunk
     ignored = pc.equal(pc.struct_field(chunk.column(SOURCE), "reason"), IGNORED).fill_null(False)

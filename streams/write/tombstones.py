@@ -1,9 +1,9 @@
-"""Messages without a value: what a writer makes of them, and how the Kafka key names the row that one deletes.
+"""Tombstones: messages without a value. How a writer handles them, and how the Kafka key names the row to delete.
 
 In a compacted topic a null value is the deletion of its key. Debezium sends one after every delete event, so that the
-topic forgets the key; there it says nothing new. Hence the three ways, and the first as the default:
+topic forgets the key; there it adds nothing. So there are three ways, and the first is the default:
 
-    ignore        the message is passed over, and counted
+    ignore        the message is skipped, and counted
     delete        the message is decoded from its key, and deletes that row
     dead_letter   the message is one that cannot be decoded
 
@@ -34,7 +34,7 @@ _ENVELOPE: Final = ("schema", "payload")
 
 
 def decode_key(raw: Column, fields: StructType) -> Column:
-    """The Kafka key as a struct of ``fields``; NULL where it is not one.
+    """The Kafka key as a struct of ``fields``; NULL if it does not have this form.
 
     Args:
         raw: The key as it came, binary or text.

@@ -1,11 +1,11 @@
-"""`write_batch`: one frame, one commit, in a lane that no other job has.
+"""`write_batch`: writes one frame as one commit.
 
-Which lane, and who ends it:
+Which lane it uses, and when the lane is closed:
 
-    neither lane nor batch   a lane of this job alone, closed when the job has ended, however it ended
+    neither lane nor batch   a new lane for this job, closed when the job ends
     batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays open
                              for the next number, and `Table.close_lane` ends it when the query has ended for good
-    lane=                    the caller's own, open until the caller closes it
+    lane=                    the lane of the caller, open until the caller closes it
 
 A closed lane costs a reader no request, and holds no watermark back. A job that was killed leaves its lane open:
 ``weft show URI streams`` shows it as silent, and ``weft close URI LANE`` ends it.
@@ -143,7 +143,7 @@ def close_after(table: Table, lane: LaneName) -> Iterator[None]:
 
 @contextlib.contextmanager
 def heard_of(writer: Writer, every: float = _BEAT_SECONDS) -> Iterator[None]:
-    """Let a writer say that it is alive while its tasks work: that is how operators tell a long job from a dead one.
+    """Send heartbeats of a writer while its tasks run, so that operators can tell a long job from a dead one.
 
     Args:
         writer: An open writer, which nobody else uses within the block.
@@ -176,7 +176,7 @@ def _check_batch(batch: Batch | None) -> None:
 
 @contextlib.contextmanager
 def _explained(query_id: str | None) -> Iterator[None]:
-    """Hints that fit who calls `write_batch`, who has no writer to open."""
+    """Replace hints of the writer by hints for callers of `write_batch`."""
     try:
         yield
     except Fenced as error:

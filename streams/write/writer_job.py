@@ -1,9 +1,9 @@
-"""One writer of a pipeline as one process: source, decoding, sink, and a word now and then of how it goes.
+"""The process of one writer of a pipeline: source, decoding, sink, and status reports.
 
     python -m streams.write.writer_job PIPELINE WRITER [--once]
 
-Started by `streams.pipeline.supervisor`, and ends as `streams.pipeline.status` says. On SIGTERM the batch in flight is
-finished if that takes no longer than `DRAIN_SECONDS`, else abandoned: either way the next incarnation goes on exactly
+`streams.pipeline.supervisor` starts it; `streams.pipeline.status` defines its exit codes. On SIGTERM the current batch
+is finished if that takes at most `DRAIN_SECONDS`, else abandoned. In both cases the next process continues exactly
 there.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from streams.write.resume import ResumePoint
     from streams.write.sink import CommitReport
 
-REPORT_SECONDS: Final = 0.5  # for eyes that watch a terminal
+REPORT_SECONDS: Final = 0.5  # often enough for a terminal
 DRAIN_SECONDS: Final = 8.0  # most batches end in that; with Spark's own stop it stays below `job_process.STOP_SECONDS`
 MAX_STARTS: Final = (
     3  # a writer that is being fenced may commit one more batch between the look at the lane and the claim
@@ -50,11 +50,11 @@ _NETWORK: Final = re.compile(
     r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
     r"|org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException))\b[^\n]*"
 )
-"""What the JVM throws when a store or a broker that Spark itself asks (for its checkpoint, say) does not answer."""
+"""Errors of the JVM if a store or broker that Spark itself uses (for its checkpoint, say) does not answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the writer; returns the process's exit code."""
+    """Run the writer; returns the exit code of the process."""
     stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.write.writer_job", description="One writer of a pipeline.")
     parser.add_argument("pipeline")
@@ -233,7 +233,7 @@ def _quoted(name: str) -> str:
 
 
 def _drain(query: StreamingQuery) -> None:
-    """Let the batch in flight end, if it does so soon."""
+    """Let the current batch end, if it ends soon."""
     deadline = time.monotonic() + DRAIN_SECONDS
     before = _last_batch(query)
     while time.monotonic() < deadline and query.status["isTriggerActive"] and _last_batch(query) == before:
@@ -298,7 +298,7 @@ class Progress:
             self._meter.reached(kafka_offsets(source))
 
     def observe(self, query: StreamingQuery) -> None:
-        """Ask Spark how the query stands, and tell."""
+        """Ask Spark for the progress of the query, and report it."""
         # In this order: a query that is active now was active when it gave its status. One that has ended says that it
         # waits for nothing, whatever it has left undone.
         status, last = query.status, query.lastProgress

@@ -33,10 +33,10 @@ def test_rows_are_shown_and_where_to_go_on(table: Table) -> None:
     for word in ("_change", "insert", "update", "delete", '["payment"]', "NULL"):
         assert word in shown.stdout
     note = shown.stdout.splitlines()[-1]
-    assert note == f"3 rows; go on with --since {table.snapshot().cut}"
+    assert note == f"3 rows; continue with --since {table.snapshot().cut}"
     append(table, orders(7))
     again = weft(table.uri, "--since", note.split()[-1])
-    assert "1 row; go on" in again.stdout
+    assert "1 row; continue" in again.stdout
 
 
 def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
@@ -51,7 +51,7 @@ def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
         "_before": {"paid": None, "status": "new"},
     }
     assert [rows[n]["_change"] for n in (1, 3)] == ["update", "insert"]
-    assert "go on with --since cut:1:" in answer.stderr
+    assert "continue with --since cut:1:" in answer.stderr
     short = weft(table.uri, "--since", "earliest", "--limit", "1", "--json")
     assert len(short.stdout.splitlines()) == 1
     assert "the first 1 rows; --limit shows more" in short.stderr

@@ -81,7 +81,7 @@ def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> 
     append(table, orders(3))
     refused = weft("restore", table.uri, "good")
     assert refused.exit_code == 2
-    assert "say --yes" in refused.stderr
+    assert "add --yes" in refused.stderr
     assert ids(table) == [1, 2, 3]
     done = weft("restore", table.uri, "good", "--yes")
     assert done.exit_code == 0
@@ -131,7 +131,7 @@ def test_undo_since_a_time_says_what_was_kept_by_a_clock_alone(table: Table) -> 
     time.sleep(0.01)
     now = dt.datetime.now(dt.UTC).isoformat()
     done = weft("undo", table.uri, "orders", "--since", now, "--yes")
-    assert "orders: entries 1 to 2 were kept by the word of a clock alone" in done.stdout
+    assert "orders: entries 1 to 2 were kept only because of a clock" in done.stdout
     assert ids(table) == [1, 2]
 
 
@@ -324,7 +324,7 @@ def test_compact_does_what_is_due_by_the_pipeline(table: Table, tmp_path: Path) 
     path = pipeline_of(table, tmp_path, compaction=calm)
     result = weft("compact", path)
     assert "nothing is due" in result.stdout
-    assert "--all does all there is" in result.stdout
+    assert "--all compacts everything" in result.stdout
     assert {s.group: s.slice for s in table.snapshot().slices} == before
     lower = weft("compact", path, "--min-commits", "1", "--json")
     assert json.loads(lower.stdout)["file_groups"] > 0

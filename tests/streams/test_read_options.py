@@ -94,8 +94,8 @@ def test_what_is_no_time_is_a_name_or_a_cut(name: str) -> None:
         ({"as_of": "2026-11-20T10:30:00"}, "has no zone.*2026-11-20T10:30:00Z"),
         ({"as_of": dt.datetime(2026, 11, 20, 10)}, "has no zone"),  # noqa: DTZ001 - the mistake
         ({"as_of": "10:30"}, "'10:30' is not a time"),
-        ({"as_of": 7}, "option as_of is no 7.*the name of a savepoint"),
-        ({"read_optimized": "perhaps"}, "option read_optimized is no 'perhaps'.*true or false"),
+        ({"as_of": 7}, "option as_of cannot be 7.*the name of a savepoint"),
+        ({"read_optimized": "perhaps"}, "option read_optimized cannot be 'perhaps'.*true or false"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, Any], message: str) -> None:

@@ -2,7 +2,7 @@
 
 A writer that declares a lateness says: my events come late by that much at most. So once it has committed a first
 ordering value ``m`` of a group, its lane *promises* ``m - lateness``: no later event of the lane has a first ordering
-value below it. The lane is complete through T, T included, if its promise is above T. Rules of this room:
+value below it. The lane is complete through T, T included, if its promise is above T. Rules:
 
 1. Only integers, dates and timestamps carry watermarks: of these, "so much later" is exact. A lateness is a number for
    integers, a duration for the others; of dates whole days, rounded up.

@@ -1,6 +1,6 @@
 """The one place that knows the JVM classes of Spark behind the view: which, how they are called, and whether they fit.
 
-Everything the rest of `relation*` wants from the JVM is a method of `Jvm`; Spark moving a class means mending this
+Everything the rest of `relation*` wants from the JVM is a method of `Jvm`; Spark moving a class means fixing this
 file. Found by reading Spark 4.3 and holding for it:
 
 * A Python data source's scan (`PythonScan`) asks a Python worker for two byte strings: the pickled read function and

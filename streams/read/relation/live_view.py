@@ -1,6 +1,6 @@
 """A live Spark SQL view over something that plans its own reads: columns pruned, filters pushed, one state a query.
 
-What this room decides: when the table's state is taken, who gets to see which columns and filters, and which of Spark's
+It decides when the table's state is taken, who gets to see which columns and filters, and which of Spark's
 doors is used. Rules:
 
 1. **A view is live.** It is stored as text that names a table function; every query resolves that function anew, so the
