@@ -370,9 +370,9 @@ def test_a_group_that_is_added_is_promised_for_by_the_running_writer(table: Tabl
         ),
         ("orders", -1, "-1 is negative", "0"),
         ("orders", dt.timedelta(microseconds=-1), "is negative", "0"),
-        ("orders", True, "True is none", "timedelta"),
-        ("orders", 1.5, "1.5 is none", "timedelta"),
-        ("orders", "5 minutes", "'5 minutes' is none", "timedelta"),
+        ("orders", True, "True is not a timedelta or an integer", "timedelta"),
+        ("orders", 1.5, "1.5 is not a timedelta or an integer", "timedelta"),
+        ("orders", "5 minutes", "'5 minutes' is not a timedelta or an integer", "timedelta"),
         ("nobody", 5, "no stream 'nobody'", "orders"),
     ],
 )

@@ -1,18 +1,20 @@
-"""Watermarks: what a lane promises of events to come, and what that makes of a stream. Pure numbers.
+"""Watermarks of lanes and of streams, as pure functions.
 
-A writer that declares a lateness says: my events come late by that much at most. So once it has committed a first
-ordering value ``m`` of a group, its lane *promises* ``m - lateness``: no later event of the lane has a first ordering
-value below it. The lane is complete through T, T included, if its promise is above T. Rules:
+A writer declares a lateness: the first ordering value of an event is smaller than the largest before it by at most
+that much. Once it has committed a first ordering value ``m`` of a group, its lane *promises* ``m - lateness``: no later
+event of the lane has a smaller first ordering value. The lane is complete through X, X included, if its promise is
+above X.
 
-1. Only integers, dates and timestamps carry watermarks: of these, "so much later" is exact. A lateness is a number for
-   integers, a duration for the others; of dates whole days, rounded up.
-2. A promise never falls, and whoever writes the lane next is held to it, whatever it declares. An event that breaks it
-   is merged like any other, and counted as late.
-3. An event without a first ordering value says nothing and breaks nothing; nor does a retraction, for groups that do
-   not see it.
-4. Whatever is rounded or cut off is so towards the smaller promise.
+1. Only integers, dates and timestamps have watermarks: for these a distance is exact. A lateness is a number for
+   integers and a duration for the others; for dates whole days, rounded up.
+2. A promise never falls, also if the next writer of the lane declares another lateness. An event that breaks it is
+   merged like any other, and counted as late.
+3. An event without a first ordering value changes no promise and breaks none; nor does a retraction, in groups that
+   ignore retractions.
+4. Rounding is towards the smaller promise.
 
-Numbers are *ticks*: the integer itself, days or microseconds since 1970; they survive a widening of the column.
+Values are computed as *ticks*: the integer itself, or days or microseconds since 1970. A wider column type does not
+change them.
 """
 
 from __future__ import annotations
@@ -48,9 +50,11 @@ CARRY: Final = "integers, dates and timestamps carry watermarks"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """First ordering values of some events of one group: the largest in ticks, and how many broke the promise.
+    """First ordering values of some events of one group.
 
-    ``highest`` is None where no event has one.
+    Attributes:
+        highest: The largest, in ticks; None if no event has one.
+        late: How many were below the promise.
     """
 
     highest: int | None
@@ -59,12 +63,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class LanePromise:
-    """What one lane says of one group at a snapshot.
+    """The watermark of one lane for one group at a snapshot.
 
     Attributes:
-        value: No later event of the lane is below it; None: it promises nothing.
-        late: Its events so far that were below a promise made before.
-        closed: Nothing more can come from it.
+        value: No later event of the lane has a smaller first ordering value; None if there is no watermark.
+        late: Number of its events that were below an earlier promise.
+        closed: Whether the lane is closed.
     """
 
     value: Value | None
@@ -74,13 +78,14 @@ class LanePromise:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What one stream says of one group at a snapshot.
+    """The watermark of one stream for one group at a snapshot.
 
     Attributes:
-        stream, group: Which.
-        column: The first ordering column, whose values it speaks of; None where the group's order carries none.
-        value: No later event of the stream has a smaller one, as its lanes declare; None: nothing is promised.
-        late: Events of the stream so far that broke a promise; they are merged like any other.
+        stream, group: Their names.
+        column: The first ordering column; None if the group cannot have a watermark.
+        value: No later event of the stream has a smaller first ordering value, as its writers declare; None if there is
+            no watermark.
+        late: Number of events of the stream that broke a promise; they are merged like any other.
         lanes: Its lanes, in the order in which they were added.
     """
 
@@ -93,7 +98,7 @@ class Watermark:
 
     @property
     def held_by(self) -> tuple[LaneName, ...]:
-        """The open lanes that the stream waits for: those without a promise, else those with the least."""
+        """The open lanes that determine the watermark: those without one, else those with the smallest."""
         return tuple(name for name, lane in self.lanes.items() if not lane.closed and lane.value == self.value)
 
 
@@ -102,13 +107,16 @@ Watermarks = Mapping[str, Mapping[str, Watermark]]
 
 
 def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> None:
-    """Refuse a lateness that none of a stream's groups can use; those that cannot make no promise.
+    """Refuse a lateness that no group of a stream can use.
 
     Raises:
-        InvalidInput: It is negative, no lateness at all, or of a kind that no first ordering column of the stream has.
+        InvalidInput: It is negative, of a wrong type, or no first ordering column of the stream has its kind.
     """
     if isinstance(lateness, bool) or not isinstance(lateness, int | dt.timedelta):
-        raise InvalidInput(f"lateness: {lateness!r} is none", hint="give a timedelta, or an integer for integers")
+        raise InvalidInput(
+            f"lateness: {lateness!r} is not a timedelta or an integer",
+            hint="give a timedelta for dates and times, an integer for integers",
+        )
     if (lateness if isinstance(lateness, int) else lateness // _MICROSECOND) < 0:
         raise InvalidInput(f"lateness: {lateness} is negative", hint="0 says that events come in order")
     carrying = {
@@ -133,7 +141,7 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
 
 
 def lateness_ticks(lateness: Lateness, arrow_type: pa.DataType) -> int | None:
-    """A lateness in ticks of a column; None where it is not of the column's kind."""
+    """A lateness in ticks of a column; None if the column needs another kind of lateness."""
     if isinstance(lateness, int):
         return lateness if pa.types.is_integer(arrow_type) else None
     if pa.types.is_date32(arrow_type):
@@ -144,7 +152,7 @@ def lateness_ticks(lateness: Lateness, arrow_type: pa.DataType) -> int | None:
 def watched(
     schema: TableSchema, stream: Stream, lateness: Lateness | None, promised: Mapping[int, Promise]
 ) -> dict[str, int | None]:
-    """Groups of which the next commit must be seen: per name what its lane has promised, in ticks (None: nothing)."""
+    """Groups whose values the next commit must report: per name the promise of the lane, in ticks (None: none yet)."""
     found: dict[str, int | None] = {}
     for group in (schema.group_by_name[name] for name in stream.groups):
         first = watermark_type(group, schema)
@@ -157,11 +165,11 @@ def watched(
 
 
 def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | None]) -> dict[str, Seen]:
-    """Look at the events of a commit, or of a part of it.
+    """First ordering values of the events of a commit, or of a part of it; by group name.
 
     Args:
-        rows: Key columns, whole groups and `names.OP`, n rows in any order.
-        groups: Those that the rows have.
+        rows: Key columns, whole groups and `names.OP`, in any order.
+        groups: Groups of the rows.
         promised: From `watched`.
     """
     retracts: pa.ChunkedArray | None = None
@@ -182,14 +190,14 @@ def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | No
 
 
 def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """int64 ticks of a column, NULLs as they are."""
+    """int64 ticks of a column; NULL stays NULL."""
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     return column.cast(pa.int64())
 
 
 def combine_seen(parts: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
-    """What several parts of one commit have seen."""
+    """The values of several parts of one commit, combined."""
     found: dict[str, Seen] = {}
     for part in parts:
         for group, seen in part.items():
@@ -202,27 +210,27 @@ def combine_seen(parts: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
 def advanced(
     promised: Mapping[int, Promise], seen: Mapping[str, Seen], lateness: Lateness | None, schema: TableSchema
 ) -> dict[int, Promise]:
-    """What the lane promises with its next commit, by group id.
+    """Promises of the lane with its next commit, by group id.
 
     Args:
-        promised: What it has promised before.
-        seen: All events of the commit.
-        lateness: Of the writer; None: it makes no promises of its own, and is held to those that there are.
-        schema: The commit's.
+        promised: Promises so far.
+        seen: Values of all events of the commit.
+        lateness: Lateness of the writer; None: it adds no promises, and earlier ones stay.
+        schema: Schema of the commit.
     """
     result = dict(promised)
-    for name, own in seen.items():
+    for name, values in seen.items():
         group = schema.group_by_name[name]
         first = watermark_type(group, schema)
         assert first is not None, "only groups that carry watermarks are watched"
         before = promised.get(group.id)
         ticks = [] if before is None else [to_ticks(decode_scalar(before.value, first))]
         distance = None if lateness is None else lateness_ticks(lateness, first)
-        if distance is not None and own.highest is not None:
-            ticks.append(max(own.highest - distance, _least(first)))
+        if distance is not None and values.highest is not None:
+            ticks.append(max(values.highest - distance, _least(first)))
         if ticks:
             value = encode_scalar(from_ticks(max(ticks), first))
-            result[group.id] = Promise(value=value, late=own.late + (0 if before is None else before.late))
+            result[group.id] = Promise(value=value, late=values.late + (0 if before is None else before.late))
     return result
 
 
@@ -232,9 +240,9 @@ def of_streams(
     """Watermarks of every stream and group.
 
     Args:
-        schema: The snapshot's.
-        lanes: Of the snapshot: stream, and whether the lane is closed.
-        promises: Per lane those of its last live commit, by group id; a lane that has none may be left out.
+        schema: Schema of the snapshot.
+        lanes: Per lane (stream, whether it is closed).
+        promises: Per lane the promises of its last live commit, by group id; lanes without one may be left out.
     """
     return {
         str(stream.name): {
@@ -252,18 +260,18 @@ def _of_stream(
     promises: Mapping[LaneName, Mapping[int, Promise]],
 ) -> Watermark:
     first = watermark_type(group, schema)
-    own: dict[LaneName, LanePromise] = {}
+    fed: dict[LaneName, LanePromise] = {}
     for lane, (fed_by, closed) in lanes.items():
         if fed_by == stream:
             promise = promises.get(lane, {}).get(group.id)
             value = None if promise is None or first is None else decode_scalar(promise.value, first)
-            own[lane] = LanePromise(value, 0 if promise is None else promise.late, closed)
+            fed[lane] = LanePromise(value, 0 if promise is None else promise.late, closed)
     column = None if first is None else group.ordering[0]
-    return Watermark(stream, group.name, column, _least_of(own.values()), sum(p.late for p in own.values()), own)
+    return Watermark(stream, group.name, column, _least_of(fed.values()), sum(p.late for p in fed.values()), fed)
 
 
 def _least_of(lanes: Collection[LanePromise]) -> Value | None:
-    """Open lanes hold a stream back, all of them; once there is none left, its largest promise stays."""
+    """The smallest value of open lanes, None if one has none; if all are closed, the largest value."""
     values = [lane.value for lane in lanes if not lane.closed]
     if not values:
         return max((lane.value for lane in lanes if lane.value is not None), key=to_ticks, default=None)
@@ -272,14 +280,14 @@ def _least_of(lanes: Collection[LanePromise]) -> Value | None:
 
 
 def to_ticks(value: Value) -> int:
-    """The number of a value; naive and aware datetimes alike count from their own 1970."""
+    """Ticks of a value; naive datetimes count from 1970 without a zone."""
     if isinstance(value, dt.datetime):
         return (value - (_TIME_0 if value.tzinfo is None else _TIME_0.replace(tzinfo=dt.UTC))) // _MICROSECOND
     return (value - _DATE_0) // _DAY if isinstance(value, dt.date) else value
 
 
 def from_ticks(ticks: int, arrow_type: pa.DataType) -> Value:
-    """The value of a number that is one of the column's; inverse of `to_ticks`."""
+    """The value of ticks of a column; inverse of `to_ticks`."""
     if pa.types.is_date32(arrow_type):
         return _DATE_0 + dt.timedelta(days=ticks)
     if pa.types.is_timestamp(arrow_type):
@@ -289,14 +297,14 @@ def from_ticks(ticks: int, arrow_type: pa.DataType) -> Value:
 
 
 def _least(arrow_type: pa.DataType) -> int:
-    """No event is below it, ever: what lies below it can be promised as this."""
+    """The smallest ticks that a promise of this type can have."""
     if pa.types.is_integer(arrow_type):
         return _LEAST_INTEGER
     return to_ticks(dt.date.min) * (DAY_TICKS if pa.types.is_timestamp(arrow_type) else 1)
 
 
 def watermark_type(group: Group, schema: TableSchema) -> pa.DataType | None:
-    """Type of the group's first ordering column, if that carries watermarks."""
+    """Type of the first ordering column of a group; None if the group cannot have a watermark."""
     if not group.ordering:
         return None
     first = schema.column_by_name[group.ordering[0]].type
