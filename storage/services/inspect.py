@@ -1,7 +1,7 @@
-"""What an operator asks of a table: what is in it, what happened, which files, how far each stream has got.
+"""Inspects a table for operators: an overview, the newest log entries, files per file group, and lanes.
 
-Facts only, as frozen values, gathered from entries and sizes; no data file is opened. Cost is bounded by what is asked
-for, not by the table's history: the newest entries of a lane are read, and its claim is found by bisection.
+Results are frozen values made from log entries and sizes; no data file is opened. The cost does not depend on the
+length of the history: only the newest entries of a lane are read, and its claim is found by bisection.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Keeper:
     """Something that keeps the files of a snapshot from being cleaned.
 
     Attributes:
-        what: ``savepoint``, ``compaction`` (one that has begun and not ended, or a fold) or ``pin`` (a long reader).
-        name: Of the savepoint, id of the plan, owner of the pin.
-        cut: Text of the snapshot.
-        since_ms: When it began; None for pins.
-        until_ms: When it ends by itself; None for all but pins.
-        note: What its maker said of a savepoint.
+        what: ``savepoint``, ``compaction`` (an open compaction or fold) or ``pin`` (a long reader).
+        name: Name of the savepoint, id of the plan, or owner of the pin.
+        cut: The snapshot, as text.
+        since_ms: When it began, Unix milliseconds; None for pins.
+        until_ms: When a pin expires, Unix milliseconds; None for others.
+        note: Note of a savepoint.
     """
 
     what: Literal["savepoint", "compaction", "pin"]
@@ -66,14 +66,14 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """How far one stream says that one group is complete.
+    """Watermark of one stream for one group.
 
     Attributes:
-        column: The first ordering column; None where the group's order has no watermarks.
-        watermark: No later event of the stream is below it, in JSON form; None: nothing is promised.
-        lag_ms: By how much it is behind the clock; None where there is none, or it is no time.
-        late: Events so far that broke a promise.
-        held_by: The open lanes that it waits for.
+        column: The first ordering column; None if its type has no watermarks.
+        watermark: No later event of the stream is below this value (JSON form); None if there is no watermark.
+        lag_ms: Milliseconds by which a watermark that is a time is behind the clock; else None.
+        late: Events so far that were below the watermark.
+        held_by: The open lanes that hold the watermark back.
     """
 
     stream: str
@@ -87,17 +87,17 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A table at a glance.
+    """Overview of a table. Times are Unix milliseconds, sizes are bytes.
 
     Attributes:
-        cut: Text of the newest snapshot.
-        rows_in_base: Visible rows of the compacted part.
-        events_in_logs: Events that wait for compaction; with 0 of them ``rows_in_base`` is the table's number of rows.
-        commits_waiting: Commits of which some rows wait for compaction.
-        compactions_open: Compactions that have begun and not ended, or died.
-        oldest_retained: Snapshots whose cut has a smaller first number are given up, unless they are savepoints.
-        keepers: What keeps files of older snapshots. How much garbage there is, only a dry run of a clean can tell.
-        streams: How far every stream says that its groups are complete.
+        cut: The newest snapshot, as text.
+        rows_in_base: Visible rows in base files.
+        events_in_logs: Events that are not compacted yet; if there are none, ``rows_in_base`` is the row count.
+        commits_waiting: Commits with events that are not compacted yet.
+        compactions_open: Compactions and folds that have begun and neither ended nor been aborted.
+        oldest_retained: Snapshots of shorter prefixes of the table lane have expired, unless they are savepoints.
+        keepers: What keeps files of older snapshots. A dry run of clean tells how much garbage there is.
+        streams: Watermarks of streams and groups.
     """
 
     uri: str
@@ -124,10 +124,10 @@ class TimelineEntry:
 
     Attributes:
         lane: "" for the table lane.
-        rows: Events of a DATA entry, rows of the slices of a BASE entry; None for others.
-        files: Files that became visible with it.
-        bytes: Of these files.
-        detail: What else there is to say, in words.
+        rows: Events of a DATA entry, or rows of the slices of a BASE entry; None for others.
+        files: Number of files that it made visible.
+        bytes: Their size.
+        detail: A description.
     """
 
     committed_at_ms: int
@@ -142,7 +142,7 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """One file group at the newest snapshot. ``log_files`` counts files with rows of this group."""
+    """One file group at the newest snapshot. ``log_files`` counts the log files with events of this group."""
 
     file_group: str
     base_rows: int
@@ -157,23 +157,23 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """One lane: what its writer has done. Commits that a restore or an undo has taken back are not counted.
+    """One lane. Commits that were rolled back are not counted. Times are Unix milliseconds.
 
     Attributes:
-        epoch: Number of the newest claim.
-        owner: Who made it, and when that was.
-        query_id: The query that committed last; "" if there is none.
-        batch: Its number of that batch.
-        rows: Events of all commits that were looked at.
-        rows_complete: These are all commits of the lane.
-        source: Where the last commit left its source.
-        closed: The lane has ended for ever.
-        writer: ``live``: it has given a sign of life lately; ``silent``: it has not, and did not say that it ends: it
-            died, or waits long without telling; ``closed``: the last one ended in order, or was fenced; ``never``:
-            there was none. Advisory: only a fence makes sure.
-        heartbeat_at_ms: Of its last sign of life; None if there is none of the present writer.
-        watermarks: By group what the lane promises of its events to come (JSON form); None: nothing.
-        late: Events so far that broke a promise.
+        epoch: Number of the newest claim; 0 if there is none.
+        owner: Process that made the newest claim.
+        query_id: Query of the last commit; "" if there is none.
+        batch: Batch number of the last commit.
+        rows: Events of the commits that were read.
+        rows_complete: Whether all commits of the lane were read.
+        source: Offsets of the source that the last commit recorded.
+        closed: Whether the lane is closed.
+        writer: ``live``: there was a heartbeat lately. ``silent``: there was none, and the writer did not end in order:
+            it died or is paused. ``closed``: the last writer ended in order, or was fenced. ``never``: there was none.
+            Advisory: only fencing makes sure that a writer has stopped.
+        heartbeat_at_ms: Last heartbeat of the present writer; None if there is none.
+        watermarks: Watermark by group (JSON form); None if there is none.
+        late: Events so far that were below the watermark.
     """
 
     lane: str
@@ -199,7 +199,7 @@ class LaneReport:
 
 
 class Inspection:
-    """One look at a table; everything it tells is of one moment, that of its making.
+    """Inspects the state of a table at the moment when this object was made.
 
     Raises:
         NotFound: There is no table.
@@ -216,13 +216,13 @@ class Inspection:
 
     @property
     def _watermarks(self) -> Watermarks:
-        """Read for whoever asks: not everybody does, and it takes a round trip."""
+        """Read on first use, because it takes a round trip."""
         if self._marks is None:
             self._marks = self._snapshot.watermarks()
         return self._marks
 
     def overview(self) -> Overview:
-        """The table at a glance."""
+        """The overview."""
         slices, files = self._snapshot.slices, self._snapshot.files
         created = self._table_log.commit_log.entry(TABLE_LANE, 1)
         assert created is not None, "a table has a first entry"
@@ -246,7 +246,7 @@ class Inspection:
         )
 
     def streams(self) -> list[StreamReport]:
-        """Every stream and group, in the schema's order."""
+        """Watermarks of each stream and group, in the order of the schema."""
         now = self._table_log.clock.now_ms()
         return [_stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
 
@@ -266,7 +266,7 @@ class Inspection:
             found.extend(self._newest(lane, head, limit))
         found.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
         return [
-            _described(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
+            _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
             for entry in found[:limit]
         ]
 
@@ -275,7 +275,7 @@ class Inspection:
         files = self._snapshot.files
         reports = []
         for s in self._snapshot.slices:
-            own = set(s.file.tolist())
+            numbers = set(s.file.tolist())
             reports.append(
                 FileReport(
                     file_group=str(s.group),
@@ -283,10 +283,10 @@ class Inspection:
                     base_bytes=s.slice.base_bytes if s.slice else 0,
                     shadow_rows=s.slice.shadow_rows if s.slice else 0,
                     shadow_bytes=s.slice.shadow_bytes if s.slice else 0,
-                    log_files=len(own),
+                    log_files=len(numbers),
                     log_rows=int(s.rows.sum()),
                     log_bytes=s.log_bytes,
-                    commits=len({(files[i].lane, files[i].seq) for i in own}),
+                    commits=len({(files[i].lane, files[i].seq) for i in numbers}),
                 )
             )
         return reports
@@ -305,7 +305,7 @@ class Inspection:
         data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
         last = data[-1] if data else None
         claim = self._claim(lane, head)
-        # One of an older claim is what a fenced writer, or one that died before, has left.
+        # A heartbeat of an older claim was left by a writer that was fenced or died.
         present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
         stream = self._state.lanes[lane].stream
         promises = {name: mark.lanes[lane] for name, mark in self._watermarks[stream].items()}
@@ -328,12 +328,12 @@ class Inspection:
             closed=self._state.lanes[lane].closed is not None,
             writer=self._writer(claim, present),
             heartbeat_at_ms=present.at_ms if present else None,
-            watermarks={group: encode_scalar(own.value) for group, own in promises.items()},
-            late=sum(own.late for own in promises.values()),
+            watermarks={group: encode_scalar(mark.value) for group, mark in promises.items()},
+            late=sum(mark.late for mark in promises.values()),
         )
 
     def _is_rolled_back(self, entry: Data) -> bool:
-        """Whether a restore or an undo has taken a commit back."""
+        """Whether a restore or an undo has rolled a commit back."""
         return in_spans(self._state.rolled_back.get(entry.lane, ()), entry.seq)
 
     def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
@@ -348,7 +348,7 @@ class Inspection:
         return self._table_log.commit_log.read_after(lane, max(0, head - limit), head)
 
     def _claim(self, lane: LaneName, head: int) -> Claim | None:
-        """The newest claim: the first entry of the head's epoch, for epochs ascend (S3)."""
+        """The newest claim: the first entry of the epoch of the head, because epochs ascend (S3)."""
         last = self._table_log.commit_log.entry(lane, head) if head else None
         if last is None:
             return None
@@ -366,7 +366,7 @@ def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
     lag_ms = None
     if isinstance(mark.value, dt.date):
         moment = mark.value if isinstance(mark.value, dt.datetime) else dt.datetime.combine(mark.value, dt.time.min)
-        # A date begins, and a wall clock that does not say where it hangs is read, in UTC.
+        # A date means its begin, and a time without zone means UTC.
         lag_ms = max(0, now_ms - (to_ticks(moment) // 1_000))
     return StreamReport(
         mark.stream, mark.group, mark.column, encode_scalar(mark.value), lag_ms, mark.late, mark.held_by
@@ -380,7 +380,7 @@ def _archived(entry: CleanIntent) -> str:
     return f"; old entries may be archived up to {reached}"
 
 
-def _described(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
+def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
     rows: int | None = None
     sizes: list[int] = []
     match entry:
@@ -395,9 +395,9 @@ def _described(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         case Abort():
             detail = f"compaction {entry.plan_id[:8]} ended: {entry.reason}"
         case Base():
-            made = {file.path: file for own in entry.slices for file in (own.base, own.shadow) if file}
-            sizes = [file.size for file in made.values()]
-            rows = sum(own.base_rows for own in entry.slices)
+            written = {f.path: f for made in entry.slices for f in (made.base, made.shadow) if f}
+            sizes = [file.size for file in written.values()]
+            rows = sum(made.base_rows for made in entry.slices)
             detail = (
                 f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}: {len(entry.slices)} file groups"
             )
@@ -414,11 +414,11 @@ def _described(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
             what = entry.restore.label if entry.restore is not None else "closing"
             detail = f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
         case Done():
-            detail = f"what entry {entry.intent} began holds from here on"
+            detail = f"completes entry {entry.intent}"
         case Mark():
             detail = f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
         case CleanIntent():
-            detail = f"snapshots before entry {entry.oldest_retained} are given up{_archived(entry)}"
+            detail = f"snapshots before entry {entry.oldest_retained} expire{_archived(entry)}"
         case CleanDone():
             detail = f"{entry.files} files deleted, {entry.bytes} bytes"
         case Claim():

@@ -1,4 +1,4 @@
-"""``weft show``: what `storage.services.inspect` tells of a table, as tables for eyes or as JSON lines."""
+"""``weft show``: prints the results of `storage.services.inspect` as tables or as JSON lines."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def show(console: Console, table: Inspection, what: What, *, limit: int, as_json
     """Print one aspect of a table.
 
     Args:
-        console: Where to.
-        table: What is looked at.
+        console: Where to print.
+        table: The table.
         what: The aspect.
-        limit: Entries of the timeline at most.
-        as_json: One JSON object a line: one for the overview, else one a row.
+        limit: Most entries of the timeline.
+        as_json: JSON lines: one object for the overview, else one per row.
     """
     match what:
         case What.OVERVIEW:
@@ -92,9 +92,9 @@ def _draw_overview(table: Overview) -> Iterable[Grid | Text]:
     if schema.partition_by:
         key += f", partitioned by {', '.join(schema.partition_by)}"
     logs = f"{_bytes(table.log_bytes)} in logs, {table.file_groups} file groups"
-    waiting = f"{table.commits_waiting:,} commits wait for it"
+    waiting = f"{table.commits_waiting:,} commits are not compacted yet"
     if table.compactions_open:
-        waiting += f", {table.compactions_open} begun and not ended"
+        waiting += f", {table.compactions_open} open"
     yield Text(table.uri, "bold")
     yield Text(f"created     {_moment(table.created_at_ms)}")
     yield Text(f"key         {key}")
@@ -181,7 +181,7 @@ def _draw_streams(facts: Sequence[LaneReport]) -> Iterable[Grid | Text]:
 
 def _draw_watermarks(lanes: Sequence[LaneReport], facts: Sequence[StreamReport]) -> Iterable[Grid | Text]:
     if all(value is None for lane in lanes for value in lane.watermarks.values()):
-        return  # nobody has declared a lateness
+        return  # no writer has declared a lateness
     grid = _grid("stream", "group", "column", "watermark", "lag", "late", "waits for", right=("lag", "late"))
     for mark in facts:
         if mark.column is not None:
@@ -200,7 +200,7 @@ def _draw_watermarks(lanes: Sequence[LaneReport], facts: Sequence[StreamReport])
 
 
 def _writer(lane: LaneReport) -> str:
-    """Whether a lane's writer lives, as far as it tells, and when it told."""
+    """State of the writer of a lane, and the age of its last heartbeat."""
     if lane.closed:
         return "lane closed"
     if lane.heartbeat_at_ms is not None:
@@ -217,7 +217,7 @@ def _grid(*columns: str, right: Sequence[str] = ()) -> Grid:
 
 
 def _add(grid: Grid, *cells: str) -> None:
-    grid.add_row(*(Text(cell) for cell in cells))  # as they are: rich would take brackets for its own
+    grid.add_row(*(Text(cell) for cell in cells))  # Text, because rich would interpret brackets as markup
 
 
 def _optional(value: int | None) -> str:
@@ -248,7 +248,7 @@ def _duration(seconds: float) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """A value of a query's answer as JSON has it; what JSON lacks becomes text."""
+    """A value of an answer as a JSON value; values that JSON does not have become text."""
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "__fields__"):  # a struct, as Spark's rows have it
