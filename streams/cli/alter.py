@@ -75,15 +75,15 @@ def add_group(
         functions = dict(_pair(text, "=", "--function", "COLUMN=FUNCTION") for text in function or [])
     with telling():
         table = open_table(target, storage_option)
-        known = {own.name for own in table.schema.streams}
+        known = {known_stream.name for known_stream in table.schema.streams}
         change = table.add_group(
             name,
             columns,
             ordering=ordering or [],
             merge=merge,
             functions=functions,
-            streams=[own for own in stream or [] if own in known],
-            new_streams={own: "group" for own in stream or [] if own not in known},
+            streams=[given for given in stream or [] if given in known],
+            new_streams={given: "group" for given in stream or [] if given not in known},
         )
     _tell(change, f"group {name} is added", as_json=as_json)
 

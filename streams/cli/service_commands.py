@@ -359,13 +359,15 @@ def clean(
             abandon_after=dt.timedelta(seconds=policy.abandon_after),
         )
     lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
-    lines.extend(f"  {kind}: {own.files:,} files, {own.bytes / 1e6:.1f} MB" for kind, own in result.deleted.items())
+    lines.extend(
+        f"  {kind}: {deleted.files:,} files, {deleted.bytes / 1e6:.1f} MB" for kind, deleted in result.deleted.items()
+    )
     lines.extend(f"  {path}" for path in result.listed)
     if result.archived:
         verb = "would move" if dry_run else "moved"
         lines.append(f"{verb} {result.archived:,} entries of the log into {result.archives:,} archives")
     lines.append(f"snapshots from entry {result.oldest_retained} of the table lane on are kept: {result.reason}")
-    lines.extend(f"kept besides by {own.what} {own.name}: {own.cut}" for own in result.held)
+    lines.extend(f"kept besides by {kept.what} {kept.name}: {kept.cut}" for kept in result.held)
     lines.extend(f"aborted as abandoned: compaction {plan}" for plan in result.aborted)
     lines.extend(f"not deleted, because it is not a file of weft: {path}" for path in result.foreign)
     if result.foreign_files > len(result.foreign):

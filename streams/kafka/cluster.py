@@ -178,8 +178,8 @@ class Cluster:
         identities = {name: Identity(self._seen[name]) for name in names}
         for name in names:
             if not self._seen[name]:
-                own = (partition for partition in partitions if partition.topic == name)
-                epochs = {p.number: max(lows[p].epoch, highs[p].epoch) for p in own}
+                members = (partition for partition in partitions if partition.topic == name)
+                epochs = {p.number: max(lows[p].epoch, highs[p].epoch) for p in members}
                 identities[name] = Identity(epochs={number: epoch for number, epoch in epochs.items() if epoch >= 0})
         logs = {p: Log(min(lows[p].offset, highs[p].offset), highs[p].offset) for p in partitions}
         return Topics(logs, identities)

@@ -122,10 +122,10 @@ class KafkaSource(DataSource):
 
 
 def _check_schema(schema: StructType, options: KafkaOptions) -> None:
-    own = columns(include_headers=options.include_headers)
-    if schema != own:
+    offered = columns(include_headers=options.include_headers)
+    if schema != offered:
         raise InvalidInput(
-            f"weft_kafka does not take a schema of its own; its columns are: {', '.join(own.fieldNames())}",
+            f"weft_kafka does not take a schema of its own; its columns are: {', '.join(offered.fieldNames())}",
             hint="leave out .schema(...) and decode the value with from_json or a function of your own",
         )
 

@@ -116,10 +116,10 @@ def _scan(
         later = table.snapshot(until)
     columns = [name for name in schema.names if name not in {CHANGE, CHANGED_GROUPS, BEFORE}]
     scan = scan_changes(earlier, later, columns, options.require, before=options.before, under=table.state())
-    own = from_arrow_schema(scan.arrow)
-    if [(field.name, field.dataType) for field in own] != [(field.name, field.dataType) for field in schema]:
+    planned = from_arrow_schema(scan.arrow)
+    if [(field.name, field.dataType) for field in planned] != [(field.name, field.dataType) for field in schema]:
         raise InvalidInput(
-            f"the query has {schema.simpleString()}, the table's changes are {own.simpleString()}",
+            f"the query has {schema.simpleString()}, the table's changes are {planned.simpleString()}",
             hint="the table's schema has changed: start the query anew, it goes on from its checkpoint; "
             "changes take no .schema(...) of one's own",
         )
@@ -247,8 +247,8 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         return {"cut": cut, "table": self._opened().state().table_id}
 
     def _check_table(self, offset: Json) -> None:
-        own = self._opened().state().table_id
-        if offset.get("table", own) != own:
+        table_id = self._opened().state().table_id
+        if offset.get("table", table_id) != table_id:
             raise OffsetInvalidated(
                 f"the query has read another table at {self._location.uri}, which is gone",
                 hint="start a query with a checkpoint of its own, and take everything anew (starting=earliest)",

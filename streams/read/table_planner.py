@@ -138,8 +138,12 @@ class PinnedSnapshot:
     @cached_property
     def files(self) -> list[FileSlice]:
         """Those of them that are their base files, as they are; none where Spark's own reader finds none of them."""
-        found = [own for own in self.slices if not self._is_merged(own)]
-        bases = (own.slice.base for own in found if own.slice is not None and own.slice.base is not None)
+        found = [file_slice for file_slice in self.slices if not self._is_merged(file_slice)]
+        bases = (
+            file_slice.slice.base
+            for file_slice in found
+            if file_slice.slice is not None and file_slice.slice.base is not None
+        )
         first = next(bases, None)
         return found if first is None or self.reaches(self._file(first)) else []
 
@@ -147,7 +151,7 @@ class PinnedSnapshot:
         """Two scans where there is enough for each of them."""
         if self.options.require or not 0 < len(self.files) < len(self.slices):
             return (Part.WHOLE,)
-        if sum(own.base_bytes for own in self.files) < MIX_MIN_BYTES:
+        if sum(file_slice.base_bytes for file_slice in self.files) < MIX_MIN_BYTES:
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
 
@@ -186,11 +190,15 @@ class PinnedSnapshot:
     def _file(self, file: FileRef) -> ParquetFile:
         return ParquetFile(file_url(self.snapshot, file), file.size)
 
-    def _is_merged(self, own: FileSlice) -> bool:
+    def _is_merged(self, file_slice: FileSlice) -> bool:
         """Whether Arrow reads a file group; see rules 1 and 3."""
-        if len(own.rows):
+        if len(file_slice.rows):
             return True
-        return own.slice is not None and own.slice.base is not None and own.slice.base.path not in self._whole
+        return (
+            file_slice.slice is not None
+            and file_slice.slice.base is not None
+            and file_slice.slice.base.path not in self._whole
+        )
 
     def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
         scan = self.snapshot.scan(
@@ -202,9 +210,9 @@ class PinnedSnapshot:
         )
         if part is Part.WHOLE:
             return scan
-        read = {own.group for task in scan.tasks for own in task.slices}
-        of_part = [own for own in self.slices if self._is_merged(own) is (part is Part.REST)]
-        slices = [own for own in of_part if own.group in read]
+        read = {file_slice.group for task in scan.tasks for file_slice in task.slices}
+        of_part = [file_slice for file_slice in self.slices if self._is_merged(file_slice) is (part is Part.REST)]
+        slices = [file_slice for file_slice in of_part if file_slice.group in read]
         # Cut anew: what is merged may be neighbours, and tasks are to be about equal.
         tasks = make_tasks(slices, self.snapshot.files, self.parallelism)
         return replace(scan, tasks=tuple(tasks), skipped=len(of_part) - len(slices))
@@ -215,16 +223,16 @@ class PinnedSnapshot:
         return And(known) if known else None
 
     def _facts(self, scan: Scan, *, native: bool) -> ScanFacts:
-        slices = [own for task in scan.tasks for own in task.slices]
+        slices = [file_slice for task in scan.tasks for file_slice in task.slices]
         condition = scan.projection.filter
         return ScanFacts(
             cut=str(self.snapshot.cut),
             reader=SPARK if native else ARROW,
             file_groups=len(slices),
             skipped=scan.skipped,
-            with_logs=sum(len(own.rows) > 0 for own in slices),
-            log_bytes=sum(own.log_bytes for own in slices),
-            base_bytes=sum(own.base_bytes for own in slices),
+            with_logs=sum(len(file_slice.rows) > 0 for file_slice in slices),
+            log_bytes=sum(file_slice.log_bytes for file_slice in slices),
+            base_bytes=sum(file_slice.base_bytes for file_slice in slices),
             columns=scan.projection.columns,
             filter="" if condition is None else str(condition),
         )

@@ -53,10 +53,10 @@ def read_offsets(spark: SparkSession, folder: str, batch_id: int) -> dict[str, A
 
 
 def sibling_folders(spark: SparkSession, folder: str, mark: str) -> list[str]:
-    """Folders beside one whose names are its own followed by ``mark`` and something."""
-    own = folder.rstrip("/").rpartition("/")[2]
-    parent = folder.rstrip("/").removesuffix(own)
-    return [parent + name for name in _names(spark, parent or ".") if name.startswith(own + mark)]
+    """Folders beside ``folder`` whose names start with its name followed by ``mark``."""
+    base = folder.rstrip("/").rpartition("/")[2]
+    parent = folder.rstrip("/").removesuffix(base)
+    return [parent + name for name in _names(spark, parent or ".") if name.startswith(base + mark)]
 
 
 def _read_text(spark: SparkSession, path: str) -> str | None:

@@ -161,9 +161,9 @@ def resume_point(
     """
     state = lane_progress(uri, lane, storage_options)
     known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
-    for own in known:
-        if own.query_id and own.query_id == state.query_id and _gap(state, own) is None:
-            return ResumePoint(lane, own.folder, False, None, state.source)
+    for stored in known:
+        if stored.query_id and stored.query_id == state.query_id and _gap(state, stored) is None:
+            return ResumePoint(lane, stored.folder, False, None, state.source)
     if not state.query_id and not state.rolled_back_from:
         return ResumePoint(lane, checkpoint, False, None, state.source)
     if state.query_id:
@@ -180,32 +180,32 @@ def resume_point(
     return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source, identities)
 
 
-def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str, own: Checkpoint) -> None:
+def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str, stored: Checkpoint) -> None:
     """Refuse a checkpoint that has handed over batches which are not, or no longer, in the table.
 
     Raises:
         GapError: It has; nothing was claimed.
     """
-    if own.last is None:
+    if stored.last is None:
         return
     state = lane_progress(uri, lane, storage_options)
-    first = _gap(state, own)
+    first = _gap(state, stored)
     if first is None:
         return
-    batches = f"batch {first}" if first == own.last else f"batches {first} to {own.last}"
+    batches = f"batch {first}" if first == stored.last else f"batches {first} to {stored.last}"
     if state.restored:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
-        raise GapError(f"{what} count as never sent, but checkpoint {own.folder} is past them", hint=GAP_HINT)
-    what = f"checkpoint {own.folder} has sent {batches} of this query, which lane {lane!r} does not have"
+        raise GapError(f"{what} count as never sent, but checkpoint {stored.folder} is past them", hint=GAP_HINT)
+    what = f"checkpoint {stored.folder} has sent {batches} of this query, which lane {lane!r} does not have"
     raise GapError(f"{what}: is it an older copy of the table, or another one?", hint=GAP_HINT)
 
 
-def _gap(state: LaneProgress, own: Checkpoint) -> int | None:
+def _gap(state: LaneProgress, stored: Checkpoint) -> int | None:
     """The first batch that a checkpoint takes for stored, and that is not; None if there is none."""
-    live = state.batches.get(own.query_id)
+    live = state.batches.get(stored.query_id)
     # A query that the lane never saw may begin with any batch: it may have written elsewhere before.
-    first = state.rolled_back_from.get(own.query_id) if live is None else live + 1
-    return None if first is None or own.last is None or own.last < first else first
+    first = state.rolled_back_from.get(stored.query_id) if live is None else live + 1
+    return None if first is None or stored.last is None or stored.last < first else first
 
 
 def _name_of(state: LaneProgress) -> str:

@@ -157,12 +157,12 @@ def write_stream(
         raise InvalidInput(f"a query named {query_name!r} is running", hint="stop it first, or choose another name")
     folder = _folder_for_errors(on_error, dead_letter, table.uri, lane or stream, storage_options)
     target = _stream_writer(df, checkpoint, None if once else trigger, query_name, once=once)
-    own = read_checkpoint(spark, checkpoint)
-    check_follows(uri, storage_options, lane or stream, own)
+    previous = read_checkpoint(spark, checkpoint)
+    check_follows(uri, storage_options, lane or stream, previous)
     takeover |= resume is not None and resume.anew
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(
-            table.writer(stream, lane, takeover=takeover, query_id=own.query_id, lateness=within)
+            table.writer(stream, lane, takeover=takeover, query_id=previous.query_id, lateness=within)
         )
         if resume is not None:
             resume.check(writer.source)
