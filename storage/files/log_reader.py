@@ -30,7 +30,7 @@ from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.evolution import adapt_events, adapt_registers
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
-from storage.files.log_blocks import BlockId, LogBlocks
+from storage.files.fetch_blocks import BlockId, LogBlocks
 
 AnyRange = TypeVar("AnyRange", LogRange, RegisterRange)
 

@@ -24,7 +24,8 @@ class MessageFormat(ABC):
             fields: The declared fields of the message.
 
         Returns:
-            Any type that `message` and `reason` understand. Must not fail for any value.
+            Any type that `message` and `reason` understand. Must not fail for any value: use ``try_cast``, and let
+            `reason` report what could not be cast.
         """
 
     @abstractmethod

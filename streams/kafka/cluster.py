@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from storage.errors import InvalidInput, NotFound
 from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, is_refused, name_some
-from streams.kafka.identity import Identity
 from streams.kafka.offset_plan import Log, Topics
 from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
+from streams.kafka.topic_identity import Identity
 from streams.kafka.topic_ids import TopicIds
 
 GROUP_ID: Final = "weft-kafka-source"

@@ -36,7 +36,6 @@ from storage.errors import InvalidInput
 from streams.kafka.cluster import Cluster, Connection
 from streams.kafka.errors import SourceRefused, SourceUnavailable, logger, report_losses, report_recreated
 from streams.kafka.fetch import read_range
-from streams.kafka.identity import find_recreated
 from streams.kafka.offset_plan import (
     Log,
     OffsetRange,
@@ -54,6 +53,7 @@ from streams.kafka.offset_plan import (
     restart_recreated,
 )
 from streams.kafka.options import KafkaOptions, parse_options
+from streams.kafka.topic_identity import find_recreated
 from streams.spark.for_workers import ForWorkers
 
 FORMAT: Final = "weft_kafka"

@@ -11,7 +11,7 @@ Spark writes down only where a batch *ends*. A first offset that was merely comp
 that ages) would come out differently when the batch is replayed after a crash, and records would be lost without a
 trace. With this rule every range that is ever read lies between two offsets of the checkpoint. The same step begins a
 topic anew that was deleted and created again, where ``failOnDataLoss=false`` allows it: to these rules its partitions
-are new ones, and no range lies between offsets of two topics (`streams.kafka.identity`).
+are new ones, and no range lies between offsets of two topics (`streams.kafka.topic_identity`).
 
 Offsets are exclusive ends: ``{t-0: 90}`` means that 90 is the next to read.
 """
@@ -27,8 +27,8 @@ from pyspark.sql.datasource import InputPartition
 
 from storage.errors import InvalidInput
 from streams.kafka.errors import name_some
-from streams.kafka.identity import IDENTITY_KEYS, Identity, find_recreated, format_identity, parse_identities
 from streams.kafka.options import ANY_PARTITION, EARLIEST, LATEST, OTHERS, Partition, Starting
+from streams.kafka.topic_identity import IDENTITY_KEYS, Identity, find_recreated, format_identity, parse_identities
 
 Offsets = dict[Partition, int]
 

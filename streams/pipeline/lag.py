@@ -30,7 +30,7 @@ from storage.errors import TableError
 from streams.kafka.cluster import Cluster
 from streams.kafka.offset_plan import Log, Offsets, parse_offsets
 from streams.kafka.options import KafkaOptions, Partition
-from streams.pipeline.status import is_outage
+from streams.pipeline.error_kinds import is_outage
 
 __all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"]
 

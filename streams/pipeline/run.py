@@ -16,10 +16,11 @@ from storage.engine import check_reachable
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams.pipeline import services
 from streams.pipeline.check import check_same_table, check_writers
+from streams.pipeline.error_kinds import describe
 from streams.pipeline.outage import store_name, wait_out
 from streams.pipeline.pipeline import Pipeline
 from streams.pipeline.run_lock import hold_locks
-from streams.pipeline.status import Report, describe
+from streams.pipeline.status import Report
 from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 COMPACTION: Final = services.COMPACTION

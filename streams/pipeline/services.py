@@ -17,8 +17,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from streams.pipeline.error_kinds import Ending, describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages, pause_seconds, store_name
-from streams.pipeline.status import Ending, Reporter, StopSignal, describe, ending_of, is_outage
+from streams.pipeline.status import Reporter, StopSignal
 
 if TYPE_CHECKING:
     from storage import Table

@@ -13,14 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from enum import IntEnum
 from typing import Any, Final
 
 STATUS_FD: Final = "WEFT_STATUS_FD"
@@ -30,25 +28,9 @@ RESUME: Final = "WEFT_RESUME"
 
 ORPHAN_SECONDS: Final = 10.0  # time for a job without a supervisor to finish its batch; shorter than any restart
 _LINE_BYTES: Final = 4096  # a write of up to PIPE_BUF (4096 on Linux) is atomic
-_OUTAGES: Final = frozenset({"SOURCE_UNAVAILABLE", "STORE_UNAVAILABLE", "COMMIT_UNKNOWN"})
-"""Codes of errors that mean that a broker or a store does not answer. They end without a change by the user."""
-_LASTING: Final = frozenset({"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS"})
-"""Codes of errors (`storage.errors`, `streams.kafka.errors`) that a retry does not change."""
-_INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
-"""The last line of a Python traceback within the text of a Spark error."""
 _MESSAGE_CHARS: Final = 600
 WAITING_CHARS: Final = 80
 _ESCAPED_BYTES: Final = 6  # the longest JSON escape of one character
-
-
-class Ending(IntEnum):
-    """Exit codes of jobs. 2 is not used: Python and argparse use it for a wrong command line."""
-
-    DONE = 0
-    FAILED = 1  # a retry may help: restarted, a bounded number of times in a row
-    REFUSED = 3  # a retry does not help: not restarted
-    FENCED = 4  # another process took over the lane: not restarted
-    UNAVAILABLE = 5  # a broker or a store does not answer: restarted until it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,34 +119,6 @@ def parse_report(line: bytes | str) -> Report:
     if not isinstance(values, dict) or not values.keys() <= _FIELDS:
         raise ValueError(f"not a status report: {line[:80]!r}")
     return Report(**values)
-
-
-def is_outage(error: BaseException) -> bool:
-    """Whether an error means that a broker or a store does not answer."""
-    return getattr(error, "code", None) in _OUTAGES
-
-
-def ending_of(error: BaseException) -> Ending:
-    """The exit code for an error."""
-    if is_outage(error):
-        return Ending.UNAVAILABLE
-    code = getattr(error, "code", None)
-    if code == "FENCED":
-        return Ending.FENCED
-    return Ending.REFUSED if code in _LASTING else Ending.FAILED
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line, hint included."""
-    from storage.errors import TableError
-
-    if isinstance(error, TableError):
-        text = f"{error.message} ({error.hint})" if error.hint else error.message
-    elif inner := _INNER.findall(str(error)):
-        text = inner[-1]
-    else:
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return " ".join(text.split())
 
 
 class Reporter:

@@ -29,8 +29,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from storage.errors import InvalidInput, NotFound
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.job_process import Job, JobProcess
-from streams.pipeline.status import Ending, Report
+from streams.pipeline.status import Report
 
 __all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor"]
 
@@ -92,7 +93,7 @@ class JobStatus:
         message: Why the job failed last, or is not running.
         tail: Last lines of its log, if it failed without a message.
         next_start_seconds: Seconds until it is restarted; None if it does not wait for that.
-        exit_code: Exit code of its last process, negative for a signal; see `streams.pipeline.status.Ending`.
+        exit_code: Exit code of its last process, negative for a signal; see `streams.pipeline.error_kinds.Ending`.
     """
 
     name: str

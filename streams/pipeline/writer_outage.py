@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from streams.pipeline.error_kinds import describe
 from streams.pipeline.outage import JobOutages, store_name
-from streams.pipeline.status import StopSignal, describe
+from streams.pipeline.status import StopSignal
 
 if TYPE_CHECKING:
     from streams.pipeline.pipeline import Pipeline, WriterSpec

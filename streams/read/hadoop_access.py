@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from streams.read.relation.read_plan import ParquetFile
+from streams.read.relation.planner_interface import ParquetFile
 
 _LOCAL: Final = "file"
 """Every process of a cluster has to see a local table anyway."""

@@ -111,7 +111,7 @@ def _spark_errors(location: TableLocation) -> Iterator[None]:
         yield
     except PySparkException as error:
         names = " and ".join(view_names(location))
-        raise InvalidInput(short_message(error), hint=f"the table is called {names}") from None
+        raise InvalidInput(short_message(error), hint=f"in the query the table is called {names}") from None
 
 
 def short_message(error: Exception) -> str:

@@ -54,7 +54,10 @@ class ForWorkers:
 
 
 def source_for_workers(source: type[DataSource]) -> type[DataSource]:
-    """A data source to register that does what ``source`` does. Spark unpickles it in a worker beside the driver."""
+    """Wrap a data source for ``spark.dataSource.register``.
+
+    A worker whose Python lacks weft then fails with a hint instead of an error of pickle.
+    """
     payload, load, title = pickled(_noting(source)), _loader(), source.name()
 
     class Source(DataSource):

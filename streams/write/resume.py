@@ -29,8 +29,8 @@ from pyspark.sql import SparkSession
 
 from storage.engine import LaneProgress, lane_progress
 from storage.errors import Conflict, GapError, InvalidInput
-from streams.kafka.identity import IDENTITY_KEYS
 from streams.kafka.options import ANY_PARTITION, EARLIEST
+from streams.kafka.topic_identity import IDENTITY_KEYS
 from streams.write.query_checkpoint import Checkpoint, read_checkpoint, sibling_folders
 
 __all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "resume_point"]
@@ -46,7 +46,7 @@ GAP_HINT: Final = (
 Offsets = Mapping[str, Mapping[str, int]]
 """Of a Kafka source: next offset by topic and partition."""
 Recorded = Mapping[str, Mapping[str, Any]]
-"""The same as it stands in a commit, with what tells which topics the offsets are of (`streams.kafka.identity`)."""
+"""The same as recorded in a commit, with the identity of each topic (`streams.kafka.topic_identity`)."""
 
 
 class LaneMoved(Conflict):

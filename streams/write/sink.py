@@ -280,7 +280,7 @@ class _Attend(StreamingQueryListener):
         """Nothing to do."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """A batch has ended, or there was none to do."""
+        """Spark calls this after a batch, and if there was none. Sends a heartbeat of the writer."""
         if str(event.progress.runId) == self._run_id:
             self._writer.heartbeat()
 

@@ -2,9 +2,9 @@
 
     python -m streams.write.writer_job PIPELINE WRITER [--once]
 
-`streams.pipeline.supervisor` starts it; `streams.pipeline.status` defines its exit codes. On SIGTERM the current batch
-is finished if that takes at most `DRAIN_SECONDS`, else abandoned. In both cases the next process continues exactly
-there.
+`streams.pipeline.supervisor` starts it; `streams.pipeline.error_kinds` defines its exit codes. On SIGTERM the current
+batch is finished if that takes at most `DRAIN_SECONDS`, else abandoned. In both cases the next process continues
+exactly there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from streams.pipeline.error_kinds import describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages
-from streams.pipeline.status import Reporter, StopSignal, describe, ending_of, is_outage
+from streams.pipeline.status import Reporter, StopSignal
 from streams.pipeline.writer_outage import await_source, await_store, tell_brokers, unreachable
 
 if TYPE_CHECKING:

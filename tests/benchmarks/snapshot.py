@@ -44,7 +44,7 @@ QUERY = (
     "round(sum(c1), 3) c1 FROM {table}"
 )
 STAGES = {
-    "log read": ("files/log_blocks.py", "take"),
+    "log read": ("files/fetch_blocks.py", "take"),
     "collapse": ("files/log_reader.py", "collapse"),
     "base read": ("files/base_file.py", "read_row_groups"),
     "apply": ("stitch.py", "run"),

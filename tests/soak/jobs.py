@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
-from streams.pipeline.status import Ending
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.supervisor import ENDED, Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 ONCE: Final = RestartPolicy(max_failures=1, waits_out=False)

@@ -13,7 +13,7 @@ from storage import Table
 from storage.core.names import LaneName
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
-from storage.files.log_blocks import BlockId, LogBlocks
+from storage.files.fetch_blocks import BlockId, LogBlocks
 from storage.store.object_store import ObjectStore, Wanted
 from storage.store.open_store import open_store
 from tests.faulty_store import FaultyStore

@@ -17,7 +17,7 @@ from storage.core.keys import KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes import GroupEvents, MergeMode, Registers, functions
 from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
-from storage.core.modes.history import History, newer, pick
+from storage.core.modes.versions import History, newer, pick
 from storage.errors import InvalidInput, UnsupportedFormat
 from tests.storage.shop import append, new_uri
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.errors import InvalidInput, NotFound
 from storage.files import base_file
-from storage.files.log_blocks import LogBlocks
+from storage.files.fetch_blocks import LogBlocks
 from storage.read import pruning
 from tests.storage.predicates import predicates
 from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments

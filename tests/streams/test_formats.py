@@ -24,7 +24,7 @@ class CommaSeparated(MessageFormat):
 
     def parse(self, value: Column, fields: StructType) -> Column:
         parts = F.split(value.cast("string"), ",")
-        columns = [F.get(parts, F.lit(i)).cast(field.dataType).alias(field.name) for i, field in enumerate(fields)]
+        columns = [F.get(parts, F.lit(i)).try_cast(field.dataType).alias(field.name) for i, field in enumerate(fields)]
         return F.struct(F.struct(*columns).alias("message"), (F.size(parts) == len(fields)).alias("complete"))
 
     def message(self, parsed: Column) -> Column:

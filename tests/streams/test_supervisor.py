@@ -16,7 +16,8 @@ import pytest
 from storage.errors import CommitUnknown, Conflict, Fenced, InvalidInput, NotFound, StoreRefused, StoreUnavailable
 from streams.kafka.errors import SourceRefused, SourceUnavailable
 from streams.pipeline import job_process
-from streams.pipeline.status import Ending, Report, encode_report, ending_of, parse_report
+from streams.pipeline.error_kinds import Ending, ending_of
+from streams.pipeline.status import Report, encode_report, parse_report
 from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 PATIENCE_SECONDS = 30.0  # for what takes milliseconds, on a machine that does other things too

@@ -19,7 +19,8 @@ from storage.core.names import LaneName
 from storage.errors import Fenced, GapError, InvalidInput, NotFound, StoreUnavailable, TableError
 from storage.write.writer import Commit
 from streams.kafka.errors import DataLoss, SourceUnavailable
-from streams.pipeline.status import Ending, Report, Reporter, describe, ending_of
+from streams.pipeline.error_kinds import Ending, describe, ending_of
+from streams.pipeline.status import Report, Reporter
 from streams.spark.task_errors import noted_errors
 from streams.write.resume import GAP_HINT
 from streams.write.sink import CommitReport

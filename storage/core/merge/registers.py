@@ -23,7 +23,7 @@ from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
 from storage.core.modes import MergeMode, Mergers, Registers, merging_mode
-from storage.core.modes.history import pick
+from storage.core.modes.versions import pick
 from storage.core.schema.table_schema import TableSchema
 
 

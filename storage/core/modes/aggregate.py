@@ -20,7 +20,7 @@ from storage.core.model import Column, Group, Op
 from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
 from storage.core.modes.functions import find_function, function_features, function_names
-from storage.core.modes.history import History, newer, pick
+from storage.core.modes.versions import History, newer, pick
 
 
 class Aggregate(MergeMode):

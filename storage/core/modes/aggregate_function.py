@@ -14,7 +14,7 @@ from storage.core import names
 from storage.core.arrays import Arrays
 from storage.core.keys import Mask
 from storage.core.model import Column, Function, Group
-from storage.core.modes.history import History
+from storage.core.modes.versions import History
 
 Takes = Literal["values", "elements", "anything"]
 

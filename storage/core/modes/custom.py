@@ -25,7 +25,7 @@ from storage.core.arrays import Arrays, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import GroupEvents, MergeMode, Merger, Registers
-from storage.core.modes.history import History, newer, number_versions, pick
+from storage.core.modes.versions import History, newer, number_versions, pick
 from storage.core.types import parse_type
 from storage.errors import InvalidInput
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from storage.core.arrays import Arrays
 from storage.core.keys import Indices
 from storage.core.modes.aggregate_function import AggregateFunction, ColumnEvents, Context, Refusal
-from storage.core.modes.history import newer, pick
+from storage.core.modes.versions import newer, pick
 
 
 @dataclass(frozen=True, slots=True)

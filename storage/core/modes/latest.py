@@ -19,7 +19,7 @@ from storage.core.arrays import Arrays, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
-from storage.core.modes.history import newer
+from storage.core.modes.versions import newer
 
 
 class Latest(MergeMode):

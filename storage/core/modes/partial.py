@@ -28,7 +28,7 @@ from storage.core.arrays import Arrays, list_lengths, take_rows
 from storage.core.keys import Indices, KeyVector, Mask
 from storage.core.model import Column, Group, Op
 from storage.core.modes.base import GroupEvents, MergeMode, Registers
-from storage.core.modes.history import History, Versions, number_versions, pick
+from storage.core.modes.versions import History, Versions, number_versions, pick
 
 _NO_SUPPLIER: Final = 255
 Numbers = npt.NDArray[np.int64]

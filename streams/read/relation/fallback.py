@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streams.read.relation.read_plan import Part, Planner, ReadPlan
+from streams.read.relation.planner_interface import Part, Planner, ReadPlan
 from streams.read.relation.worker import conformed_batches
 from streams.spark.for_workers import ForWorkers, source_for_workers
 

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
-from streams.read.relation.read_plan import ParquetFile
+from streams.read.relation.planner_interface import ParquetFile
 from streams.spark.for_workers import pickled
 
 __all__ = ["Jvm", "UnfitError"]

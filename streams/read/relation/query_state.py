@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streams.read.relation.jvm import Jvm
-from streams.read.relation.read_plan import PinnedPlanner, Planner
+from streams.read.relation.planner_interface import PinnedPlanner, Planner
 
 __all__ = ["QueryState", "QueryStates"]
 

@@ -29,9 +29,9 @@ from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
 from streams.read.relation.jvm import Jvm, UnfitError
+from streams.read.relation.planner_interface import ParquetFile, Part, Planner, ReadPlan
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
 from streams.read.relation.query_state import QueryState, QueryStates
-from streams.read.relation.read_plan import ParquetFile, Part, Planner, ReadPlan
 from streams.read.relation.worker import task_reader
 from streams.spark.for_workers import for_workers
 
