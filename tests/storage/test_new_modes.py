@@ -58,7 +58,8 @@ class Oldest(MergeMode):
     ) -> tuple[Mask, Arrays]:
         arrival = names.arrival(group.id)
         versions = [([side[name] for name in group.ordering], side[arrival]) for side in (new, old)]
-        wins = newer(*versions) | np.asarray(pc.and_(old[arrival].is_null(), new[arrival].is_valid()))
+        # A deletion has a register without arrival, which never replaces one that has.
+        wins = (newer(*versions) | np.asarray(old[arrival].is_null())) & np.asarray(new[arrival].is_valid())
         return wins, take_rows(new, wins)
 
 
