@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -152,14 +152,15 @@ class Environment:
         store: The table's folder.
         clock: The wall clock.
         ids: New ids.
-        mergers: Modules whose custom mergers may run; those that this process allows by default.
+        mergers: Modules whose custom mergers may run. By default those that the process allows when a merger is loaded;
+            tasks get those of the process that planned them.
         tuning: Sizes and counts.
     """
 
     store: ObjectStore
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=RandomIds)
-    mergers: frozenset[str] = field(default_factory=mergers.allowed)
+    mergers: Collection[str] = field(default_factory=mergers.ProcessModules)
     tuning: Tuning = field(default_factory=_default_tuning)
 
     def tuned(self, **values: int) -> Environment:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from types import MappingProxyType
 from typing import Final
 
@@ -34,6 +34,22 @@ def allowed() -> frozenset[str]:
     """Modules whose mergers this process runs."""
     named = os.environ.get(VARIABLE, "")
     return frozenset(_allowed | {part.strip() for part in named.split(",") if part.strip()})
+
+
+class ProcessModules(Collection[str]):
+    """Modules whose mergers this process runs, as of when it is asked; a pickled one is fixed as of then."""
+
+    def __contains__(self, module: object) -> bool:
+        return module in allowed()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(allowed())
+
+    def __len__(self) -> int:
+        return len(allowed())
+
+    def __reduce__(self) -> tuple[type[frozenset[str]], tuple[list[str]]]:
+        return frozenset, (sorted(allowed()),)
 
 
 def load(schema: TableSchema, modules: Collection[str]) -> Mergers:

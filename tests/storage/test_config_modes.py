@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -330,3 +331,18 @@ def test_opening_a_table_runs_no_foreign_code(monkeypatch: pytest.MonkeyPatch) -
     assert mergers.VARIABLE in error.value.hint
     with pytest.raises(InvalidInput, match="allow-list"):
         opened.compact()
+
+
+def test_a_merger_can_be_allowed_after_its_table_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = new_uri()
+    table = Table.create(uri, GOOD)
+    append(table, pa.table({"id": [1], "c_n": [1], "c_t": ["x"]}), "owns")
+    monkeypatch.delenv(mergers.VARIABLE)
+    monkeypatch.setattr(mergers, "_allowed", set())
+    opened = Table.open(uri)
+    with pytest.raises(InvalidInput, match="allow-list"):
+        opened.snapshot().to_arrow()
+    sent = pickle.dumps(opened.env)
+    mergers.allow("tests.mergers")
+    assert opened.snapshot().to_arrow().num_rows == 1
+    assert "tests.mergers" not in pickle.loads(sent).mergers, "a task has the list of when it was planned"
