@@ -33,6 +33,11 @@ def test_with_a_marker_java_is_the_real_one() -> None:
     assert "runs nothing" not in done.stderr
 
 
+def test_the_name_of_a_test_is_the_same_in_every_process(request: pytest.FixtureRequest) -> None:
+    """Test processes side by side compare what they have collected: an address in a name is an error."""
+    assert [item.nodeid for item in request.session.items if " at 0x" in item.nodeid] == []
+
+
 def test_what_uses_the_shared_session_is_marked(request: pytest.FixtureRequest) -> None:
     items = request.session.items
     missing = [item.nodeid for item in items if "spark" in item.fixturenames and not item.get_closest_marker("spark")]
