@@ -246,6 +246,7 @@ def test_a_file_that_nobody_refers_to_is_no_part_of_the_table(table: Table, stor
     assert read_all(table.uri) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["log", "base", "shadow"])
 def test_a_flipped_bit_in_a_file_is_never_a_different_answer(table: Table, store: ObjectStore, folder: str) -> None:
     right = read_all(table.uri)

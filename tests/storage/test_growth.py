@@ -73,6 +73,7 @@ def grown_too_much(small: Counted, large: Counted) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_with_the_number_of_file_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Small enough for lists to stand in the entries: larger ones are read back from sidecars, a step and not growth.
     small, large = (counted(monkeypatch, tmp_path, groups, 3) for groups in (24, 24 * GROWTH))
@@ -91,6 +92,7 @@ OBJECTS = 4
 """Objects that the collector of cycles has to look at, for every file group that a look-up does not ask for."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_look_up_of_one_key_decodes_one_slice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, checkpointed: bool

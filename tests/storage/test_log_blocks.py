@@ -121,6 +121,7 @@ def few_descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_table_may_have_more_log_files_than_a_process_may_open(tmp_path: Path, few_descriptors: int) -> None:
     table = Table.create(f"{tmp_path}/table", {**SHOP, "buckets": 2})
     commits = 4 * few_descriptors

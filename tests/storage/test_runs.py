@@ -93,6 +93,7 @@ def test_some_file_groups_are_planned_as_among_all(table: Table) -> None:
     assert any(len(own.rows) == 0 for own in whole)
 
 
+@pytest.mark.slow
 def test_keys_of_any_kind_are_read_together_as_alone() -> None:
     """Numbers that are far apart, texts, and keys of several columns; hidden rows, and bases in several batches."""
     numbers = [*range(-200, 200), *(place * 2**53 for place in range(-1000, 1000, 19))]

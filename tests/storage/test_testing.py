@@ -55,6 +55,7 @@ def test_the_same_seed_tries_the_same_histories() -> None:
     assert messages[0] == messages[1]
 
 
+@pytest.mark.slow
 def test_deletes_of_which_a_merger_keeps_nothing_are_no_mistake_of_the_search() -> None:
     """Registers in which nothing stands are never shown to a merger."""
 
@@ -75,5 +76,6 @@ def test_a_merger_that_fails_is_named() -> None:
         check_merger(failing, columns={"x_n": "bigint"})
 
 
+@pytest.mark.slow
 def test_hiding_by_an_upsert_is_allowed() -> None:
     check_merger(hiding, columns={"x_t": "string"}, state={"word": "string"}, deletes=False)

@@ -85,6 +85,7 @@ def happen(table: Table, *, clean: bool) -> None:
         table.clean(dt.timedelta(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "calls", "clean"),
     [
