@@ -91,6 +91,7 @@ UNDECODABLE = [
     (b'{"id": 1}\n{"id": 2}\n', NOT_AN_OBJECT),
     (b'{"id": 1},"name":"x"', NOT_AN_OBJECT),
     (b'{"id": 1},"name":{}', NOT_AN_OBJECT),
+    (b'{"id": 1},"v":{}', NOT_AN_OBJECT),
     (b'{"id": 1} , {"id": 2}', NOT_AN_OBJECT),
     (b'{"id": 1}}', NOT_AN_OBJECT),
     (b'{"id": 1}} {"id": 2}', NOT_AN_OBJECT),
