@@ -182,7 +182,10 @@ def test_formats_take_the_options_of_the_store(spark: SparkSession, place: Place
 def test_options_that_are_no_object_are_refused_and_not_repeated(
     spark: SparkSession, place: Place, given: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG), pytest.raises(PySparkException, match="storage_options is no JSON") as caught:
+    with (
+        caplog.at_level(logging.DEBUG),
+        pytest.raises(PySparkException, match="storage_options is not a JSON object") as caught,
+    ):
         spark.read.format("weft").option("storage_options", given).load(place.uri)
     assert "hint: " in str(caught.value)
     assert SECRET not in str(caught.value)
