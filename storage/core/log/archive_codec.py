@@ -6,7 +6,6 @@ chunk, else it does not decode. PROTOCOL.md, "Archives", says what readers and w
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Sequence
@@ -15,12 +14,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from storage.core.log.sealed import seal, unseal
 from storage.core.names import LaneName, archive_path
 from storage.errors import CorruptData, UnsupportedFormat
 
 VERSION: Final = 1
 _CODEC: Final = "zstd"
-_DIGEST: Final = 64  # hexadecimal digits
 _HINT: Final = "restore it from a copy of the store: it is the only copy of its entries"
 
 
@@ -96,8 +95,7 @@ def encode_archive(lane: LaneName, chunk: int, contents: Sequence[bytes], chunks
         "sizes": [len(content) for content in contents],
     }
     body = pa.compress(b"".join(contents), codec=_CODEC, asbytes=True)
-    sealed = json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
-    return hashlib.sha256(sealed).hexdigest().encode() + b"\n" + sealed
+    return seal(json.dumps(header, separators=(",", ":")).encode() + b"\n" + body)
 
 
 def decode_archive(data: bytes, lane: LaneName, chunk: int, chunks: Chunks) -> Archive:
@@ -108,10 +106,10 @@ def decode_archive(data: bytes, lane: LaneName, chunk: int, chunks: Chunks) -> A
         UnsupportedFormat: A newer version wrote it.
     """
     path = archive_path(lane, chunk)
-    digest, _, sealed = data.partition(b"\n")
-    if hashlib.sha256(sealed).hexdigest().encode() != digest:
+    content = unseal(data)
+    if content is None:
         raise CorruptData(f"archive {path} is damaged: the checksum does not match its {len(data)} bytes", hint=_HINT)
-    header, _, body = sealed.partition(b"\n")
+    header, _, body = content.partition(b"\n")
     values = json.loads(header)
     if values["version"] != VERSION:
         raise UnsupportedFormat(

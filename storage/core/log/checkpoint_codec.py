@@ -10,13 +10,13 @@ and finds there what it must not pass over. The first line is the digest of the 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from dataclasses import replace
 from typing import Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.core.log.lane_state import LaneState
+from storage.core.log.sealed import seal, unseal
 from storage.core.log.slice_list import Slices, taken_out
 from storage.core.log.table_state import TableState
 from storage.core.modes import known_features
@@ -67,14 +67,12 @@ def decode_lane(data: bytes) -> LaneState | None:
 
 def _encode(model: type[_Checkpoint[S]], state: S) -> bytes:
     checkpoint = model(features=sorted(known_features()), fields=_fields(type(state)), state=state)
-    body = checkpoint.model_dump_json().encode()
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    return seal(checkpoint.model_dump_json().encode())
 
 
 def _body(data: bytes) -> bytes:
     """The object that is stored; empty if it is damaged."""
-    digest, _, body = data.partition(b"\n")
-    return body if hashlib.sha256(body).hexdigest().encode() == digest else b""
+    return unseal(data) or b""
 
 
 def _decode(model: type[_Checkpoint[S]], kind: type[S], body: bytes) -> S | None:

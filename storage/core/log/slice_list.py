@@ -112,7 +112,7 @@ class SliceList(Sequence[SliceFile]):
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # ruff wants what __eq__ implies written out; typeshed has a method
 
 
 class Slices(Mapping[FileGroup, SliceFile]):
