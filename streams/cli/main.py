@@ -6,6 +6,7 @@ Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,10 +75,34 @@ def init(
 
 
 @app.command()
+def create(pipeline: PipelineFile, as_json: Json = False) -> None:
+    """Create the table of a pipeline. Does nothing if the table exists and is the one that the file describes.
+
+    weft run creates the table as well. Create it beforehand where the processes that run may not, or to see early that
+    the store and the file are right. Exit code 1, and nothing is changed, if the table differs from the file.
+    """
+    from streams.pipeline.pipeline import load_pipeline
+    from streams.pipeline.run import create_table
+
+    with usage():
+        loaded = load_pipeline(pipeline)
+    with telling():
+        _, created = create_table(loaded)
+    uri = loaded.table.uri
+    text = f"{uri} is created" if created else f"{uri} exists already, as the pipeline describes it"
+    typer.echo(json.dumps({"uri": uri, "created": created}) if as_json else text)
+
+
+@app.command()
 def run(
     pipeline: PipelineFile,
-    writer: Annotated[str | None, typer.Option(help="Only this writer, and no service.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="What the sources hold now, one compaction, then end.")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", "--writer", metavar="NAME", help="Only this writer or service (compaction, clean)."),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="What the sources hold now, one round of each service, then end.")
+    ] = False,
     exit_on_failure: Annotated[
         bool,
         typer.Option("--exit-on-failure", help="End all when a writer or service has failed for good, exit code 1."),
@@ -89,20 +114,23 @@ def run(
     Creates the table if it does not exist. Waits for outages of Kafka and the store to end, unless --once is given.
     Exit code 1 if a writer or service has failed for good or was fenced. The others continue, unless --exit-on-failure
     is given, for systemd or Kubernetes.
+
+    With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
+    called compaction or clean, the service of that name is called compaction-service or clean-service.
     """
     from streams.cli.display import show_jobs
     from streams.pipeline.pipeline import load_pipeline
-    from streams.pipeline.run import check_sources, run_pipeline
+    from streams.pipeline.run import check_sources, choose_part, run_pipeline
     from streams.spark.session import check_java
 
     with usage():
         loaded = load_pipeline(pipeline)
-        if writer is not None:
-            loaded.writer(writer)
+        writers, _ = choose_part(loaded, only)
         check_sources(loaded)
     last: dict[str, JobStatus] = {}
     with telling():
-        check_java()
+        if writers:  # services do not use Spark
+            check_java()
         with show_jobs(console(), as_json=as_json) as on_status:
 
             def noted(statuses: Sequence[JobStatus]) -> None:
@@ -115,7 +143,7 @@ def run(
                     last[status.name] = status
                 on_status(statuses)
 
-            good = run_pipeline(loaded, only=writer, once=once, exit_on_failure=exit_on_failure, on_status=noted)
+            good = run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
     for status in last.values():
         if status.is_lost:
             errors.print(f"{status.name} {status.phase}: {status.message}", style="red", soft_wrap=True)

@@ -54,14 +54,25 @@ def check_sources(pipeline: Pipeline) -> None:
 
 
 def open_table(pipeline: Pipeline) -> Table:
-    """Open the table of a pipeline, or create it if the file has a configuration for it.
+    """The table of a pipeline; created if there is none. See `create_table`."""
+    return create_table(pipeline)[0]
+
+
+def create_table(pipeline: Pipeline) -> tuple[Table, bool]:
+    """Create the table of a pipeline, or open it if it exists and is the one that the file describes.
+
+    Several processes may do this at the same time: one of them creates the table, the others open it.
+
+    Returns:
+        The table, and whether this call created it.
 
     Raises:
         NotFound: There is no table, and the file has no configuration for one.
         Conflict: The table differs from the configuration in the file.
         InvalidInput: The table has no such stream or column as a writer needs.
+        StoreUnavailable: The store does not answer.
     """
-    location = pipeline.table
+    location, created = pipeline.table, False
     check_reachable(location.uri, location.storage_options)
     try:
         table = Table.open(location.uri, storage_options=location.storage_options)
@@ -72,11 +83,12 @@ def open_table(pipeline: Pipeline) -> Table:
             ) from None
         try:
             table = Table.create(location.uri, pipeline.config, storage_options=location.storage_options)
+            created = True
         except Conflict:  # another process created it first
             table = Table.open(location.uri, storage_options=location.storage_options)
     check_same_table(pipeline, table.schema)
     check_writers(pipeline, table.schema)
-    return table
+    return table, created
 
 
 def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
@@ -91,8 +103,8 @@ def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
 
 
 def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
-    """The job of a service, or of one round of it; named after the service, unless a writer has that name."""
-    name = f"{service}-service" if service in pipeline.writers else service
+    """The job of a service, or of one round of it."""
+    name = _service_job_name(pipeline, service)
     return Job(
         name,
         (
@@ -106,6 +118,43 @@ def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
         log=pipeline.state / "logs" / f"{name}.log",
         background=not once,
         stop_seconds=services.STOP_SECONDS,
+    )
+
+
+def _service_job_name(pipeline: Pipeline, service: str) -> str:
+    """The name of the service; followed by ``-service`` if a writer has that name."""
+    name = service
+    while name in pipeline.writers:
+        name += "-service"
+    return name
+
+
+def choose_part(pipeline: Pipeline, only: str | None) -> tuple[list[str], list[str]]:
+    """The writers and the services to run, by name.
+
+    Args:
+        pipeline: The pipeline.
+        only: Name of one writer or service, as the status shows it. None: all of them.
+
+    Raises:
+        InvalidInput: The pipeline has no such writer or service; the hint names those that it has.
+    """
+    if only is None:
+        return list(pipeline.writers), _services(pipeline)
+    if only in pipeline.writers:
+        return [only], []
+    found = {_service_job_name(pipeline, service): service for service in _services(pipeline)}
+    if only in found:
+        return [], [found[only]]
+    if only in {COMPACTION, CLEAN}:
+        section = "it is false in the file" if only == COMPACTION else "the file has no section clean"
+        raise InvalidInput(
+            f"the pipeline has no service {only!r}: {section}",
+            hint=f"add a section {only}; a process runs the service only if it is named with --only or none is",
+        )
+    raise InvalidInput(
+        f"the pipeline has no writer {only!r}, and no service of that name",
+        hint=f"writers: {', '.join(pipeline.writers)}; services: {', '.join(found) or 'none'}",
     )
 
 
@@ -133,7 +182,7 @@ def run_pipeline(
 
     Args:
         pipeline: The pipeline.
-        only: Run this writer alone, without services.
+        only: Run this writer or service alone, see `choose_part`.
         once: Process what the sources hold now, then run one round of each service. Do not wait for outages to end.
         exit_on_failure: Stop all jobs as soon as one has failed for good.
         on_status: Called several times a second with the status of each job.
@@ -145,30 +194,34 @@ def run_pipeline(
         Conflict: Another process runs one of these jobs; nothing was started.
         TableError: See `open_table`; nothing was started.
     """
-    if only is not None:
-        pipeline.writer(only)
-    writers = [writer_job(pipeline, name, once=once) for name in (pipeline.writers if only is None else [only])]
-    kept = [service_job(pipeline, name, once=once) for name in (_services(pipeline) if only is None else [])]
+    chosen, services_chosen = choose_part(pipeline, only)
+    writers = [writer_job(pipeline, name, once=once) for name in chosen]
+    kept = [service_job(pipeline, name, once=once) for name in services_chosen]
     with hold_locks(pipeline.state, [job.name for job in (*writers, *kept)], pipeline.path.name) as locks:
         writers, kept = ([replace(job, held=(locks[job.name],)) for job in jobs] for jobs in (writers, kept))
         if once:
             open_table(pipeline)
             return _run_once(writers, kept, on_status, exit_on_failure=exit_on_failure)
+        if not writers:  # a service that runs alone does not end with the writers
+            kept = [replace(job, background=False) for job in kept]
         jobs = [*writers, *kept]
         _await_table(pipeline, jobs, on_status)
         return Supervisor(jobs).run(on_status, exit_on_failure=exit_on_failure)
 
 
 def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_on_failure: bool) -> bool:
-    first = Supervisor(writers, ONCE)
-    good = first.run(on_status, exit_on_failure=exit_on_failure)
-    ended, asked = list(first.statuses), first.was_asked_to_stop
-    for job in kept:
+    """Run the writers side by side, then the services one after the other."""
+    good, asked = True, False
+    ended: list[JobStatus] = []
+    for jobs in ([writers] if writers else []) + [[job] for job in kept]:
         if asked or (exit_on_failure and not good):
             break
         before = tuple(ended)
-        turn = Supervisor([job], ONCE)
-        good &= turn.run(lambda now, before=before: on_status((*before, *now)))  # type: ignore[misc]
+        turn = Supervisor(jobs, ONCE)
+        good &= turn.run(
+            lambda now, before=before: on_status((*before, *now)),  # type: ignore[misc]
+            exit_on_failure=exit_on_failure,
+        )
         ended, asked = [*ended, *turn.statuses], turn.was_asked_to_stop
     return good
 

@@ -1,7 +1,7 @@
 """Locks on the writers and services of a pipeline, so that each runs only once.
 
 A lock is ``flock`` on a file in the state folder of the pipeline, one per job. So two commands may run different
-writers of one pipeline (``--writer``), but not the same one. Job processes inherit the lock of their job: it is
+parts of one pipeline (``--only``), but not the same one. Job processes inherit the lock of their job: it is
 released when the last of them has ended, for whatever reason.
 
 This relies on the ``flock`` of the kernel; on NFS, Linux passes it to the server. A file system without locks is
@@ -90,7 +90,7 @@ def _await_lock(file: int, path: Path, name: str, pipeline: str) -> None:
                 continue
             raise Conflict(
                 f"{pipeline}: {name} is already running, {_describe(holder)}",
-                hint="stop that process first, or run another writer with --writer",
+                hint="stop that process first, or run another writer or service with --only",
             ) from None
         except OSError as error:
             raise InvalidInput(f"cannot lock {path}: {error.strerror}", hint=_STATE_HINT) from error

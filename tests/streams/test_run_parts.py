@@ -1,0 +1,151 @@
+"""One part of a pipeline a process: ``weft run --only`` and ``weft create``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import Result
+
+from storage import Table
+from storage.errors import InvalidInput
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import choose_part, make_jobs
+from tests.streams.pipelines import CONFIG, pipeline_file, weft
+
+PATIENCE_SECONDS = 60.0  # for what takes a second, on a machine that does other things too
+RATE = {"source": {"type": "spark", "format": "rate"}}
+
+
+def test_a_part_is_a_writer_or_a_service(tmp_path: Path) -> None:
+    pipeline = load_pipeline(pipeline_file(tmp_path, clean={}))
+    assert choose_part(pipeline, None) == (["sa"], ["compaction", "clean"])
+    assert choose_part(pipeline, "sa") == (["sa"], [])
+    assert choose_part(pipeline, "compaction") == ([], ["compaction"])
+    assert choose_part(pipeline, "clean") == ([], ["clean"])
+    with pytest.raises(InvalidInput) as refused:
+        choose_part(pipeline, "orders")
+    assert refused.value.message == "the pipeline has no writer 'orders', and no service of that name"
+    assert refused.value.hint == "writers: sa; services: compaction, clean"
+
+
+@pytest.mark.parametrize(
+    ("service", "why"), [("compaction", "it is false in the file"), ("clean", "the file has no section clean")]
+)
+def test_a_service_that_the_file_does_not_have_is_refused(tmp_path: Path, service: str, why: str) -> None:
+    path = pipeline_file(tmp_path, compaction=False)
+    refused = weft("run", path, "--only", service)
+    assert refused.exit_code == 2
+    assert f"the pipeline has no service '{service}': {why}" in refused.stderr
+    assert not (tmp_path / "wide").exists()
+
+
+def test_a_writer_may_have_the_name_of_a_service(tmp_path: Path) -> None:
+    streams = {"compaction": {"groups": ["ga"]}, "compaction-service": {"groups": ["gb"]}}
+    table = {"uri": "./wide", "config": {**CONFIG, "streams": streams}}
+    pipeline = load_pipeline(pipeline_file(tmp_path, table=table, writers=dict.fromkeys(streams, RATE)))
+    assert choose_part(pipeline, "compaction") == (["compaction"], [])
+    assert choose_part(pipeline, "compaction-service") == (["compaction-service"], [])
+    assert choose_part(pipeline, "compaction-service-service") == ([], ["compaction"])
+    names = [job.name for job in make_jobs(pipeline)]
+    assert names == ["compaction", "compaction-service", "compaction-service-service"]
+
+
+def test_create_makes_the_table_once(tmp_path: Path) -> None:
+    path = pipeline_file(tmp_path)
+    uri = str(tmp_path / "wide")
+    first = weft("create", path)
+    assert (first.exit_code, first.stdout) == (0, f"{uri} is created\n")
+    again = weft("create", path)
+    assert (again.exit_code, again.stdout) == (0, f"{uri} exists already, as the pipeline describes it\n")
+    assert json.loads(weft("create", path, "--json").stdout) == {"uri": uri, "created": False}
+    assert Table.open(uri).schema.key == ("id",)
+
+
+def test_create_refuses_a_table_that_differs_and_leaves_it_alone(tmp_path: Path) -> None:
+    Table.create(tmp_path / "wide", {**CONFIG, "buckets": 4})
+    before = sorted((tmp_path / "wide").rglob("*"))
+    refused = weft("create", pipeline_file(tmp_path))
+    assert refused.exit_code == 1
+    assert "bucket_bits: 1 in the file, 2 in the table" in refused.stderr
+    assert sorted((tmp_path / "wide").rglob("*")) == before
+
+
+def test_create_needs_a_configuration(tmp_path: Path) -> None:
+    refused = weft("create", pipeline_file(tmp_path, table={"uri": "./wide"}))
+    assert refused.exit_code == 1
+    assert "add table.config to the pipeline" in refused.stderr
+    missing = weft("create", tmp_path / "none.yaml")
+    assert (missing.exit_code, "there is no pipeline file" in missing.stderr) == (2, True)
+
+
+@pytest.fixture
+def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without Java: services must not need it."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+
+
+@pytest.fixture
+def with_rows(tmp_path: Path) -> Path:
+    """A pipeline whose table has two commits in its log, and a writer that must not be started."""
+    path = pipeline_file(tmp_path, compaction={"every": 0.2, "min_commits": 2}, clean={"every": 0.2, "retain": 0})
+    assert weft("create", path).exit_code == 0
+    with Table.open(tmp_path / "wide").writer("sb") as writer:
+        for value in (1.0, 2.0):
+            writer.append(pa.table({"id": [1, 2, 3], "b": [value] * 3}))
+    return path
+
+
+def states(result: Result) -> dict[str, str]:
+    return {line["job"]: line["state"] for line in map(json.loads, result.stdout.splitlines())}
+
+
+@pytest.mark.usefixtures("without_java")
+def test_one_round_of_a_service_alone(with_rows: Path) -> None:
+    table = Table.open(with_rows.parent / "wide")
+    done = weft("run", with_rows, "--only", "compaction", "--once", "--json")
+    assert (done.exit_code, states(done)) == (0, {"compaction": "done"})
+    assert table.snapshot().slices
+    done = weft("run", with_rows, "--only", "clean", "--once", "--json")
+    assert (done.exit_code, states(done)) == (0, {"clean": "done"})
+    assert list((with_rows.parent / "wide/log").rglob("*.arrow")) == [], "what compaction has replaced is deleted"
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    running: list[subprocess.Popen[str]] = []
+    yield running
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.usefixtures("without_java")
+@pytest.mark.slow
+def test_services_run_beside_each_other_until_they_are_told_to_stop(
+    with_rows: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    for service in ("compaction", "clean"):
+        command = [sys.executable, "-m", "streams.cli.main", "run", str(with_rows), "--only", service, "--json"]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    log, deadline = with_rows.parent / "wide/log", time.monotonic() + PATIENCE_SECONDS
+    while list(log.rglob("*.arrow")):
+        assert time.monotonic() < deadline, "one process compacts, the other deletes what it replaced"
+        assert [process.poll() for process in started] == [None, None]
+        time.sleep(0.1)
+    refused = weft("run", with_rows, "--only", "clean")
+    assert refused.exit_code == 1
+    assert f"p.yaml: clean is already running, by process {started[1].pid} on " in refused.stderr
+    assert "--only" in refused.stderr
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, err
+        assert json.loads(out.splitlines()[-1])["state"] == "stopped"
