@@ -5,6 +5,7 @@ Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 from collections.abc import Sequence
@@ -107,6 +108,10 @@ def run(
         bool,
         typer.Option("--exit-on-failure", help="End all when a writer or service has failed for good, exit code 1."),
     ] = False,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Status as JSON lines.")] = False,
 ) -> None:
     """Run a pipeline until Ctrl-C: each writer and service as a process, restarted when it fails.
@@ -119,6 +124,7 @@ def run(
     called compaction or clean, the service of that name is called compaction-service or clean-service.
     """
     from streams.cli.display import show_jobs
+    from streams.cli.http_status import StatusPage, parse_address, serve_status
     from streams.pipeline.pipeline import load_pipeline
     from streams.pipeline.run import check_sources, choose_part, run_pipeline
     from streams.spark.session import check_java
@@ -127,11 +133,14 @@ def run(
         loaded = load_pipeline(pipeline)
         writers, _ = choose_part(loaded, only)
         check_sources(loaded)
+        place = None if http is None else parse_address(http)
+    page = StatusPage()
     last: dict[str, JobStatus] = {}
     with telling():
         if writers:  # services do not use Spark
             check_java()
-        with show_jobs(console(), as_json=as_json) as on_status:
+        serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
+        with serving, show_jobs(console(), as_json=as_json) as on_status:
 
             def noted(statuses: Sequence[JobStatus]) -> None:
                 for status in statuses:
@@ -141,6 +150,7 @@ def run(
                         text = f"{status.name} has ended for good, {others}: {status.message}"
                         errors.print(text, style="bold red", soft_wrap=True)
                     last[status.name] = status
+                page.update(statuses)
                 on_status(statuses)
 
             good = run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,14 +134,19 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 def test_services_run_beside_each_other_until_they_are_told_to_stop(
     with_rows: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    for service in ("compaction", "clean"):
-        command = [sys.executable, "-m", "streams.cli.main", "run", str(with_rows), "--only", service, "--json"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for service, more in (("compaction", ["--http", str(port)]), ("clean", [])):
+        command = [sys.executable, "-m", "streams.cli.main", "run", str(with_rows), "--only", service, "--json", *more]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     log, deadline = with_rows.parent / "wide/log", time.monotonic() + PATIENCE_SECONDS
     while list(log.rglob("*.arrow")):
         assert time.monotonic() < deadline, "one process compacts, the other deletes what it replaced"
         assert [process.poll() for process in started] == [None, None]
         time.sleep(0.1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
+        assert 'weft_commits_total{part="compaction"} 1.0' in answer.read().decode()
     refused = weft("run", with_rows, "--only", "clean")
     assert refused.exit_code == 1
     assert f"p.yaml: clean is already running, by process {started[1].pid} on " in refused.stderr

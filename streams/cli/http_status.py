@@ -1,0 +1,179 @@
+"""HTTP endpoint of ``weft run --http``: metrics for Prometheus, and the two questions of an orchestrator.
+
+    GET /metrics   status of each part, as Prometheus metrics
+    GET /healthz   200 if the supervisor works; 503 if it has not looked at its jobs for `HUNG_SECONDS`
+    GET /readyz    200 if every part is at work; 503 if one starts, waits for an outage, or has ended with an error
+
+Part: a writer or a service, by the name that the status shows. The endpoint needs no authentication and shows no
+secrets: neither messages nor settings.
+"""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from storage.errors import InvalidInput
+from streams.cli.display import status_fields
+from streams.pipeline.supervisor import JobStatus, Phase
+
+HUNG_SECONDS: Final = 120.0  # the supervisor looks several times a second; a question to a store may take a minute
+LOCAL: Final = "127.0.0.1"
+_MAX_PORT: Final = 65_535
+
+_COUNTERS: Final = {
+    "rows": "Rows stored by a writer, or read by a service.",
+    "commits": "Commits of a writer, or rounds of a service that changed the table.",
+    "dead_letters": "Messages that could not be decoded or stored.",
+    "tombstones_ignored": "Messages without a value that were skipped.",
+    "restarts": "Restarts of the process of a part.",
+}
+_GAUGES: Final = {
+    "lag": ("lag_messages", "Messages in the source and not in the table, at most. Absent if unknown."),
+    "freshness_seconds": ("freshness_seconds", "The table has all that the source had so long ago. Absent if unknown."),
+    "commit_age_seconds": ("commit_age_seconds", "Time since the last commit. Absent before the first one."),
+    "waiting_seconds": ("waiting_seconds", "Time since a broker or a store does not answer. Absent if none is away."),
+    "failures": ("failures_in_a_row", "Failed runs of the process in a row without progress."),
+}
+_AT_WORK: Final = frozenset({"running", "idle", "compacting", "cleaning"})
+
+
+class StatusPage:
+    """The statuses of all jobs as of the last look of the supervisor. Usable from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """No job is known before `update`."""
+        self._clock = clock
+        self._statuses: tuple[JobStatus, ...] = ()
+        self._updated = clock()
+
+    def update(self, statuses: Sequence[JobStatus]) -> None:
+        """Take the statuses of all jobs."""
+        self._statuses, self._updated = tuple(statuses), self._clock()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the supervisor has looked at its jobs lately."""
+        return self._clock() - self._updated < HUNG_SECONDS
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are jobs, and each is at work or done."""
+        return bool(self._statuses) and all(_is_at_work(status) for status in self._statuses)
+
+    def fields(self) -> list[dict[str, Any]]:
+        """Fields of each job, see `streams.cli.display.status_fields`."""
+        now_ms = time.time_ns() // 1_000_000
+        return [status_fields(status, now_ms) for status in self._statuses]
+
+
+def _is_at_work(status: JobStatus) -> bool:
+    running = status.phase is Phase.RUNNING and status.report.doing in _AT_WORK
+    return status.phase is Phase.DONE or (running and status.report.waiting_since_ms is None)
+
+
+class _Metrics(Collector):
+    def __init__(self, page: StatusPage) -> None:
+        self._page = page
+
+    def collect(self) -> Iterable[Metric]:
+        shown = self._page.fields()
+        up = GaugeMetricFamily("weft_up", "Whether a process of the part runs.", labels=["part"])
+        for fields in shown:
+            up.add_metric([fields["job"]], float(fields["pid"] is not None))
+        yield up
+        for field, text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"weft_{field}", text, labels=["part"])
+            for fields in shown:
+                counter.add_metric([fields["job"]], fields[field])
+            yield counter
+        for field, (name, text) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"weft_{name}", text, labels=["part"])
+            for fields in shown:
+                if fields[field] is not None:
+                    gauge.add_metric([fields["job"]], fields[field])
+            yield gauge
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Address and port of ``9464``, ``0.0.0.0:9464`` or ``name:9464``. Without an address: this machine only.
+
+    Raises:
+        InvalidInput: It is none of these.
+    """
+    address, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > _MAX_PORT:
+        raise InvalidInput(f"--http {text}: is not a port", hint="for example --http 9464, or --http 0.0.0.0:9464")
+    return address or LOCAL, int(port)
+
+
+@contextmanager
+def serve_status(page: StatusPage, address: str, port: int) -> Iterator[int]:
+    """Serve the page until the end of the block.
+
+    Args:
+        page: What to serve.
+        address: Where to listen; ``0.0.0.0`` for all interfaces.
+        port: 0 for any free one.
+
+    Yields:
+        The port.
+
+    Raises:
+        InvalidInput: The port is taken, or the address is not one of this machine.
+    """
+    try:
+        server = make_server(address, port, _application(page), _Server, _QuietHandler)
+    except OSError as error:
+        raise InvalidInput(
+            f"--http: cannot listen at {address}:{port}: {error.strerror}", hint="choose another port"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="weft-http", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _application(page: StatusPage) -> Callable[..., Iterable[bytes]]:
+    registry = CollectorRegistry()
+    registry.register(_Metrics(page))
+    metrics = make_wsgi_app(registry)
+
+    def answer(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environment["PATH_INFO"]
+        if path == "/metrics":
+            return metrics(environment, start)
+        good = {"/healthz": page.healthy, "/readyz": page.ready}.get(path)
+        code = HTTPStatus.NOT_FOUND if good is None else HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+        lines = [f"{fields['job']}: {fields['state']}\n" for fields in page.fields()]
+        start(f"{code.value} {code.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+        return [line.encode() for line in (lines if good is not None else ["see /metrics, /healthz and /readyz\n"])]
+
+    return answer
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    """One thread a request, so that a client that reads slowly does not keep a probe waiting."""
+
+    daemon_threads = True
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = 10  # seconds; a client that sends nothing must not keep a thread for ever
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
+        """Print nothing: standard error shows problems of the pipeline."""

@@ -1,0 +1,145 @@
+"""What ``weft run --http`` answers: metrics of each part, health, readiness."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from storage.errors import InvalidInput
+from streams.cli.http_status import HUNG_SECONDS, StatusPage, parse_address, serve_status
+from streams.pipeline.status import Report
+from streams.pipeline.supervisor import JobStatus, Phase
+from tests.streams.pipelines import pipeline_file, weft
+
+
+def status(name: str = "orders", phase: Phase = Phase.RUNNING, **report: Any) -> JobStatus:
+    told = Report(**{"doing": "running", "reported_at_ms": time.time_ns() // 1_000_000, **report})
+    pid = 7 if phase is Phase.RUNNING else None
+    return JobStatus(name, phase, pid, 2, told, "", Path("log"), (), None, background=False)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def page(clock: Clock) -> StatusPage:
+    return StatusPage(clock)
+
+
+@pytest.fixture
+def base(page: StatusPage) -> Iterator[str]:
+    with serve_status(page, "127.0.0.1", 0) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def samples(base: str) -> dict[tuple[str, str], float]:
+    code, text = get(f"{base}/metrics")
+    assert code == 200
+    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, sample.labels["part"]): sample.value for sample in found}
+
+
+def test_metrics_of_each_part(page: StatusPage, base: str) -> None:
+    assert samples(base) == {}
+    page.update([status(rows=1500, commits=3, lag=0, dead_letters=1), status("compaction", Phase.FAILED)])
+    found = samples(base)
+    assert {name: value for (name, part), value in found.items() if part == "orders"} == {
+        "weft_up": 1,
+        "weft_rows_total": 1500,
+        "weft_commits_total": 3,
+        "weft_dead_letters_total": 1,
+        "weft_tombstones_ignored_total": 0,
+        "weft_restarts_total": 2,
+        "weft_lag_messages": 0,
+        "weft_failures_in_a_row": 0,
+    }
+    assert found["weft_up", "compaction"] == 0
+
+
+def test_what_is_unknown_is_absent(page: StatusPage, base: str) -> None:
+    page.update([status(lag=5, reported_at_ms=1)])  # the job hangs: nobody knows its lag now
+    assert ("weft_lag_messages", "orders") not in samples(base)
+    assert ("weft_freshness_seconds", "orders") not in samples(base)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        ([], 503),
+        ([status(doing="starting")], 503),
+        ([status(doing="running")], 200),
+        ([status(doing="idle"), status("compaction", doing="compacting")], 200),
+        ([status(doing="idle"), status("payments", Phase.WAITING)], 503),
+        ([status(doing="idle", waiting_for="the broker", waiting_since_ms=1)], 503),
+        ([status(phase=Phase.DONE)], 200),
+        ([status(doing="idle"), status("payments", Phase.FENCED)], 503),
+    ],
+)
+def test_ready_is_whether_every_part_is_at_work(
+    page: StatusPage, base: str, statuses: list[JobStatus], code: int
+) -> None:
+    page.update(statuses)
+    assert get(f"{base}/readyz")[0] == code
+    assert get(f"{base}/healthz")[0] == 200, "a restart by the orchestrator would not help any of them"
+
+
+def test_health_is_whether_the_supervisor_works(page: StatusPage, base: str, clock: Clock) -> None:
+    page.update([status(doing="idle")])
+    clock.now = HUNG_SECONDS - 1
+    assert get(f"{base}/healthz") == (200, "orders: idle\n")
+    clock.now = HUNG_SECONDS + 1
+    assert get(f"{base}/healthz")[0] == 503
+
+
+def test_other_paths_are_not_found(base: str) -> None:
+    assert get(f"{base}/") == (404, "see /metrics, /healthz and /readyz\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:9464", ("0.0.0.0", 9464)), (":0", ("127.0.0.1", 0))],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "http", "0.0.0.0:", "70000", "-1"])
+def test_wrong_addresses_are_a_matter_of_usage(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_address(text)
+    refused = weft("run", pipeline_file(tmp_path), "--http", text)
+    assert (refused.exit_code, "for example --http 9464" in refused.stderr) == (2, True)
+    assert not (tmp_path / "wide").exists()
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path, base: str) -> None:
+    path = pipeline_file(tmp_path)
+    port = base.rpartition(":")[2]
+    refused = weft("run", path, "--only", "compaction", "--once", "--http", port)
+    assert refused.exit_code == 1
+    assert f"cannot listen at 127.0.0.1:{port}" in refused.stderr
+    assert not (tmp_path / "wide").exists()
