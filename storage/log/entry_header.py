@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from storage.clock import Stamps
-from storage.core.log.entries import HeaderFields
+from storage.core.log.entries import Header
 from storage.core.names import LaneName
 from storage.environment import Environment
 
@@ -40,7 +40,7 @@ NO_ENTRY: Final = Head(0, "", 0)
 
 def next_header(
     lane: LaneName, after: Prefix, *, epoch: int, table_rev: int, stamps: Stamps, env: Environment
-) -> HeaderFields:
+) -> Header:
     """Header of the entry that follows a prefix of a lane.
 
     Args:
@@ -54,7 +54,7 @@ def next_header(
     Raises:
         InvalidInput: The clock is out of the range of stamps.
     """
-    return HeaderFields(
+    return Header(
         lane=lane,
         seq=after.head + 1,
         epoch=epoch,

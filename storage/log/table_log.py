@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from storage.clock import Stamps, arrival
 from storage.core.log import cut
 from storage.core.log.cut import Cut
-from storage.core.log.entries import Data, Header, HeaderFields, LaneEntry, TableEntry
+from storage.core.log.entries import Data, Header, LaneEntry, TableEntry
 from storage.core.log.file_refs import LogFile
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
@@ -136,7 +136,7 @@ class TableLog:
             with contextlib.suppress(TableError):
                 self.checkpoints.save_table(self.refresh())
 
-    def header(self, state: TableState | None) -> HeaderFields:
+    def header(self, state: TableState | None) -> Header:
         """Header of the entry of the table lane that follows a state; None: of the first entry."""
         return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, env=self.env)
 

@@ -34,7 +34,7 @@ def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
     began = max(table_log.clock.now_ms(), state.committed_at_ms)
     lanes = cut.highest(state.seen, table_log.heads(state, cut.highest(state.seen, known)))
     header = table_log.header(state)
-    header["committed_at_ms"] = max(began, header["committed_at_ms"])
+    header = header.model_copy(update={"committed_at_ms": max(began, header.committed_at_ms)})
     return Mark(**header, began_at_ms=began, lanes=lanes)
 
 

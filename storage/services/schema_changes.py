@@ -244,7 +244,7 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
         if wanted is None:
             return None
         header = table_log.header(state)
-        schema = _with_slot(state.schema, wanted, header["seq"])
+        schema = _with_slot(state.schema, wanted, header.seq)
         return Schema(
             **header,
             reader_features=schema.reader_features,

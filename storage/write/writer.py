@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from storage.core.log.cut import Span, in_spans
-from storage.core.log.entries import WRITER_FEATURES, Claim, Data, HeaderFields, LaneAdd
+from storage.core.log.entries import WRITER_FEATURES, Claim, Data, Header, LaneAdd
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import LaneName, StreamName, lane_name
@@ -403,7 +403,7 @@ class Writer:
             hint="two writers keep claiming one lane: stop one, or give it a lane of its own",
         )
 
-    def _header(self, table_rev: int) -> HeaderFields:
+    def _header(self, table_rev: int) -> Header:
         stamps, env = self._table_log.stamps, self._table_log.env
         return next_header(self._lane, self._state, epoch=self._epoch, table_rev=table_rev, stamps=stamps, env=env)
 

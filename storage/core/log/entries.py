@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypedDict, get_args
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
 
@@ -79,18 +79,12 @@ class Header(Strict):
     stamp: int
     committed_at_ms: int
 
+    def keys(self) -> Collection[str]:
+        """Names of the members of the header alone: ``Release(**header, name="a")`` builds an entry with it."""
+        return Header.model_fields.keys()
 
-class HeaderFields(TypedDict):
-    """The members of a `Header`, to build an entry with: ``Mark(**header, began_at_ms=..., lanes=...)``."""
-
-    lane: LaneName
-    seq: int
-    epoch: int
-    commit_id: str
-    prev_id: str
-    table_rev: int
-    stamp: int
-    committed_at_ms: int
+    def __getitem__(self, member: str) -> Any:
+        return getattr(self, member)
 
 
 class Create(Header):
@@ -429,8 +423,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
             f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
         )
     if sidecar is not None and isinstance(entry, Base | Fold | Intent):
-        header = {name: getattr(entry, name) for name in Header.model_fields}
-        return Unresolved(**header, sidecar=sidecar, outline=entry)
+        return Unresolved(**entry, sidecar=sidecar, outline=entry)
     return entry
 
 
