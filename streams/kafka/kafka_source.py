@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
     ArrayType,
@@ -54,7 +54,7 @@ from streams.kafka.offset_plan import (
 )
 from streams.kafka.options import KafkaOptions, parse_options
 from streams.kafka.topic_identity import find_recreated
-from streams.spark.for_workers import ForWorkers
+from streams.spark.for_workers import ForWorkers, Source
 
 FORMAT: Final = "weft_kafka"
 
@@ -80,7 +80,7 @@ def columns(*, include_headers: bool) -> StructType:
     return StructType([*_COLUMNS, _HEADERS] if include_headers else list(_COLUMNS))
 
 
-class KafkaSource(DataSource):
+class KafkaSource(Source):
     """Entry point that Spark instantiates for every ``load()``."""
 
     @classmethod

@@ -13,7 +13,6 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
@@ -31,7 +30,7 @@ from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeS
 from streams.read.read_options import PLACE_OPTIONS, ReadOptions, location_of
 from streams.read.relation.worker import conformed_batches
 from streams.read.stream_mark import SOURCE, mark_streams
-from streams.spark.for_workers import ForWorkers, source_for_workers
+from streams.spark.for_workers import ForWorkers, Source, source_for_workers
 
 _PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
 
@@ -51,7 +50,7 @@ def register(spark: SparkSession) -> None:
     mark_streams()
 
 
-class WeftSource(DataSource):
+class WeftSource(Source):
     """See the module."""
 
     _cut: str | None = None

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streams.spark.task_errors import note_errors, noted_errors
+from streams.spark.task_errors import note_errors
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,26 +41,33 @@ def for_workers(function: Function) -> Function:
 
 
 class ForWorkers:
-    """Base class of objects that Spark pickles as a whole, such as readers of a data source."""
+    """Base class of objects that Spark pickles as a whole, such as readers of a data source.
+
+    Errors that leave the constructor or a public method get the note.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, method in vars(cls).copy().items():
-            if isinstance(method, FunctionType) and not name.startswith("_"):
+            if isinstance(method, FunctionType) and (name == "__init__" or not name.startswith("_")):
                 setattr(cls, name, note_errors(method))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _loader(), (pickled(_Rebuilt(type(self), self.__getstate__())),)
 
 
-def source_for_workers(source: type[DataSource]) -> type[DataSource]:
+class Source(ForWorkers, DataSource):
+    """Base class of data sources."""
+
+
+def source_for_workers(source: type[Source]) -> type[DataSource]:
     """Wrap a data source for ``spark.dataSource.register``.
 
     A worker whose Python lacks weft then fails with a hint instead of an error of pickle.
     """
-    payload, load, title = pickled(_noting(source)), _loader(), source.name()
+    payload, load, title = pickled(source), _loader(), source.name()
 
-    class Source(DataSource):
+    class Registered(DataSource):
         def __init__(self, options: Any) -> None:
             super().__init__(options)
             self.source: DataSource = load(payload)(options)
@@ -84,20 +91,7 @@ def source_for_workers(source: type[DataSource]) -> type[DataSource]:
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
             return self.source.streamWriter(schema, overwrite)
 
-    return Source
-
-
-def _noting(source: type[DataSource]) -> Callable[[Any], DataSource]:
-    """A constructor of sources whose methods note errors."""
-
-    def make(options: Any) -> DataSource:
-        with noted_errors():
-            made = source(options)
-        for name in ("schema", "reader", "streamReader", "writer", "streamWriter"):
-            setattr(made, name, note_errors(getattr(made, name)))
-        return made
-
-    return make
+    return Registered
 
 
 def pickled(value: Any) -> bytes:

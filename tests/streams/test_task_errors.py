@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
-from streams.spark.for_workers import ForWorkers, for_workers, source_for_workers
+from streams.read.table_source import WeftSource
+from streams.spark.for_workers import ForWorkers, Source, for_workers, source_for_workers
 from streams.spark.task_errors import error_in, noted_errors
 
 ORIGINAL = CommitUnknown("no answer\nweft-error: {not this}", hint='see "weft show"', batch=("query", 7))
@@ -45,7 +46,7 @@ class Reader(ForWorkers, DataSourceReader):
         raise ORIGINAL
 
 
-class Source(DataSource):
+class Failing(Source):
     @classmethod
     def name(cls) -> str:
         return "weft_test_failing"
@@ -62,10 +63,18 @@ class Source(DataSource):
 @pytest.mark.spark
 @pytest.mark.parametrize("when", ["early", "late"])
 def test_of_a_data_source(spark: SparkSession, when: str) -> None:
-    spark.dataSource.register(source_for_workers(Source))
+    spark.dataSource.register(source_for_workers(Failing))
     with pytest.raises(PySparkException) as failed:
         spark.read.format("weft_test_failing").option(when, "yes").load().collect()
     same(error_in(str(failed.value)))
+
+
+def test_of_a_data_source_that_spark_has_found_by_itself() -> None:
+    with pytest.raises(InvalidInput) as raised:
+        WeftSource({}).schema()
+    found = error_in("\n".join(raised.value.__notes__))
+    assert type(found) is InvalidInput
+    assert found.message == raised.value.message
 
 
 def test_an_error_is_noted_once() -> None:

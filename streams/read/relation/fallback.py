@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streams.read.relation.planner_interface import Part, Planner, ReadPlan
 from streams.read.relation.worker import conformed_batches
-from streams.spark.for_workers import ForWorkers, source_for_workers
+from streams.spark.for_workers import ForWorkers, Source, source_for_workers
 
 __all__ = ["fixed_dataframe"]
 
@@ -44,7 +44,7 @@ class _Reader(ForWorkers, DataSourceReader):
         return conformed_batches(batches, to_arrow_schema(self._schema, timezone="UTC"))
 
 
-class _FixedSource(DataSource):
+class _FixedSource(Source):
     """Spark makes these from the class alone, so the plan is a class attribute of a subclass made for it."""
 
     registered_name: ClassVar[str]
