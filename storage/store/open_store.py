@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from storage.errors import InvalidInput
 from storage.store.local_store import LocalStore
 from storage.store.memory_store import MemoryStore
 from storage.store.object_store import ObjectStore
+
+REACH_SECONDS: Final = 10.0  # a person or a starting job waits for the answer
 
 
 def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
@@ -33,13 +35,15 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Ob
     return RemoteStore(uri.rstrip("/"), dict(storage_options or {}))
 
 
-def check_reachable(uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Check within seconds that a store answers; the SDKs of stores would try for minutes.
+def check_reachable(
+    uri: str, storage_options: Mapping[str, Any] | None = None, *, within_seconds: float = REACH_SECONDS
+) -> None:
+    """Check that a store answers within a time; the SDKs of stores would try for minutes.
 
     Raises:
         InvalidInput: See `open_store`.
         StoreRefused: It refuses access, or there are no credentials.
-        StoreUnavailable: It does not answer within seconds, or its host does not exist.
+        StoreUnavailable: It does not answer in time, or its host does not exist.
     """
     store = open_store(uri, storage_options)
     if isinstance(store, LocalStore | MemoryStore):
@@ -47,4 +51,4 @@ def check_reachable(uri: str, storage_options: Mapping[str, Any] | None = None) 
     from storage.store.remote_store import RemoteStore
 
     if isinstance(store, RemoteStore):
-        store.check_reachable()
+        store.check_reachable(within_seconds)

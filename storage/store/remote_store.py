@@ -42,8 +42,6 @@ MAX_PARALLEL_REQUESTS: Final = 16  # of one call; many tasks of many processes d
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
 _S3_DELETES: Final = 1_000  # the most that one request may name
 
-REACH_SECONDS: Final = 10.0
-"""Bound of `check_reachable` in all: a person or a starting job waits for it."""
 _QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "standard", "total_max_attempts": 2}}
 """Options of `check_reachable` for S3, so that its error names the reason, such as an unknown host."""
 
@@ -134,8 +132,8 @@ class RemoteStore:
             self._connect()
         return self._file_system
 
-    def check_reachable(self) -> None:
-        """Read one missing object, within `REACH_SECONDS`; SDKs would retry for minutes.
+    def check_reachable(self, within_seconds: float) -> None:
+        """Read one missing object, within a time; SDKs would retry for minutes.
 
         Raises:
             StoreRefused: It refuses access, or there are no credentials.
@@ -149,7 +147,7 @@ class RemoteStore:
                 file_system, root = fsspec.url_to_fs(self._uri, **options)
                 file_system.retries = 1  # s3fs tries again on top of its SDK
                 asked = f"{root.rstrip('/')}/{_NOBODY}"
-                sync(file_system.loop, file_system._cat_file, asked, timeout=REACH_SECONDS, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
+                sync(file_system.loop, file_system._cat_file, asked, timeout=within_seconds, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
         except FileNotFoundError:
             return  # that is an answer
         except PermissionError as error:
@@ -159,7 +157,7 @@ class RemoteStore:
             ) from error
         except FSTimeoutError as error:
             raise StoreUnavailable(
-                f"no access to {self._uri}: no answer within {REACH_SECONDS:g} s", hint=_REACH_HINT
+                f"no access to {self._uri}: no answer within {within_seconds:g} s", hint=_REACH_HINT
             ) from error
         except OSError as error:
             raise StoreUnavailable(f"no access to {self._uri}: {error}", hint=_REACH_HINT) from error

@@ -169,15 +169,22 @@ def _seconds(value: float | None, absent: str = "-") -> str:
 
 
 @contextmanager
-def show_jobs(console: Console, *, as_json: bool = False) -> Iterator[OnStatus]:
-    """A callback that shows statuses: live on a terminal, else as lines, some of them for every job."""
+def show_jobs(console: Console, *, as_json: bool = False, line_seconds: float | None = None) -> Iterator[OnStatus]:
+    """A callback that shows statuses: live on a terminal, else as lines, some of them for every job.
+
+    Args:
+        console: For the live view.
+        as_json: Print lines of JSON, also on a terminal.
+        line_seconds: Time between the lines of a running job; None: `JSON_SECONDS` or `LINE_SECONDS`.
+    """
     if as_json:
-        yield _Lines(lambda status, now: json.dumps(status_fields(status, now)), JSON_SECONDS)
+        every = JSON_SECONDS if line_seconds is None else line_seconds
+        yield _Lines(lambda status, now: json.dumps(status_fields(status, now)), every)
     elif console.is_terminal:
         with Live(console=console, refresh_per_second=REFRESH_PER_SECOND) as live:
             yield lambda statuses: live.update(render_jobs(statuses, _now_ms()))
     else:
-        yield _Lines(format_line, LINE_SECONDS)
+        yield _Lines(format_line, LINE_SECONDS if line_seconds is None else line_seconds)
 
 
 class _Lines:

@@ -19,18 +19,26 @@ MIN_PARTS: Final = 24
 """Enough to kill a writer in the middle of something."""
 PART_ROWS: Final = 50_000
 """Of a large run: a part is produced at once, and meanwhile nobody looks after the writers."""
-FLUSH_SECONDS: Final = 60.0
-"""A part takes a fraction of a second on an idle machine."""
+FLUSH_SECONDS: Final = 60.0  # a part takes a fraction of a second on an idle machine
 
 
 class Feed:
     """Produces all topics side by side, a part at a time."""
 
-    def __init__(self, broker: EmbeddedBroker, topics: Mapping[str, Topic]) -> None:
-        """Create the topics."""
+    def __init__(
+        self, broker: EmbeddedBroker, topics: Mapping[str, Topic], *, flush_seconds: float = FLUSH_SECONDS
+    ) -> None:
+        """Create the topics.
+
+        Args:
+            broker: The broker to produce to.
+            topics: What to produce, by name of the topic.
+            flush_seconds: How long the broker may take for a part.
+        """
         broker.create_topics({name: topic.partitions for name, topic in topics.items()})
         self._topics, self._producer = topics, broker.producer()
         self._refused: list[str] = []
+        self._flush_seconds = flush_seconds
         self.parts: Final = max(MIN_PARTS, sum(topic.rows for topic in topics.values()) // PART_ROWS)
         self.sent = 0
         """Parts that are in the broker."""
@@ -59,9 +67,9 @@ class Feed:
             part = topic.part(self.sent, self.parts)
             for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
                 self._producer.produce(name, value, key, partition, on_delivery=self._delivered)
-        waiting = self._producer.flush(FLUSH_SECONDS)
+        waiting = self._producer.flush(self._flush_seconds)
         if waiting or self._refused:
-            reason = self._refused[0] if self._refused else f"no answer for {FLUSH_SECONDS:.0f} s"
+            reason = self._refused[0] if self._refused else f"no answer for {self._flush_seconds:g} s"
             raise StoreUnavailable(
                 f"the embedded broker did not take {waiting + len(self._refused)} messages: {reason}",
                 hint="is the machine out of memory? Try fewer --rows",

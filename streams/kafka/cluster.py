@@ -25,8 +25,7 @@ GROUP_ID: Final = "weft-kafka-source"
 RETRY_SECONDS: Final = 0.2
 """Pause before asking again for a topic or leader that is not there yet; elections take about this long."""
 
-ASK_SECONDS: Final = 2.0
-"""Seconds between two reports while waiting for brokers; each report may stop the wait."""
+ASK_SECONDS: Final = 2.0  # a query that waits for brokers can be stopped within this time
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "group.id": GROUP_ID,
@@ -103,11 +102,12 @@ class Cluster:
         self._topic_ids = TopicIds(options.kafka)
         self._seen: dict[str, str] = {}  # topic ids of the last answer
 
-    def await_answer(self, waiting: Callable[[str], bool]) -> None:
+    def await_answer(self, waiting: Callable[[str], bool], *, ask_seconds: float = ASK_SECONDS) -> None:
         """Wait until the brokers answer; for ``requestTimeoutMs`` at most.
 
         Args:
-            waiting: Called every `ASK_SECONDS` with the reason; False ends the wait.
+            waiting: Called every ``ask_seconds`` with the reason; False ends the wait.
+            ask_seconds: Time between two calls.
 
         Raises:
             SourceUnavailable: They do not answer.
@@ -117,7 +117,7 @@ class Cluster:
         deadline = time.monotonic() + self._options.request_timeout_seconds
         while True:
             try:
-                connection.consumer.list_topics(self._options.topics[0], timeout=min(ASK_SECONDS, _remaining(deadline)))
+                connection.consumer.list_topics(self._options.topics[0], timeout=min(ask_seconds, _remaining(deadline)))
             except KafkaException as error:
                 failure = connection.unavailable("waiting for an answer", error)
                 if time.monotonic() >= deadline or isinstance(failure, SourceRefused):

@@ -56,8 +56,7 @@ MAX_BATCH_MESSAGES: Final = 20_000
 
 POLL_SECONDS: Final = 0.1
 """Longest one poll waits for a full batch. At the end of a log no batch fills, so this much is lost there."""
-SILENCE_SECONDS: Final = 2.0
-"""After so long without a message, ask whether the range is still there."""
+SILENCE_SECONDS: Final = 2.0  # a topic is deleted rarely, and a busy broker may be silent for a second
 
 _END_OF_LOG: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the names of librdkafka's own errors begin like this
 _OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - what `auto.offset.reset=error` turns it into
@@ -75,8 +74,15 @@ _MAX_QUEUED: Final = 100_000
 """librdkafka's own default of messages to fetch ahead; a small range needs no more than its size."""
 
 
-def read_range(span: OffsetRange, options: KafkaOptions) -> Iterator[pa.RecordBatch]:
+def read_range(
+    span: OffsetRange, options: KafkaOptions, *, silence_seconds: float = SILENCE_SECONDS
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of one range in offset order; `SCHEMA`, and `HEADERS` where asked for.
+
+    Args:
+        span: The range.
+        options: Options of the source.
+        silence_seconds: After so long without a message, ask the brokers whether the range still exists.
 
     Raises:
         SourceUnavailable: The brokers refuse, or nothing arrives within ``requestTimeoutMs``.
@@ -87,7 +93,7 @@ def read_range(span: OffsetRange, options: KafkaOptions) -> Iterator[pa.RecordBa
     if span.topic_id:  # while the first messages are fetched
         topic_ids.connect([span.partition.topic], options.request_timeout_seconds)
     try:
-        yield from _Reading(span, options, connection, topic_ids)
+        yield from _Reading(span, options, connection, topic_ids, silence_seconds)
     finally:
         connection.close()
 
@@ -95,8 +101,16 @@ def read_range(span: OffsetRange, options: KafkaOptions) -> Iterator[pa.RecordBa
 class _Reading:
     """One range's reading; its state is the next offset wanted."""
 
-    def __init__(self, span: OffsetRange, options: KafkaOptions, connection: Connection, topic_ids: TopicIds) -> None:
+    def __init__(
+        self,
+        span: OffsetRange,
+        options: KafkaOptions,
+        connection: Connection,
+        topic_ids: TopicIds,
+        silence_seconds: float,
+    ) -> None:
         self._span = span
+        self._silence_seconds = silence_seconds
         self._options = options
         self._connection = connection
         self._topic_ids = topic_ids
@@ -125,7 +139,7 @@ class _Reading:
             elif now - heard >= self._options.request_timeout_seconds:
                 doing = f"reading {self._span}: no message arrived in time"
                 raise self._connection.unavailable(doing, self._trouble)
-            elif now - asked >= SILENCE_SECONDS:
+            elif now - asked >= self._silence_seconds:
                 self._ask_bounds()
                 asked = time.monotonic()
 

@@ -22,7 +22,7 @@ from typing import IO, Final
 from streams.pipeline.status import LIFELINE_FD, RESUME, STATUS_FD, Report, parse_report
 
 STOP_SECONDS: Final = 20.0  # time to finish a batch and stop Spark; a killed writer loses nothing
-LOG_BYTES: Final = 4 * 1024 * 1024  # per log file; one older file is kept, so a job uses up to twice that
+LOG_BYTES: Final = 4 * 1024 * 1024
 TAIL_LINES: Final = 20  # of the log, shown when a job fails
 _READ_BYTES: Final = 1 << 16
 _PUMP_SECONDS: Final = 2.0  # reading the rest of the log after the group has ended takes far less
@@ -40,6 +40,7 @@ class Job:
         background: The job serves other jobs; when only such jobs are left, they are stopped.
         stop_seconds: Time from SIGTERM to SIGKILL.
         held: Open file descriptors that the process inherits: locks.
+        log_bytes: Size at which a new log file is begun. One older file is kept, so a job uses up to twice that.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Job:
     background: bool = False
     stop_seconds: float = STOP_SECONDS
     held: tuple[int, ...] = ()
+    log_bytes: int = LOG_BYTES
 
 
 class JobProcess:
@@ -65,7 +67,7 @@ class JobProcess:
         Raises:
             OSError: The command cannot be started, or the log cannot be written.
         """
-        self._log = _Log(job.log)
+        self._log = _Log(job.log, job.log_bytes)
         reading, writing = os.pipe()
         environment = {
             **os.environ,
@@ -154,11 +156,11 @@ class JobProcess:
 
 
 class _Log:
-    """A log file that keeps between `LOG_BYTES` and twice `LOG_BYTES` of the newest output."""
+    """A log file that keeps between ``max_bytes`` and twice ``max_bytes`` of the newest output."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._path = path
+        self._path, self._max_bytes = path, max_bytes
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
         self._file.write(f"--- {dt.datetime.now(dt.UTC).isoformat(timespec='seconds')} started\n".encode())
@@ -179,7 +181,7 @@ class _Log:
     def _write(self, line: bytes) -> None:
         self._file.write(line)
         self._file.flush()
-        if self._file.tell() >= LOG_BYTES:
+        if self._file.tell() >= self._max_bytes:
             self._path.replace(self._path.with_name(self._path.name + ".1"))
             with self._file:
                 self._file = self._path.open("ab")

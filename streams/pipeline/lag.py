@@ -35,13 +35,10 @@ from streams.pipeline.error_kinds import is_outage
 __all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"]
 
 MAX_AGE_SECONDS: Final = 10.0
-"""An older measurement is not used."""
 MIN_SECONDS: Final = 1.0  # shortest time between two measurements, to limit the load on the brokers
-MAX_SECONDS: Final = (
-    MAX_AGE_SECONDS / 2
-)  # longest time between two measurements; below the age at which one is not used any more
+MAX_SECONDS: Final = MAX_AGE_SECONDS / 2  # longest time between two measurements: each is replaced before it is too old
 MAX_LOOKS: Final = 1_000  # measurements to keep; beyond that every other one is dropped, and freshness is coarser
-TIMEOUT_SECONDS: Final = 5.0  # brokers that take longer count as not answering
+TIMEOUT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +87,25 @@ def kafka_offsets(source: Mapping[str, Any]) -> Offsets | None:
 class LagMeter:
     """Measures in a background thread while its ``with`` block runs; usable from any thread."""
 
-    def __init__(self, options: KafkaOptions, *, every_seconds: float) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        *,
+        every_seconds: float,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        max_age_seconds: float = MAX_AGE_SECONDS,
+    ) -> None:
         """Opens nothing yet.
 
         Args:
             options: Options of the source.
             every_seconds: Time between two measurements; kept between `MIN_SECONDS` and `MAX_SECONDS`.
+            timeout_seconds: Brokers that take longer count as not answering.
+            max_age_seconds: An older measurement is not used.
         """
-        timeout = min(options.request_timeout_seconds, TIMEOUT_SECONDS)
-        self._options = replace(options, request_timeout_seconds=timeout)
+        self._timeout = min(options.request_timeout_seconds, timeout_seconds)
+        self._max_age = max_age_seconds
+        self._options = replace(options, request_timeout_seconds=self._timeout)
         self._cluster = Cluster(self._options)
         self._every = min(max(every_seconds, MIN_SECONDS), MAX_SECONDS)
         self._position: Offsets | None = None
@@ -121,7 +128,7 @@ class LagMeter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join(2 * TIMEOUT_SECONDS)
+        self._thread.join(2 * self._timeout)
 
     def reached(self, position: Offsets | None) -> None:
         """Set the position that the table has reached; None if it is not known."""
@@ -133,7 +140,7 @@ class LagMeter:
     def lag(self) -> Lag | None:
         """The last measurement; None if there is none, it failed, or it is too old."""
         with self._state:
-            if self._position is None or not self._looks or time.monotonic() - self._taken > MAX_AGE_SECONDS:
+            if self._position is None or not self._looks or time.monotonic() - self._taken > self._max_age:
                 return None
             return Lag(messages_waiting(self._looks[-1][1], self._position), self._complete_at_ms)
 

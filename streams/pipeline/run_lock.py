@@ -27,20 +27,22 @@ from streams.pipeline.status import ORPHAN_SECONDS
 LOCKS: Final = "locks"
 """Folder of the lock files, in the state folder."""
 
-ENDING_SECONDS: Final = ORPHAN_SECONDS + 5.0
-"""How long to wait for the jobs of a `weft run` that was killed; they end by themselves."""
+ENDING_SECONDS: Final = ORPHAN_SECONDS + 5.0  # the jobs of a `weft run` that was killed end by themselves
 
 _LOOK_SECONDS: Final = 0.2
 
 
 @contextlib.contextmanager
-def hold_locks(state: Path, names: Sequence[str], pipeline: str) -> Iterator[Mapping[str, int]]:
+def hold_locks(
+    state: Path, names: Sequence[str], pipeline: str, *, ending_seconds: float = ENDING_SECONDS
+) -> Iterator[Mapping[str, int]]:
     """Hold the locks of some jobs: all of them, or none.
 
     Args:
         state: The state folder of the pipeline; created if it does not exist.
         names: Names of the jobs.
         pipeline: Name of the pipeline, for messages.
+        ending_seconds: How long to wait for the jobs of a `weft run` that has ended.
 
     Yields:
         The open file descriptor of each lock, by job, for `Job.held`.
@@ -52,19 +54,19 @@ def hold_locks(state: Path, names: Sequence[str], pipeline: str) -> Iterator[Map
     with contextlib.ExitStack() as stack:
         held = {}
         for name in sorted(names):
-            held[name] = _take(state / LOCKS / f"{name}.lock", name, pipeline)
+            held[name] = _take(state / LOCKS / f"{name}.lock", name, pipeline, ending_seconds)
             stack.callback(os.close, held[name])
         yield held
 
 
-def _take(path: Path, name: str, pipeline: str) -> int:
+def _take(path: Path, name: str, pipeline: str, ending_seconds: float) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}", hint=_STATE_HINT) from error
     try:
-        _await_lock(file, path, name, pipeline)
+        _await_lock(file, path, name, pipeline, ending_seconds)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps(holder).encode() + b"\n", 0)
@@ -77,9 +79,9 @@ def _take(path: Path, name: str, pipeline: str) -> int:
 _STATE_HINT: Final = "set `state:` in the pipeline to a writable folder on a local disk"
 
 
-def _await_lock(file: int, path: Path, name: str, pipeline: str) -> None:
+def _await_lock(file: int, path: Path, name: str, pipeline: str, ending_seconds: float) -> None:
     """Lock the file. Wait only if the `weft run` that holds it has ended and its jobs are still ending."""
-    deadline = time.monotonic() + ENDING_SECONDS
+    deadline = time.monotonic() + ending_seconds
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -44,14 +44,22 @@ from streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, Re
 SPARK: Final = "Spark's Parquet reader"
 ARROW: Final = "Arrow in tasks"
 
-# Bytes of base files, all columns, from which on Spark's reader saves a query more than the union costs it: 30 to 60 ms
-# for planning, and for tasks of either kind. Reading 7 of 63 columns it saves about 1 ms a MB, see
-# tests/benchmarks/view_overhead.py.
-MIX_MIN_BYTES: Final = 64 * 1024 * 1024
 
-# How long after its snapshot was taken a query is planned without looking whether cleaning has given it up: a frame is
-# analysed where it is made, and may be run hours later. Cleaning retains more than this, and the look costs a request.
-SNAPSHOT_RECHECK_S: Final = 60.0
+@dataclass(frozen=True, slots=True)
+class PlannerTuning:
+    """Values that decide about the speed of a query, and never about its answer.
+
+    Attributes:
+        mix_min_bytes: Bytes of base files, all columns, from which on Spark's reader saves a query more than the union
+            costs it: 30 to 60 ms for planning, and for tasks of either kind. If 7 of 63 columns are read, it saves
+            about 1 ms per MB (`tests/benchmarks/view_overhead.py`).
+        recheck_seconds: A snapshot older than this is checked for expiry before a query is planned with it, which costs
+            a request: a DataFrame is analysed where it is made, and may be run hours later. Cleaning retains
+            snapshots for longer than this.
+    """
+
+    mix_min_bytes: int = 64 * 1024 * 1024
+    recheck_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +107,11 @@ class TablePlanner:
     parallelism: int
     reaches: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
+    tuning: PlannerTuning = PlannerTuning()
 
     def pin(self) -> PinnedSnapshot:
         snapshot = self.options.snapshot(self.table)
-        return PinnedSnapshot(snapshot, self.options, self.parallelism, self.reaches, self.on_scan)
+        return PinnedSnapshot(snapshot, self.options, self.parallelism, self.reaches, self.on_scan, self.tuning)
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,7 @@ class PinnedSnapshot:
     parallelism: int
     reaches: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
+    tuning: PlannerTuning = PlannerTuning()
     taken_s: float = field(default_factory=time.monotonic)
 
     def schema(self) -> StructType:
@@ -151,7 +161,7 @@ class PinnedSnapshot:
         """Two scans where there is enough for each of them."""
         if self.options.require or not 0 < len(self.files) < len(self.slices):
             return (Part.WHOLE,)
-        if sum(file_slice.base_bytes for file_slice in self.files) < MIX_MIN_BYTES:
+        if sum(file_slice.base_bytes for file_slice in self.files) < self.tuning.mix_min_bytes:
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
 
@@ -166,7 +176,7 @@ class PinnedSnapshot:
         return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
-        if time.monotonic() - self.taken_s > SNAPSHOT_RECHECK_S:
+        if time.monotonic() - self.taken_s > self.tuning.recheck_seconds:
             self.snapshot.check_kept()  # Spark's own reader could only say that a file is gone
         scan = self._scan(columns, filters, part)
         # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.

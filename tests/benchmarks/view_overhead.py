@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,10 +26,12 @@ from unittest import mock
 from pyspark.sql import SparkSession
 
 from storage import Table
-from streams.read import table_planner
+from streams.read.read_options import ReadOptions
 from streams.read.relation import spark_scan
+from streams.read.relation.live_view import create_relation_view
 from streams.read.relation.worker import task_reader
-from streams.read.view import create_view
+from streams.read.table_planner import PlannerTuning
+from streams.read.view import planner_of
 from tests.benchmarks.plain import PYARROW, SPARK, write_with_pyarrow, write_with_spark
 from tests.benchmarks.snapshot import QUERY, bases
 from tests.benchmarks.spark_session import session
@@ -36,6 +39,9 @@ from tests.benchmarks.wide_table import Shape, build
 
 TINY = 2_000
 BATCH_ROWS = (65_536, 4_096, 16_384, 1 << 20)
+
+IN_TWO_PARTS = PlannerTuning(mix_min_bytes=0)
+BY_TASKS_ALONE = PlannerTuning(mix_min_bytes=1 << 62)
 
 Way = Callable[[], Any]
 
@@ -73,24 +79,8 @@ def plan_only(spark: SparkSession, view: str) -> Way:
     return plan
 
 
-def in_two_parts(run: Way) -> Way:
-    """As if a mix were large."""
-
-    def patched() -> Any:
-        with mock.patch.object(table_planner, "MIX_MIN_BYTES", 0):
-            return run()
-
-    return patched
-
-
-def in_one_part(run: Way) -> Way:
-    """As if a mix were read by tasks alone."""
-
-    def patched() -> Any:
-        with mock.patch.object(table_planner, "MIX_MIN_BYTES", 1 << 62):
-            return run()
-
-    return patched
+def make_view(spark: SparkSession, table: Table, name: str, tuning: PlannerTuning) -> None:
+    create_relation_view(spark, name, replace(planner_of(spark, table.uri, ReadOptions()), tuning=tuning))
 
 
 def with_batches_of(rows: int, run: Way) -> Way:
@@ -114,7 +104,7 @@ def compacted_copy(table: Table, folder: Path, file_groups: int) -> Table:
     return Table.open(folder)
 
 
-def views(spark: SparkSession, folder: Path, shape: Shape, name: str) -> dict[str, str]:
+def views(spark: SparkSession, folder: Path, shape: Shape, name: str, tuning: PlannerTuning) -> dict[str, str]:
     """Views by how many of the file groups are compacted, and over the same rows as plain Parquet."""
     dirty = build(folder / name, shape)
     result = {}
@@ -128,20 +118,21 @@ def views(spark: SparkSession, folder: Path, shape: Shape, name: str) -> dict[st
             for title, source in ((SPARK, written), (PYARROW, plain)):
                 spark.read.parquet(str(source)).createOrReplaceTempView(source.name)
                 result[title] = source.name
-        create_view(spark, copy.uri, view)
+        make_view(spark, copy, view, tuning)
         result[f"{compacted} of {shape.buckets} compacted"] = view
     return result
 
 
 def run(spark: SparkSession, folder: Path, keys: int, rounds: int) -> None:
-    tiny = views(spark, folder, Shape(keys=TINY), "tiny")
+    tiny = views(spark, folder, Shape(keys=TINY), "tiny", IN_TWO_PARTS)
     for title, way in (("planning alone", plan_only), ("whole query", collect)):
-        ways = {name: in_two_parts(way(spark, view)) for name, view in tiny.items()}
+        ways = {name: way(spark, view) for name, view in tiny.items()}
         report(f"{TINY} rows, {title}", measure(ways, 3 * rounds))
-    large = views(spark, folder, Shape(keys=keys), "large")
+    large = views(spark, folder, Shape(keys=keys), "large", PlannerTuning())
     ways = {name: collect(spark, view) for name, view in large.items()}
     for name, view in list(large.items())[3:]:
-        ways[f"{name}, by tasks alone"] = in_one_part(collect(spark, view))
+        make_view(spark, Table.open(folder / view), f"{view}_tasks", BY_TASKS_ALONE)
+        ways[f"{name}, by tasks alone"] = collect(spark, f"{view}_tasks")
     report(f"{keys} rows x {Shape.columns} columns, 7 read", measure(ways, rounds))
     dirty = list(large.values())[3]
     batches = {f"batches of {rows}": with_batches_of(rows, collect(spark, dirty)) for rows in BATCH_ROWS}

@@ -19,7 +19,6 @@ from storage.core.names import LaneName, Path, slot_path
 from storage.environment import Environment, RandomIds
 from storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreRefused, StoreUnavailable
 from storage.log.commit_log import CommitLog
-from storage.store import remote_store
 from storage.store.object_store import MAX_CREATE_BYTES, ObjectStore, check_capability
 from storage.store.open_store import check_reachable, open_store
 from storage.store.remote_store import RemoteStore
@@ -342,37 +341,31 @@ def silent() -> Iterator[tuple[str, list[socket.socket]]]:
             connection.close()
 
 
-def quickly(monkeypatch: pytest.MonkeyPatch, *, whole: float = 60.0) -> None:
-    monkeypatch.setattr(remote_store, "REACH_SECONDS", whole)
-    for name in ("connect_timeout", "read_timeout"):
-        monkeypatch.setitem(remote_store._QUICK, name, 1)
+QUICK: dict[str, Any] = {"connect_timeout": 1, "read_timeout": 1}
 
 
 def test_whether_a_silent_server_answers_is_asked_twice_not_for_minutes(
-    silent: tuple[str, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
+    silent: tuple[str, list[socket.socket]],
 ) -> None:
-    quickly(monkeypatch)
+    options = {"key": "k", "secret": "s", "endpoint_url": silent[0], "config_kwargs": QUICK}
     with pytest.raises(StoreUnavailable, match=r"no access to s3://b/t: .*timeout") as told:
-        check_reachable("s3://b/t", {"key": "k", "secret": "s", "endpoint_url": silent[0]})
+        check_reachable("s3://b/t", options, within_seconds=60)
     assert not isinstance(told.value, StoreRefused)
     assert "endpoint_url" in told.value.hint
     assert len(silent[1]) == 2, "s3fs and its SDK ask 25 times by themselves"
 
 
-def test_the_question_has_a_bound_whatever_the_options_say(
-    silent: tuple[str, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quickly(monkeypatch, whole=1.0)
+def test_the_question_has_a_bound_whatever_the_options_say(silent: tuple[str, list[socket.socket]]) -> None:
     patient = {"read_timeout": 600}
+    options = {"key": "k", "secret": "s", "endpoint_url": silent[0], "config_kwargs": patient}
     with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
-        check_reachable("s3://b/t", {"key": "k", "secret": "s", "endpoint_url": silent[0], "config_kwargs": patient})
+        check_reachable("s3://b/t", options, within_seconds=1)
 
 
-def test_a_host_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    quickly(monkeypatch)
-    options = {"key": "k", "secret": "s", "endpoint_url": "http://no-such-host.invalid:9000"}
+def test_a_host_that_does_not_exist_is_named() -> None:
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://no-such-host.invalid:9000", "config_kwargs": QUICK}
     with pytest.raises(StoreUnavailable, match=r"Could not connect to the endpoint URL: .http://no-such-host\.invalid"):
-        check_reachable("s3://b/t", options)
+        check_reachable("s3://b/t", options, within_seconds=60)
 
 
 def test_who_answers_is_reachable_and_who_refuses_says_so(place: Place, faulty: Faulty) -> None:

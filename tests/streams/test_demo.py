@@ -191,11 +191,10 @@ def test_every_message_is_produced_once_in_parts(broker: EmbeddedBroker) -> None
         assert {low for low, _ in offsets} == {0}
 
 
-def test_a_broker_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.demo.feed.FLUSH_SECONDS", 0.2)
-    with EmbeddedBroker() as own:
-        feed = Feed(own, plan_topics(ROWS))
-        own.set_reachable(reachable=False)
+def test_a_broker_that_does_not_answer_is_an_error() -> None:
+    with EmbeddedBroker() as broker:
+        feed = Feed(broker, plan_topics(ROWS), flush_seconds=0.2)
+        broker.set_reachable(reachable=False)
         with pytest.raises(StoreUnavailable, match="did not take"):
             feed.send_part()
 

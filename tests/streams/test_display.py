@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streams.cli import display
 from streams.cli.display import format_line, render_jobs, show_jobs, status_fields
 from streams.pipeline.status import Report
 from streams.pipeline.supervisor import JobStatus, Phase
@@ -79,14 +78,11 @@ def test_an_outage_is_told_with_its_age_whichever_process_noticed_it() -> None:
     assert (ended["waiting_for"], ended["waiting_seconds"]) == (None, None)
 
 
-def test_an_outage_is_told_again_and_again_but_not_all_the_time(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_is_told_again_and_again_but_not_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     report = replace(REPORT, doing="waiting", message="no answer", waiting_for="the broker b:1", waiting_since_ms=1)
     between = replace(STATUS, report=report, phase=Phase.WAITING, message="no answer", next_start_seconds=4.0)
     for every, lines in ((3600, 1), (0, 3)):
-        monkeypatch.setattr(display, "LINE_SECONDS", every)
-        with show_jobs(Console(file=io.StringIO())) as on_status:
+        with show_jobs(Console(file=io.StringIO()), line_seconds=every) as on_status:
             for _ in range(3):
                 on_status([between])
         assert len(capsys.readouterr().out.splitlines()) == lines
@@ -107,11 +103,8 @@ def test_the_table_shows_every_job_and_what_is_to_be_told() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_lines_are_printed_when_something_changes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, as_json: bool
-) -> None:
-    monkeypatch.setattr(display, "JSON_SECONDS" if as_json else "LINE_SECONDS", 3600)
-    with show_jobs(Console(file=io.StringIO()), as_json=as_json) as on_status:
+def test_lines_are_printed_when_something_changes(capsys: pytest.CaptureFixture[str], *, as_json: bool) -> None:
+    with show_jobs(Console(file=io.StringIO()), as_json=as_json, line_seconds=3600) as on_status:
         for status in (STATUS, STATUS, replace(STATUS, phase=Phase.STOPPED), replace(STATUS, phase=Phase.STOPPED)):
             on_status([status])
     lines = capsys.readouterr().out.splitlines()

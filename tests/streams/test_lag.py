@@ -11,7 +11,6 @@ from streams.demo.broker import EmbeddedBroker
 from streams.kafka.errors import SourceUnavailable
 from streams.kafka.offset_plan import Log
 from streams.kafka.options import Partition
-from streams.pipeline import lag
 from streams.pipeline.lag import Lag, LagMeter, is_past_end, kafka_offsets, messages_waiting
 from tests.streams.kafka.topics import WAIT_SECONDS, parsed, produce, topic_numbers
 
@@ -98,11 +97,10 @@ def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: Em
     assert (meter.lag.complete_at_ms or 0) >= times[2]
 
 
-def test_brokers_that_are_away_make_it_unknown(own: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "TIMEOUT_SECONDS", 1.0)
+def test_brokers_that_are_away_make_it_unknown(own: EmbeddedBroker) -> None:
     own.create_topics({"away": 1})
     produce(own, "away", [1])
-    with LagMeter(parsed(own, "away"), every_seconds=1) as meter:
+    with LagMeter(parsed(own, "away"), every_seconds=1, timeout_seconds=1) as meter:
         meter.reached({Partition("away", 0): 1})
         _until(lambda: meter.lag is not None)
         assert meter.lag is not None
@@ -123,14 +121,14 @@ def _until(condition: object) -> None:
         time.sleep(0.05)
 
 
-def test_a_measurement_grows_old(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_grows_old(broker: EmbeddedBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
-    meter = LagMeter(parsed(broker, topic), every_seconds=1)
-    meter.reached({Partition(topic, 0): 0})
-    assert meter.measure() is not None
-    monkeypatch.setattr(lag, "MAX_AGE_SECONDS", 0.0)
-    assert meter.lag is None
+    meters = [LagMeter(parsed(broker, topic), every_seconds=1, max_age_seconds=age) for age in (60, 0)]
+    for meter in meters:
+        meter.reached({Partition(topic, 0): 0})
+        meter.measure()
+    assert [meter.lag is None for meter in meters] == [False, True]
 
 
 def test_a_topic_that_is_not_the_one_that_was_read_makes_it_unknown(own: EmbeddedBroker) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from storage.errors import Conflict, InvalidInput
-from streams.pipeline import run_lock
 from streams.pipeline.run_lock import hold_locks
 
 HOLD = """
@@ -107,20 +106,18 @@ with hold_locks(Path(sys.argv[1]), ["orders"], "p.yaml") as locks:
 """
 
 
-def test_jobs_that_a_killed_run_has_left_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_a_killed_run_has_left_are_waited_for(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     try:
         subprocess.run([sys.executable, "-c", LEAVE, str(tmp_path), str(reading)], pass_fds=(reading,), check=True)
-        monkeypatch.setattr(run_lock, "ENDING_SECONDS", 0.0)
         with (
             pytest.raises(Conflict, match="which has ended, but its jobs have not"),
-            hold_locks(tmp_path, ["orders"], "p.yaml"),
+            hold_locks(tmp_path, ["orders"], "p.yaml", ending_seconds=0),
         ):
             pass
-        monkeypatch.setattr(run_lock, "ENDING_SECONDS", 60.0)
         os.close(writing)  # the job ends
         writing = -1
-        with hold_locks(tmp_path, ["orders"], "p.yaml"):
+        with hold_locks(tmp_path, ["orders"], "p.yaml", ending_seconds=60):
             pass
     finally:
         for end in (reading, writing):

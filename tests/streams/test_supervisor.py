@@ -15,7 +15,6 @@ import pytest
 
 from storage.errors import CommitUnknown, Conflict, Fenced, InvalidInput, NotFound, StoreRefused, StoreUnavailable
 from streams.kafka.errors import SourceRefused, SourceUnavailable
-from streams.pipeline import job_process
 from streams.pipeline.error_kinds import Ending, ending_of
 from streams.pipeline.status import Report, encode_report, parse_report
 from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
@@ -337,12 +336,9 @@ def test_a_command_that_does_not_exist_fails_alone(tmp_path: Path, job: Callable
     assert supervisor.statuses[1].phase is Phase.DONE
 
 
-def test_a_log_is_bounded(
-    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, supervise: Callable[..., Supervisor]
-) -> None:
-    monkeypatch.setattr(job_process, "LOG_BYTES", 10_000)
+def test_a_log_is_bounded(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
     noisy = "for i in range(5000): print(f'line {i}')"
-    log = until(supervise(job(noisy)), ended).log
+    log = until(supervise(job(noisy, log_bytes=10_000)), ended).log
     sizes = [file.stat().st_size for file in (log, log.with_name(log.name + ".1"))]
     assert max(sizes) <= 10_100
     assert "line 4999\n" in log.read_text() + log.with_name(log.name + ".1").read_text()

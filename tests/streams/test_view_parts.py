@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,8 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
-from streams.read import table_planner
-from streams.read.table_planner import TablePlanner
+from streams.read.read_options import ReadOptions
+from streams.read.relation.live_view import create_relation_view
+from streams.read.table_planner import PlannerTuning, TablePlanner
+from streams.read.view import planner_of
 
 CONFIG: dict[str, Any] = {
     "key": ["p", "id"],
@@ -33,6 +36,7 @@ CONFIG: dict[str, Any] = {
     },
     "streams": {"s": {"groups": ["g"], "on_delete": "row"}, "u": {"groups": ["h"]}},
 }
+VIEW = "parts"
 PARTITIONS = 3
 IDS = 30
 
@@ -70,9 +74,15 @@ def table(tmp_path: Path) -> Table:
 
 @pytest.fixture
 def view(spark: SparkSession, table: Table) -> Iterator[str]:
-    streams.create_view(spark, table.uri, "parts")
-    yield "parts"
-    spark.catalog.dropTempView("parts")
+    """A mix is read in two parts, however small it is."""
+    make_view(spark, table, mix_min_bytes=0)
+    yield VIEW
+    spark.catalog.dropTempView(VIEW)
+
+
+def make_view(spark: SparkSession, table: Table, *, mix_min_bytes: int) -> None:
+    planner = planner_of(spark, table.uri, ReadOptions())
+    create_relation_view(spark, VIEW, replace(planner, tuning=PlannerTuning(mix_min_bytes=mix_min_bytes)))
 
 
 class Writing:
@@ -175,11 +185,6 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
-@pytest.fixture(autouse=True)
-def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_planner, "MIX_MIN_BYTES", 0)
-
-
 # Shape of the plan ---------------------------------------------------------------------------------------------------
 
 
@@ -219,8 +224,8 @@ def test_both_statistics_count_for_a_broadcast(spark: SparkSession, table: Table
 
 def test_a_few_clean_bytes_are_not_worth_a_scan_of_their_own(spark: SparkSession, table: Table, view: str) -> None:
     mixed(Writing(table))
-    with mock.patch.object(table_planner, "MIX_MIN_BYTES", 1 << 30):
-        assert plan_text(spark.table(view)).count("BatchScan") == 1
+    make_view(spark, table, mix_min_bytes=1 << 30)
+    assert plan_text(spark.table(view)).count("BatchScan") == 1
 
 
 def read_and_skipped(frame: DataFrame) -> list[tuple[int, int]]:
@@ -250,11 +255,11 @@ def test_each_scan_skips_file_groups_that_cannot_match(
 
 def test_one_scan_is_native_where_all_that_waits_is_skipped(spark: SparkSession, table: Table, view: str) -> None:
     mixed(Writing(table))
-    with mock.patch.object(table_planner, "MIX_MIN_BYTES", 1 << 30):
-        for condition, native in (("p = 0", True), ("p = 1", False), ("p < 2", False), ("p = 2 AND b > 'b2'", True)):
-            frame = spark.sql(f"SELECT id, a FROM {view} WHERE {condition}")
-            assert reads_natively(frame) is native, condition
-            assert wrong_answers(spark, table, view, [f"SELECT id, a FROM {{}} WHERE {condition}"]) == []
+    make_view(spark, table, mix_min_bytes=1 << 30)
+    for condition, native in (("p = 0", True), ("p = 1", False), ("p < 2", False), ("p = 2 AND b > 'b2'", True)):
+        frame = spark.sql(f"SELECT id, a FROM {view} WHERE {condition}")
+        assert reads_natively(frame) is native, condition
+        assert wrong_answers(spark, table, view, [f"SELECT id, a FROM {{}} WHERE {condition}"]) == []
 
 
 def test_a_file_that_clean_and_dirty_file_groups_share_is_left_to_the_tasks(

@@ -50,10 +50,10 @@ def parsed(broker: Broker, topic: str, **given: str) -> KafkaOptions:
     return parse_options(options(broker, topic, **given), default_starting="earliest")
 
 
-def read(start: int, end: int, chosen: KafkaOptions, *, partition: int = 0) -> pa.Table:
+def read(start: int, end: int, chosen: KafkaOptions, *, partition: int = 0, **timing: float) -> pa.Table:
     schema = fetch.SCHEMA.append(fetch.HEADERS) if chosen.include_headers else fetch.SCHEMA
     span = OffsetRange(Partition(chosen.topics[0], partition), start, end)
-    return pa.Table.from_batches(read_range(span, chosen), schema)
+    return pa.Table.from_batches(read_range(span, chosen, **timing), schema)
 
 
 def cluster_logs(chosen: KafkaOptions) -> dict[Partition, Log]:

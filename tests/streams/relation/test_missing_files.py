@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
-from streams.read import table_planner
+from streams.read.read_options import ReadOptions
+from streams.read.relation.live_view import create_relation_view
+from streams.read.table_planner import PlannerTuning
+from streams.read.view import planner_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -112,10 +116,10 @@ def test_a_query_of_a_snapshot_that_was_cleaned_away_says_that_it_has_expired(
 
 
 def test_a_frame_that_is_run_long_after_it_was_made_says_that_its_snapshot_has_expired(
-    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: Table
 ) -> None:
-    monkeypatch.setattr(table_planner, "SNAPSHOT_RECHECK_S", 0.0)
-    streams.create_view(spark, table.uri, "cleaned")
+    planner = planner_of(spark, table.uri, ReadOptions())
+    create_relation_view(spark, "cleaned", replace(planner, tuning=PlannerTuning(recheck_seconds=0)))
     try:
         df = spark.table("cleaned")
         append(table)
