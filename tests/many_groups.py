@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage import Table
+from storage.clock import Clock
 from storage.core.names import LaneName
 from storage.read.snapshot import Snapshot
 
@@ -41,50 +42,54 @@ def rows(partitions: int, keys: int, ts: int) -> pa.Table:
     return pa.table({"p": p, "id": ids, "v": ids + ts, "ts": np.full(len(p), ts)})
 
 
-def steps(uri: str, groups: int, lanes: int) -> Iterator[Step]:
+def steps(uri: str, groups: int, lanes: int, clock: Clock | None = None) -> Iterator[Step]:
     """What is done with the table, in order: (name, what to run once). What has an empty name prepares the next.
 
     Args:
         uri: Where there is no table yet.
         groups: About how many file groups it gets.
         lanes: How many lanes it gets.
+        clock: By default the machine's clock.
     """
     partitions = max(groups // BUCKETS, 1)
     moment = iter(range(1, 1_000_000))
     snapshots: list[Snapshot] = []
 
+    def table() -> Table:
+        return Table.open(uri, clock=clock)
+
     def append(lane: int, keys: int) -> None:
-        with Table.open(uri).writer("s", lane=LaneName(f"lane{lane}")) as writer:
+        with table().writer("s", lane=LaneName(f"lane{lane}")) as writer:
             writer.append(rows(partitions, keys, next(moment)))
 
     def others() -> None:
         for lane in range(1, lanes):
             append(lane, 2)
 
-    yield "create", lambda: Table.create(uri, CONFIG)
+    yield "create", lambda: Table.create(uri, CONFIG, clock=clock)
     yield "load", lambda: append(0, KEYS)
-    yield "first compaction", lambda: Table.open(uri).compact()
+    yield "first compaction", lambda: table().compact()
     yield "", others
     yield "append", lambda: append(0, 4)
-    yield "fold", lambda: Table.open(uri).fold()
+    yield "fold", lambda: table().fold()
     yield "", lambda: append(0, 2)
-    yield "read logs", lambda: read(Table.open(uri))
+    yield "read logs", lambda: read(table())
     # Every other partition first: file groups have different cuts from here on.
-    yield "compact", lambda: Table.open(uri).compact(lambda own: int(own.group.partition.partition("=")[2]) % 2 == 0)
+    yield "compact", lambda: table().compact(lambda part: int(part.group.partition.partition("=")[2]) % 2 == 0)
     yield "", lambda: append(0, 2)
-    yield "snapshot", lambda: snapshots.insert(0, Table.open(uri).snapshot())
+    yield "snapshot", lambda: snapshots.insert(0, table().snapshot())
     yield "plan", lambda: snapshots[0].scan(["p", "v"])
-    yield "read", lambda: read(Table.open(uri))
-    yield "get", lambda: Table.open(uri).get([(0, 1)])
-    yield "get many", lambda: Table.open(uri).get([(p, 1) for p in range(partitions)])
-    yield "changes", lambda: changes(Table.open(uri))
-    yield "clean", lambda: Table.open(uri).clean(dt.timedelta(0))
-    yield "verify", lambda: verify(Table.open(uri))
-    yield "", lambda: Table.open(uri).savepoint("before")
+    yield "read", lambda: read(table())
+    yield "get", lambda: table().get([(0, 1)])
+    yield "get many", lambda: table().get([(p, 1) for p in range(partitions)])
+    yield "changes", lambda: changes(table())
+    yield "clean", lambda: table().clean(dt.timedelta(0))
+    yield "verify", lambda: verify(table())
+    yield "", lambda: table().savepoint("before")
     yield "", lambda: append(0, 2)
-    yield "compact all", lambda: Table.open(uri).compact()
-    yield "clean again", lambda: Table.open(uri).clean(dt.timedelta(0))
-    yield "restore", lambda: Table.open(uri).restore("before")
+    yield "compact all", lambda: table().compact()
+    yield "clean again", lambda: table().clean(dt.timedelta(0))
+    yield "restore", lambda: table().restore("before")
 
 
 def read(table: Table) -> None:
