@@ -65,3 +65,13 @@ def real_broker() -> Iterator[RealBroker]:
 def broker(embedded_broker: EmbeddedBroker) -> EmbeddedBroker:
     """The broker of tests that do not care which; those of the Kafka source take both (`tests.streams.kafka`)."""
     return embedded_broker
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Reading and writing end of a pipe for a `Reporter`, which does not block when it is full."""
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    yield ends
+    for end in ends:
+        os.close(end)

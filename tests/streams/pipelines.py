@@ -23,6 +23,13 @@ def weft(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def weft_output(*arguments: str | Path) -> str:
+    """What a command prints that succeeds."""
+    done = weft(*arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def pipeline_file(folder: Path, **changes: Any) -> Path:
     path = folder / "p.yaml"
     source = {"type": "spark", "format": "rate"}

@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from storage import Table
-from streams.cli.main import app
 from tests.storage.shop import SHOP, append, orders, payments
-
-
-def weft(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["changes", *arguments])
+from tests.streams.pipelines import weft
 
 
 @pytest.fixture
@@ -28,19 +23,19 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_rows_are_shown_and_where_to_go_on(table: Table) -> None:
-    shown = weft(table.uri, "--since", "start")
+    shown = weft("changes", table.uri, "--since", "start")
     assert shown.exit_code == 0
     for word in ("_change", "insert", "update", "delete", '["payment"]', "NULL"):
         assert word in shown.stdout
     note = shown.stdout.splitlines()[-1]
     assert note == f"3 rows; continue with --since {table.snapshot().cut}"
     append(table, orders(7))
-    again = weft(table.uri, "--since", note.split()[-1])
+    again = weft("changes", table.uri, "--since", note.split()[-1])
     assert "1 row; continue" in again.stdout
 
 
 def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
-    answer = weft(table.uri, "--since", "start", "--columns", "paid, status", "--before", "--json")
+    answer = weft("changes", table.uri, "--since", "start", "--columns", "paid, status", "--before", "--json")
     rows = {row["id"]: row for row in map(json.loads, answer.stdout.splitlines())}
     assert rows[2] == {
         "id": 2,
@@ -52,10 +47,10 @@ def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
     }
     assert [rows[n]["_change"] for n in (1, 3)] == ["update", "insert"]
     assert "continue with --since cut:1:" in answer.stderr
-    short = weft(table.uri, "--since", "earliest", "--limit", "1", "--json")
+    short = weft("changes", table.uri, "--since", "earliest", "--limit", "1", "--json")
     assert len(short.stdout.splitlines()) == 1
     assert "the first 1 rows; --limit shows more" in short.stderr
-    whole = weft(table.uri, "--since", "earliest", "--until", "start", "--require", "order", "--json")
+    whole = weft("changes", table.uri, "--since", "earliest", "--until", "start", "--require", "order", "--json")
     assert {json.loads(line)["id"] for line in whole.stdout.splitlines()} == {1, 2}
 
 
@@ -70,7 +65,7 @@ def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
     ],
 )
 def test_what_cannot_be_answered_is_told(table: Table, arguments: tuple[str, ...], code: int, message: str) -> None:
-    result = weft(table.uri, *arguments)
+    result = weft("changes", table.uri, *arguments)
     assert result.exit_code == code
     assert message in result.stderr
 
@@ -78,6 +73,6 @@ def test_what_cannot_be_answered_is_told(table: Table, arguments: tuple[str, ...
 def test_what_is_void_is_told_with_its_hint(table: Table) -> None:
     cut = str(table.snapshot().cut)
     table.restore("start")
-    result = weft(table.uri, "--since", cut)
+    result = weft("changes", table.uri, "--since", cut)
     assert result.exit_code == 1
     assert "hint: read the whole table again" in result.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -38,15 +37,6 @@ class Stop:
 
     def __bool__(self) -> bool:
         return self.left <= 0
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    os.set_blocking(ends[1], False)
-    yield ends
-    for end in ends:
-        os.close(end)
 
 
 def test_pauses_grow_to_a_bound_however_long_it_lasts() -> None:

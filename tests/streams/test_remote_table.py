@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from typer.testing import CliRunner
 
 import streams
 from storage import Table
 from storage.errors import GapError
-from streams.cli.main import app
 from streams.read.hadoop_access import FileReach
 from streams.read.relation.live_view import ParquetFile
 from tests.storage.shop import SHOP, append, orders, payments
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
 from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.streams.pipelines import weft_output
 from tests.streams.sink.rig import Feed, run
 
 pytestmark = pytest.mark.timeout(180)
@@ -62,13 +61,6 @@ def table(place: Place) -> Table:
 
 def ids(frame: DataFrame) -> list[Any]:
     return sorted((row.id, row.paid) for row in frame.collect())
-
-
-def weft(*arguments: object) -> str:
-    """Run a command; what it says."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def text_of(frame: DataFrame) -> str:
@@ -116,31 +108,31 @@ def test_the_whole_life_of_a_table_in_an_object_store(spark: SparkSession, place
     def check() -> None:
         found = {row.id: (row.status, row.paid) for row in spark.table("remote").collect()}
         assert found == reached
-        weft("verify", place.uri, *options)
+        weft_output("verify", place.uri, *options)
 
     stream(1, 2, 3, status="new")
     pay(0, 1, 2, paid=1.5)
     check()
-    assert "base files written" in weft("compact", place.uri, *options)
+    assert "base files written" in weft_output("compact", place.uri, *options)
     check()
     stream(2, 3, 4, status="sent")
     pay(1, 3, paid=2.5)
-    weft("compact", place.uri, "--fold", *options)
+    weft_output("compact", place.uri, "--fold", *options)
     check()
-    weft("savepoint", place.uri, "good", *options)
+    weft_output("savepoint", place.uri, "good", *options)
     good = dict(reached)
     stream(1, 5, status="wrong")
     assert streams.compact(spark, place.uri, storage_options=place.options).done
     check()
-    cleaned = json.loads(weft("clean", place.uri, "--retain", "0 seconds", "--json", *options))
+    cleaned = json.loads(weft_output("clean", place.uri, "--retain", "0 seconds", "--json", *options))
     assert sum(tally["files"] for tally in cleaned["deleted"].values()) > 0
     check()
-    weft("restore", place.uri, "good", "--yes", *options)
+    weft_output("restore", place.uri, "good", "--yes", *options)
     reached = good
     check()
     with pytest.raises(GapError, match="restored"):
         stream(6, status="lost")
-    told = weft("show", place.uri, *options) + weft("show", place.uri, "timeline", *options)
+    told = weft_output("show", place.uri, *options) + weft_output("show", place.uri, "timeline", *options)
     assert SECRET not in told
 
 

@@ -19,10 +19,10 @@ from streams.write.decode import TOMBSTONE, decode_messages
 from streams.write.sink import CommitReport
 from streams.write.tombstones import NO_KEY
 from tests.streams.kafka.topics import topic_numbers
-from tests.streams.sink.rig import WAIT_SECONDS, run
+from tests.streams.sink.rig import TEST_SECONDS, WAIT_SECONDS, run
 from tests.streams.test_decode import SEEN
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 SCHEMA = {"id": "bigint", "name": "string"}
 KEY = {"id": "bigint"}

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,15 +30,6 @@ from tests.streams.sink.rig import Feed, event
 class Source(NamedTuple):
     endOffset: str | None  # noqa: N815 - Spark's name
     latestOffset: str | None  # noqa: N815 - Spark's name
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    os.set_blocking(ends[1], False)
-    yield ends
-    for end in ends:
-        os.close(end)
 
 
 def committed(seq: int, rows: int, *, replayed: bool = False, refused: int = 0) -> CommitReport:

@@ -27,9 +27,9 @@ from streams.write.dead_letter import DeadLetters, open_dead_letters
 from streams.write.decode import decode_messages
 from streams.write.sink import CommitReport
 from streams.write.write_batch import write_batch
-from tests.streams.sink.rig import WAIT_SECONDS, event, log_files, rows, run
+from tests.streams.sink.rig import TEST_SECONDS, WAIT_SECONDS, event, log_files, rows, run
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 MESSAGE = {"id": "bigint", "status": "string", "seq": "bigint", "_op": "string"}
 

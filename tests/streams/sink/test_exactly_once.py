@@ -32,9 +32,9 @@ from streams.write.sink import CommitReport, _Attend, write_stream
 from streams.write.write_batch import write_batch
 from tests.faulty_store import FakeClock
 from tests.streams.sink.conftest import CONFIG
-from tests.streams.sink.rig import COLUMNS, WAIT_SECONDS, Feed, event, log_files, rows, run
+from tests.streams.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, log_files, rows, run
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 START_SECONDS = 180
 """Bound on the start of another process with a Spark of its own; it takes some ten seconds."""
@@ -63,7 +63,9 @@ def test_batches_become_commits_of_one_file_a_task(feed: Feed, table: Table, tmp
     for i in range(4):
         feed.put(event(i), event(10 + i))
     reports: list[CommitReport] = []
+    began = time.monotonic()
     query = run(feed.read(per_batch=2), table, tmp_path, on_commit=reports.append)
+    took = time.monotonic() - began
     assert rows(table) == [(i, "new", 1) for i in (0, 1, 2, 3, 10, 11, 12, 13)]
     data = commits(table)
     assert [(entry.query_id, entry.batch, len(entry.files), entry.rows) for entry in data] == [
@@ -75,7 +77,7 @@ def test_batches_become_commits_of_one_file_a_task(feed: Feed, table: Table, tmp
         (0, 4, False, 0),
         (1, 4, False, 0),
     ]
-    assert all(0 < r.seconds < WAIT_SECONDS and r.committed_at_ms >= data[0].committed_at_ms for r in reports)
+    assert all(0 < r.seconds < took and r.committed_at_ms >= data[0].committed_at_ms for r in reports)
 
 
 def test_rows_of_a_commit_are_in_the_order_of_the_partitions(feed: Feed, table: Table, tmp_path: Path) -> None:

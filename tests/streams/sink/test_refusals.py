@@ -12,9 +12,9 @@ from storage import Table
 from storage.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from streams.write.sink import write_stream
 from streams.write.write_batch import write_batch
-from tests.streams.sink.rig import COLUMNS, Feed
+from tests.streams.sink.rig import COLUMNS, TEST_SECONDS, Feed
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from streams.write.resume import LaneMoved, ResumePoint
 from streams.write.sink import write_stream
 from streams.write.writer_job import failure_of
 from tests.streams.kafka.topics import produce, topic_numbers
-from tests.streams.sink.rig import Feed, event, rows, run
+from tests.streams.sink.rig import TEST_SECONDS, Feed, event, rows, run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 MESSAGE = {"id": "bigint", "status": "string", "seq": "bigint"}
 

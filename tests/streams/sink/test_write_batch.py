@@ -23,10 +23,10 @@ from storage.write.writer import Commit
 from streams.write.write_batch import close_after, heard_of, lane_for, write_batch
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.streams.sink.conftest import CONFIG
-from tests.streams.sink.rig import COLUMNS, WAIT_SECONDS, Feed, event, rows
+from tests.streams.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
 from tests.streams.sink.test_exactly_once import wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 SUMS: dict[str, Any] = {
     "key": ["id"],
