@@ -13,8 +13,8 @@ from storage.core.log.table_state import TableState
 from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, parse_path
 from storage.environment import Environment
 from storage.errors import CorruptData
-from storage.services.verify.check_slots import is_taken, read_object
-from storage.services.verify.findings import Findings, damage, warning
+from storage.services.verify.check_slots import list_slots, read_object
+from storage.services.verify.findings import Findings
 from storage.store.object_store import ObjectStore
 
 S = TypeVar("S", TableState, LaneState)
@@ -32,47 +32,39 @@ def list_checkpoints(store: ObjectStore, lane: LaneName) -> dict[int, list[Path]
     return found
 
 
-def _read(
-    store: ObjectStore,
-    path: Path,
-    decode: Callable[[bytes], S | None],
-    findings: Findings,
-    fits: Callable[[S], bool] = lambda _: True,
-) -> S | None:
+def _read(store: ObjectStore, path: Path, decode: Callable[[bytes], S | None], findings: Findings) -> S | None:
     """A checkpoint; None if it has been cleaned since it was listed, or cannot be used, which is reported."""
     data = read_object(store, path)
     if data is None:
         return None
     findings.count("checkpoints")
     state = decode(data)
-    if state is not None and fits(state):
-        return state
-    findings.add(warning(str(path), "it is damaged, or of another version: nobody uses it", "delete it"))
-    return None
+    if state is None:
+        findings.at(path).warning("it is damaged, or of another version: nobody uses it", "delete it")
+    return state
 
 
 def _report_wrong(path: Path, findings: Findings) -> None:
     what = "it differs from what replaying the log gives: processes that start from it have a wrong state"
-    findings.add(damage("S2", str(path), what, "delete it, and restart the processes that use the table"))
+    findings.at(path).damage("S2", what, "delete it, and restart the processes that use the table")
 
 
 class TableCheckpoints:
     """The checkpoints of the table lane, compared with its replay one by one: each may have megabytes."""
 
     def __init__(self, env: Environment, findings: Findings) -> None:
-        self._env, self._store, self._findings = env, env.store, findings
+        self._env, self._findings = env, findings
         self._paths = list_checkpoints(env.store, TABLE_LANE)
 
     def compare(self, state: TableState, *, exact: bool) -> None:
         """Check the checkpoints at the head of a state; ``exact``: the state was replayed from the first entry on."""
+
+        def decode(data: bytes) -> TableState | None:
+            made = decode_table(data)
+            return made if made and (made.head, made.head_id) == (state.head, state.head_id) else None
+
         for path in self._paths.pop(state.head, ()):
-            made = _read(
-                self._store,
-                path,
-                decode_table,
-                self._findings,
-                lambda made: (made.head, made.head_id) == (state.head, state.head_id),
-            )
+            made = _read(self._env.store, path, decode, self._findings)
             if made is not None and exact and made != state:
                 _report_wrong(path, self._findings)
 
@@ -83,11 +75,11 @@ class TableCheckpoints:
             head: Last entry that was compared.
             whole: Every entry up to there could be read.
         """
-        for paths in self._paths.values():
-            self._findings.count("checkpoints", len(paths))
-            if whole and not is_taken(self._env, TABLE_LANE, head + 1):
-                what = "it is of an entry that does not exist: nobody uses it"
-                self._findings.extend(warning(str(path), what, "delete it") for path in paths)
+        for path in (path for paths in self._paths.values() for path in paths):
+            self._findings.count("checkpoints")
+            # An entry may have been published, with its checkpoint, during the verification.
+            if whole and list_slots(self._env, TABLE_LANE, Findings())[-1] == head:
+                self._findings.at(path).warning("it is of an entry that does not exist: nobody uses it", "delete it")
 
 
 class LaneCheckpoints:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from storage.clock import LANE_BITS
+from storage.core.keys import Indices
 from storage.core.log import sidecar_codec
 from storage.core.log.cut import Seqs, Span, in_spans, lowest
-from storage.core.log.entries import Claim, Data, Entry, LaneEntry, Promise
+from storage.core.log.entries import Claim, Data, LaneEntry, Promise
 from storage.core.log.file_refs import FileGroup, LogIndex, Sidecar
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import Kind, LaneName, parse_path, slot_path
@@ -25,7 +25,7 @@ from storage.environment import Environment
 from storage.services.verify.check_checkpoints import LaneCheckpoints
 from storage.services.verify.check_slots import read_sidecar, read_slots
 from storage.services.verify.check_table_lane import TableLane, check_order
-from storage.services.verify.findings import Finding, Findings, violation
+from storage.services.verify.findings import Findings, Place
 from storage.store.object_store import ObjectStore
 
 _LANE_MASK: Final = (1 << LANE_BITS) - 1
@@ -46,31 +46,31 @@ class LaneFacts:
     head: int
     whole: bool = True
     claims: dict[int, int] = field(default_factory=dict)
-    stamps: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    seqs: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    stamps: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    seqs: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     epoch: int = 0
 
 
 class Merged:
     """The entries that the slices and folds of a state claim to hold, per file group."""
 
-    def __init__(self, state: TableState) -> None:
-        self._log_start = state.log_start()
+    def __init__(self, store: ObjectStore, state: TableState) -> None:
+        self._store, self._log_start = store, state.log_start()
         groups = frozenset(state.slices).union(*(fold.groups for fold in state.folds))
         self._until: dict[FileGroup, Seqs] = {group: state.folded_to(group) for group in groups}
         self._everywhere: Seqs = {}
         for number, until in enumerate(self._until.values()):
             self._everywhere = until if number == 0 else lowest(self._everywhere, until)
 
-    def check_commit(self, store: ObjectStore, entry: Data, where: str) -> Iterator[Finding]:
+    def check_commit(self, entry: Data, at: Place) -> None:
         """S8: a commit whose log files readers skip is in the slices or folds of all its file groups."""
         if entry.seq > self._log_start.get(entry.lane, 0):
             return
         lost: set[FileGroup] = set()
         for file in entry.files:
-            index = _index(store, file.index)
+            index = self._index(file.index)
             if index is None:
-                continue  # it is not needed any more, and may have been cleaned
+                continue
             pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
             groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
             if entry.seq > self._everywhere.get(entry.lane, 0) or not groups <= self._until.keys():
@@ -78,19 +78,15 @@ class Merged:
         if lost:
             names = ", ".join(str(group) for group in sorted(lost)[:3])
             what = f"its rows of {len(lost)} file groups ({names}) are in no compacted or folded file"
-            yield violation(
-                "S8",
-                where,
-                f"{what}, and readers skip its log files",
-                "restore a snapshot from before the newest compaction or fold",
-            )
+            hint = "restore a snapshot from before the newest compaction or fold"
+            at.violation("S8", f"{what}, and readers skip its log files", hint)
 
-
-def _index(store: ObjectStore, index: LogIndex | Sidecar) -> LogIndex | None:
-    if isinstance(index, LogIndex):
-        return index
-    data, _ = read_sidecar(store, index)
-    return sidecar_codec.decode_index(data) if data is not None else None
+    def _index(self, index: LogIndex | Sidecar) -> LogIndex | None:
+        """The index; None if it cannot be read: it is not needed any more, and may have been cleaned."""
+        if isinstance(index, LogIndex):
+            return index
+        data = read_sidecar(self._store, index, Findings(), "")
+        return sidecar_codec.decode_index(data) if data is not None else None
 
 
 class LaneChecker:
@@ -106,7 +102,7 @@ class LaneChecker:
         findings: Findings,
     ) -> None:
         """``merged``: what slices and folds hold, None if the newest state of the table is not known."""
-        self._env, self._store, self._table, self._lane, self._slots = env, env.store, table, lane, slots
+        self._env, self._table, self._lane, self._slots = env, table, lane, slots
         self._merged, self._findings = merged, findings
         self._rolled_back: Sequence[Span] = table.state.rolled_back.get(lane.name, ()) if table.state else ()
         self._batches: dict[str, int] = {}
@@ -116,94 +112,93 @@ class LaneChecker:
 
     def commits(self) -> Iterator[Data]:
         """Check the lane; yields every commit that could be read, also those that were rolled back."""
-        facts, findings = self.facts, self._findings
+        facts, name = self.facts, self._lane.name
         stamps: list[int] = []
         seqs: list[int] = []
-        checkpoints = LaneCheckpoints(self._env, self._lane.name, findings)
+        checkpoints = LaneCheckpoints(self._env, name, self._findings)
         before: LaneEntry | None = None
-        for seq, entry in read_slots(self._env, self._lane.name, self._slots, findings):
+        for seq, entry in read_slots(self._env, name, self._slots, self._findings):
             if entry is None:
                 facts.whole, before = False, None
                 checkpoints.stop()
                 continue
             assert isinstance(entry, LaneEntry), "decoding has checked that it belongs here"
-            findings.extend(check_order(before, entry))
-            findings.extend(self._check_header(before, entry))
+            at = self._findings.at(slot_path(name, seq))
+            check_order(before, entry, at)
+            self._check_header(before, entry, at)
             checkpoints.add(entry)
-            if isinstance(entry, Claim) and entry.intent:
-                facts.claims.setdefault(entry.intent, seq)
             facts.epoch, before = entry.epoch, entry
             if isinstance(entry, Data):
                 stamps.append(entry.stamp)
                 seqs.append(seq)
-                findings.extend(self._check_commit(entry, str(slot_path(entry.lane, seq))))
+                self._check_commit(entry, at)
                 yield entry
+            elif entry.intent:
+                facts.claims.setdefault(entry.intent, seq)
         order = np.argsort(np.array(stamps, np.int64), kind="stable")
         facts.stamps, facts.seqs = np.array(stamps, np.int64)[order], np.array(seqs, np.int64)[order]
 
-    def _check_header(self, before: Entry | None, entry: LaneEntry) -> Iterator[Finding]:
-        """Checks epoch and schema revision against the entry before; None: it is the first, or that is unreadable."""
-        where = str(slot_path(entry.lane, entry.seq))
+    def _check_header(self, before: LaneEntry | None, entry: LaneEntry, at: Place) -> None:
+        """Check epoch and schema revision against the entry before; None: it is the first, or that is unreadable."""
         epoch = before.epoch if before is not None else 0
         if (before is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
             what = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer went on"
-            yield violation("S3", where, what)
+            at.violation("S3", what)
         if before is not None and entry.table_rev < before.table_rev:
             what = f"its schema revision {entry.table_rev} is older than that of the previous entry, {before.table_rev}"
-            yield violation("S19", where, what)
-        elif self._table.whole and 0 < entry.table_rev <= self._table.head and entry.table_rev not in self._table.revs:
-            yield violation("S19", where, f"the table never had schema revision {entry.table_rev}")
+            at.violation("S19", what)
+        elif self._table.never_had(entry.table_rev):
+            at.violation("S19", f"the table never had schema revision {entry.table_rev}")
 
-    def _check_commit(self, entry: Data, where: str) -> Iterator[Finding]:
-        if entry.stream != self._lane.stream:
-            what = f"it is of stream {entry.stream!r}, but the lane belongs to {self._lane.stream!r}"
-            yield violation("S5", where, what)
-        if self._lane.closed is not None and entry.seq > self._lane.closed:
-            what = f"the lane was closed at entry {self._lane.closed}: nobody reads this commit"
-            yield violation("S4", where, what, "append its rows again, through another lane")
+    def _check_commit(self, entry: Data, at: Place) -> None:
+        lane = self._lane
+        if entry.stream != lane.stream:
+            at.violation("S5", f"it is of stream {entry.stream!r}, but the lane belongs to {lane.stream!r}")
+        if lane.closed is not None and entry.seq > lane.closed:
+            what = f"the lane was closed at entry {lane.closed}: nobody reads this commit"
+            at.violation("S4", what, "append its rows again, through another lane")
         if entry.stamp <= self._last_stamp:
             what = "its stamp is not larger than those of earlier commits: two events may have the same version"
-            yield violation("S13", where, what)
+            at.violation("S13", what)
         self._last_stamp = max(self._last_stamp, entry.stamp)
         rows = sum(file.file.rows for file in entry.files)
         if entry.rows != rows:
-            yield violation("S7", where, f"it says that it has {entry.rows} rows, but its files have {rows}")
+            at.violation("S7", f"it says that it has {entry.rows} rows, but its files have {rows}")
         for file in entry.files:
             parsed = parse_path(file.file.path)
             named = parsed is not None and (parsed.kind, parsed.lane, parsed.epoch, parsed.slot)
             if named != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
                 what = f"log file {file.file.path} is not named by this lane, epoch and slot"
-                yield violation("S17", where, f"{what}: clean may delete or keep it wrongly")
+                at.violation("S17", f"{what}: clean may delete or keep it wrongly")
         # A later revision may know of a restore that is not known here.
         known = self._table.current and entry.table_rev <= self._table.head
         if known and not in_spans(self._rolled_back, entry.seq):
-            yield from self._check_batch(entry, where)
-            yield from self._check_promises(entry, where)
+            self._check_batch(entry, at)
+            self._check_promises(entry, at)
             if self._merged is not None:
-                yield from self._merged.check_commit(self._store, entry, where)
+                self._merged.check_commit(entry, at)
 
-    def _check_batch(self, entry: Data, where: str) -> Iterator[Finding]:
+    def _check_batch(self, entry: Data, at: Place) -> None:
         """S6: the live batches of a query follow each other without a gap."""
         if not entry.query_id:
             return
         last = self._batches.get(entry.query_id)
         name = f"batch {entry.batch} of query {entry.query_id!r}"
         if last is not None and entry.batch <= last:
-            what = f"{name} is committed again: its rows count twice where they are added up"
-            yield violation("S6", where, what)
+            at.violation("S6", f"{name} is committed again: its rows count twice where they are added up")
         elif last is not None and entry.batch != last + 1 and self.facts.whole:
             what = f"{name} follows batch {last}: the ones in between are missing"
-            yield violation("S6", where, what, "let the source send them again, as a new query")
+            at.violation("S6", what, "let the source send them again, as a new query")
         self._batches[entry.query_id] = max(entry.batch, last or 0)
 
-    def _check_promises(self, entry: Data, where: str) -> Iterator[Finding]:
+    def _check_promises(self, entry: Data, at: Place) -> None:
         """S23: neither the watermarks of live commits nor their counts of late events go back."""
         for group, before in self._promised.items():
             now = entry.watermarks.get(group)
             # JSON forms compare as the values do: integers, or ISO texts that differ in digits alone.
             if now is None or now.value < before.value or now.late < before.late:
                 what = f"its watermark or count of late events of group {group} is below that of an earlier commit"
-                yield violation("S23", where, f"{what}: a snapshot may seem complete too early")
+                at.violation("S23", f"{what}: a snapshot may seem complete too early")
         self._promised = dict(entry.watermarks)
 
 
@@ -214,12 +209,12 @@ class Arrivals:
         self._lanes = {lane.lane_id: (lane.name, facts[lane.name]) for lane in state.lanes.values()}
         self._rolled_back = state.rolled_back
 
-    def check(self, arrivals: pa.Array, cut: Seqs, where: str) -> Iterator[Finding]:
-        """Checks that every register of a slice or fold is of a commit within its cut that was not rolled back."""
+    def check(self, cut: Seqs, arrivals: pa.Array, at: Place) -> None:
+        """Check that every register of a slice or fold is of a commit within its cut that was not rolled back."""
         known = np.unique(np.asarray(arrivals.drop_null()))
         for lane_id in np.unique(known & _LANE_MASK).tolist():
             if lane_id not in self._lanes:
-                yield violation("S5", where, f"it has rows of lane id {lane_id}, which does not exist")
+                at.violation("S5", f"it has rows of lane id {lane_id}, which does not exist")
                 continue
             name, facts = self._lanes[lane_id]
             stamps = known[known & _LANE_MASK == lane_id] >> LANE_BITS
@@ -227,18 +222,15 @@ class Arrivals:
             missing = place == np.searchsorted(facts.stamps, stamps, side="right")
             if missing.any():
                 if facts.whole:
-                    what = f"it has rows of {int(missing.sum())} commits that lane {name!r} does not have"
-                    yield violation("S5", where, what)
+                    at.violation("S5", f"it has rows of {int(missing.sum())} commits that lane {name!r} does not have")
                 continue
             seqs = facts.seqs[place]
-            beyond = seqs > cut.get(name, 0)
             rolled_back = np.zeros(len(seqs), np.bool_)
             for after, until in self._rolled_back.get(name, ()):
                 rolled_back |= (seqs > after) & (seqs <= until)
             for rule, wrong, what in (
-                ("S8", beyond, "is not in its cut"),
+                ("S8", seqs > cut.get(name, 0), "is not in its cut"),
                 ("S18", rolled_back, "a restore has rolled back"),
             ):
                 if wrong.any():
-                    found = f"it has rows of entry {seqs[wrong][0]} of lane {name!r}"
-                    yield violation(rule, where, f"{found}, which {what}")
+                    at.violation(rule, f"it has rows of entry {seqs[wrong][0]} of lane {name!r}, which {what}")

@@ -6,8 +6,8 @@ checked first: the content of a damaged file is not checked. FORMAT.md, "Base an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.core import keys, names
+from storage.core.arrays import Arrays
 from storage.core.keys import KeyVector, Mask
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.model import FIELD_ID, Group, Op
@@ -27,12 +28,11 @@ from storage.services.verify.check_rows import (
     UNREADABLE,
     OnArrivals,
     RowChecker,
-    Rows,
     check_bytes,
     columns_to_read,
     in_file_group,
 )
-from storage.services.verify.findings import Findings, bad_content
+from storage.services.verify.findings import Findings
 from storage.store.object_store import ObjectStore
 
 
@@ -43,19 +43,19 @@ class SliceFiles:
     """
 
     def __init__(self, store: ObjectStore, findings: Findings) -> None:
-        self.store, self._findings = store, findings
+        self.store, self.findings = store, findings
         self._intact: dict[Path, bool] = {}
-        self._last: dict[bool, tuple[object, Rows]] = {}
+        self._last: dict[bool, tuple[object, Arrays]] = {}
 
     def are_intact(self, file: FileRef) -> bool:
         """Whether a file has the bytes that were written; a problem is reported the first time."""
         if file.path not in self._intact:
-            self._intact[file.path] = check_bytes(self.store, file, self._findings)
+            self._intact[file.path] = check_bytes(self.store, file, self.findings)
         return self._intact[file.path]
 
     def row_group(
         self, file: FileRef, parquet: pq.ParquetFile, number: int, columns: Sequence[str], *, visible: bool
-    ) -> Rows:
+    ) -> Arrays:
         """A row group of an open file; each column one array."""
         key = (file.path, number, tuple(columns))
         if visible not in self._last or self._last[visible][0] != key:
@@ -64,99 +64,76 @@ class SliceFiles:
         return self._last[visible][1]
 
 
-@dataclass(slots=True)
 class SliceChecker:
-    """Checks one slice: its base and its shadow.
+    """Checks one slice: its base and its shadow."""
 
-    Attributes:
-        files: Reads base and shadow files.
-        schema: The schema that the slice was written with.
-        file: The slice as its entry describes it.
-        where: The slice, for findings.
-        findings: Collects what is wrong.
-        on_arrivals: Called with the arrivals of registers.
-    """
-
-    files: SliceFiles
-    schema: TableSchema
-    file: SliceFile
-    where: str
-    findings: Findings
-    on_arrivals: OnArrivals
-    _largest: dict[int, Any] = field(default_factory=dict)
-    _overflows: dict[int, int] = field(default_factory=dict)
-    _complete: bool = True
+    def __init__(self, files: SliceFiles, schema: TableSchema, file: SliceFile, on_arrivals: OnArrivals) -> None:
+        """``schema``: the one that the slice was written with."""
+        self._files, self._schema, self._file, self._on_arrivals = files, schema, file, on_arrivals
+        self._at = files.findings.at(f"slice of {file.group}")
+        self._largest: dict[int, Any] = {}
+        self._overflows: Counter[int] = Counter()
+        self._complete = True
 
     def check(self) -> None:
         """Check all rows, and what the entry says of them."""
-        file, schema = self.file, self.schema
+        file, schema = self._file, self._schema
         if sorted(file.groups) != sorted(group.id for group in schema.groups):
-            self._report("S8", f"it has column groups {file.groups}, the schema has others: columns may be missing")
+            what = f"it has column groups {file.groups}, the schema has others: columns may be missing"
+            self._at.bad_content("S8", what)
         hidden = list(self._parts(file.shadow, file.shadow_part, visible=False))
         shadow = keys.concat(hidden) if hidden else None
         for part in self._parts(file.base, file.base_part, visible=True):
-            if shadow is not None:
-                _, twice = keys.find(shadow, part)
-                if twice.any():
-                    self._report(
-                        "S15", f"{int(twice.sum())} keys are both in base and in shadow: deleted rows may be visible"
-                    )
+            twice = int(keys.find(shadow, part)[1].sum()) if shadow is not None else 0
+            if twice:
+                what = f"{twice} keys are both in base and in shadow: deleted rows may be visible"
+                self._at.bad_content("S15", what)
         if not self._complete:
             return
         listed = {group.id: file.ordering_max.get(group.id) for group in schema.groups if group.ordering}
         largest = {group: encode_scalar(self._largest.get(group)) for group in listed}
         if listed != largest:
-            self._report(
-                "S12", f"its largest ordering values are {largest}, its entry says {listed}: filters may skip it"
-            )
-        if self._overflows != file.overflows:
-            self._report("", f"overflowing rows per column are {self._overflows}, its entry says {file.overflows}")
-
-    def _report(self, invariant: str, what: str, where: str = "") -> None:
-        self.findings.add(bad_content(invariant, where or self.where, what))
+            what = f"its largest ordering values are {largest}, its entry says {listed}: filters may skip it"
+            self._at.bad_content("S12", what)
+        overflows = dict(self._overflows)
+        if overflows != file.overflows:
+            what = f"overflowing rows per column are {overflows}, its entry says {file.overflows}"
+            self._at.bad_content("", what)
 
     def _parts(self, file: FileRef | None, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         """The keys of each row group, after all its other checks."""
         if file is None:
             return
-        if not self.files.are_intact(file):
+        if not self._files.are_intact(file):
             self._complete = False
             return
         try:
             yield from self._row_groups(file, part, visible=visible)
         except UNREADABLE as error:
             self._complete = False
-            self._report("S7", f"it cannot be decoded: {error}", str(file.path))
+            self._files.findings.at(file.path).bad_content("S7", f"it cannot be decoded: {error}")
 
     def _row_groups(self, file: FileRef, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
-        where = str(file.path) if part is None else f"{file.path}, rows of {self.where}"
-        schema = self.schema
-        checker = RowChecker(
-            schema=schema,
-            groups=schema.groups,
-            distinct=True,
-            where=where,
-            findings=self.findings,
-            on_arrivals=self.on_arrivals,
-        )
+        schema = self._schema
+        at = self._files.findings.at(file.path if part is None else f"{file.path}, rows of {self._at.where}")
+        checker = RowChecker(schema, schema.groups, at, self._on_arrivals, distinct=True)
         aggregated = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
         columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregated)
         with (
-            self.files.store.open_input(file.path, file.size) as source,
+            self._files.store.open_input(file.path, file.size) as source,
             pq.ParquetFile(source, page_checksum_verification=True) as parquet,
         ):
             if _fields(parquet.schema_arrow) != _fields(schema.slice):
                 self._complete = False
-                self._report(
-                    "S19", f"its columns are not those of schema revision {self.file.rev}: it cannot be read", where
-                )
+                what = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
+                at.bad_content("S19", what)
                 return
             rows = parquet.metadata.num_rows
             first, end = (0, rows) if part is None else (part.first, part.first + part.rows)
             if rows != file.rows:
-                self._report("S7", f"it has {rows} rows, its entry says {file.rows}", where)
+                at.bad_content("S7", f"it has {rows} rows, its entry says {file.rows}")
             if end > rows:
-                self._report("S7", f"it has {rows} rows, its entry names rows {first} to {end}", where)
+                at.bad_content("S7", f"it has {rows} rows, its entry names rows {first} to {end}")
             start = 0
             for number in range(parquet.num_row_groups):
                 count = parquet.metadata.row_group(number).num_rows
@@ -165,35 +142,34 @@ class SliceChecker:
                 start += count
                 if low >= high and not beside:
                     continue
-                batch = self.files.row_group(file, parquet, number, columns, visible=visible)
+                batch = self._files.row_group(file, parquet, number, columns, visible=visible)
                 if self._are_here(batch, beside).any():
-                    self._report("S7", "a row of its file group is outside the rows that its entry names", where)
+                    at.bad_content("S7", "a row of its file group is outside the rows that its entry names")
                 if low < high:
                     yield self._check_rows(checker, batch, slice(low, high), visible=visible)
 
-    def _are_here(self, batch: Rows, rows: Sequence[int]) -> Mask:
+    def _are_here(self, batch: Arrays, rows: Sequence[int]) -> Mask:
         """Which of some rows belong to the slice's file group."""
-        there = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self.schema.key}
-        return in_file_group(self.schema, there, [self.file.group], [len(rows)])
+        there = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
+        return in_file_group(self._schema, there, [self._file.group], [len(rows)])
 
-    def _check_rows(self, checker: RowChecker, batch: Rows, rows: slice, *, visible: bool) -> KeyVector:
-        schema, count = self.schema, rows.stop - rows.start
-        batch = {name: column.slice(rows.start, count) for name, column in batch.items()}
+    def _check_rows(self, checker: RowChecker, batch: Arrays, rows: slice, *, visible: bool) -> KeyVector:
+        schema, count = self._schema, rows.stop - rows.start
+        batch = {name: column[rows] for name, column in batch.items()}
         shown = _visible(schema, batch)
         wrong = (
             ("S12", ~shown, "base rows are not visible: readers show them nevertheless")
             if visible
             else ("S12", shown, "shadow rows are visible: readers of base files alone miss them")
         )
-        vector = checker.check(batch, [self.file.group], [count], wrong)
-        self.findings.count("rows", count)
+        vector = checker.check(batch, [self._file.group], [count], wrong)
+        self._files.findings.count("rows", count)
         for group in schema.groups:
             known = self._largest.get(group.id)
             largest = [value for value in (known, *_largest_versions(group, batch)) if value is not None]
             if largest:
                 self._largest[group.id] = max(largest)
-            for column, number in mode_of(group).overflows(group, schema.column_by_name, batch).items():
-                self._overflows[column] = self._overflows.get(column, 0) + number
+            self._overflows.update(mode_of(group).overflows(group, schema.column_by_name, batch))
         return vector
 
 
@@ -201,7 +177,7 @@ def _fields(schema: pa.Schema) -> list[tuple[str, pa.DataType, object]]:
     return [(field.name, field.type, (field.metadata or {}).get(FIELD_ID)) for field in schema]
 
 
-def _largest_versions(group: Group, batch: Rows) -> list[Any]:
+def _largest_versions(group: Group, batch: Arrays) -> list[Any]:
     """Largest first ordering values: of rows where the group is present, and of floors."""
     if not group.ordering:
         return []
@@ -211,7 +187,7 @@ def _largest_versions(group: Group, batch: Rows) -> list[Any]:
     return [pc.max(values).as_py() for values in (present, floor) if values is not None]
 
 
-def _visible(schema: TableSchema, batch: Rows) -> Mask:
+def _visible(schema: TableSchema, batch: Arrays) -> Mask:
     """Which rows are visible: some group is present, and none is deleted together with its row."""
     rows = len(batch[schema.sort_column])
     present, hidden = np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)

@@ -1,7 +1,6 @@
 """Checks the slots of a lane: which are taken, and whether each holds a readable entry, in its slot or in an archive.
 
-A problem with a slot or an archive is reported, and reading goes on with the next one. Archives are listed after slots:
-a slot that is gone by then was archived before.
+A problem with a slot or an archive is reported, and reading goes on with the next one.
 """
 
 from __future__ import annotations
@@ -26,11 +25,15 @@ from storage.core.names import (
 from storage.environment import Environment
 from storage.errors import CorruptData, TableError, UnsupportedFormat
 from storage.log.archived_entries import Archives
-from storage.services.verify.findings import Finding, Findings, damage, info, warning
+from storage.services.verify.findings import Findings
 from storage.store.object_store import ObjectStore, normalise_errors
 
 AT_ONCE: Final = 64  # entries in memory: each may have megabytes
 _CLEANED: Final = "nobody reads them; clean deletes them"
+
+
+def describe_lane(lane: LaneName) -> str:
+    return f"lane {lane!r}" if lane else "the table lane"
 
 
 def read_object(store: ObjectStore, path: Path) -> bytes | None:
@@ -39,57 +42,53 @@ def read_object(store: ObjectStore, path: Path) -> bytes | None:
         return store.get(path)
 
 
-def read_sidecar(store: ObjectStore, sidecar: Sidecar) -> tuple[bytes | None, str]:
-    """Content of a sidecar; or None, and what is wrong with it in a word."""
+def read_sidecar(store: ObjectStore, sidecar: Sidecar, findings: Findings, consequence: str) -> bytes | None:
+    """Content of a sidecar; None if it is missing or damaged, which is reported together with the consequence."""
     data = read_object(store, sidecar.path)
-    intact = data is not None and Sidecar.of(sidecar.path, data) == sidecar
-    return (data, "") if intact else (None, "missing" if data is None else "damaged")
+    if data is not None and Sidecar.of(sidecar.path, data) == sidecar:
+        return data
+    findings.at(sidecar.path).damage("S7", f"it is {'missing' if data is None else 'damaged'}: {consequence}")
+    return None
 
 
 def list_slots(env: Environment, lane: LaneName, findings: Findings) -> list[int]:
     """The slots of a lane that are taken, ascending."""
-    slots, _ = _list(env, lane, None)
-    if slots and slots[-1] != len(slots):
+    for attempt in range(2):
+        slots, chunks, others = _list(env, lane)
+        taken = sorted(slots.union(*map(Chunks(env.tuning.archive_chunk).slots, chunks)))
         # A listing of a folder that is written to may miss objects that were created meanwhile.
-        slots, _ = _list(env, lane, findings)
-    return slots
+        if not taken or taken[-1] == len(taken):
+            return taken
+        if attempt:
+            for path in others:
+                findings.at(path).info("it is not an entry; nobody reads it", "delete it, unless you need it")
+    return taken
 
 
-def _list(env: Environment, lane: LaneName, findings: Findings | None) -> tuple[list[int], set[int]]:
-    """The slots that are taken, ascending, and the chunks that are archived."""
+def _list(env: Environment, lane: LaneName) -> tuple[set[int], set[int], list[str]]:
+    """The slots that hold objects, the chunks that are archived, and the paths of other objects.
+
+    Archives are listed after slots: a slot that is gone by then was archived before.
+    """
     slots: set[int] = set()
     chunks: set[int] = set()
-    for folder, parse, found in (
-        (lane_folder(lane), parse_slot, slots),
-        (archive_folder(lane), parse_archive, chunks),
-    ):
+    others = []
+    for folder, parse, found in ((lane_folder(lane), parse_slot, slots), (archive_folder(lane), parse_archive, chunks)):
         for name, _ in env.store.list(folder):
             number = parse(name)
             if number:
                 found.add(number)
-            elif findings is not None:
-                findings.add(
-                    info(f"{folder}/{name}", "it is not an entry; nobody reads it", "delete it, unless you need it")
-                )
-    return sorted(slots.union(*map(Chunks(env.tuning.archive_chunk).slots, chunks))), chunks
-
-
-def is_taken(env: Environment, lane: LaneName, seq: int) -> bool:
-    """Whether there is an entry in a slot, readable or not."""
-    with normalise_errors(slot_path(lane, seq)):
-        try:
-            return Archives(env.store, env.tuning).taken((lane, seq))
-        except TableError:
-            return True  # its archive is damaged
+            else:
+                others.append(f"{folder}/{name}")
+    return slots, chunks, others
 
 
 def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None:
     """Report objects in slots that are archived: not deleted yet, or written too late."""
-    slots = sorted(seq for name, _ in env.store.list(lane_folder(lane)) if (seq := parse_slot(name)))
-    _, chunks = _list(env, lane, None)
+    slots, chunks, _ = _list(env, lane)
     archives = Archives(env.store, env.tuning)
     left = late = 0
-    for seq in (seq for seq in slots if archives.chunks.of(seq) in chunks):
+    for seq in sorted(seq for seq in slots if archives.chunks.of(seq) in chunks):
         try:
             with normalise_errors(slot_path(lane, seq)):
                 data = env.store.get(slot_path(lane, seq))
@@ -98,13 +97,12 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
         except TableError:
             continue  # reported where its entries are read
         left, late = left + (same and data is not None), late + (not same)
-    where = f"lane {lane!r}" if lane else "the table lane"
+    at = findings.at(describe_lane(lane))
     if left:
-        what = f"{left} entries are in their slots and in an archive: a clean has not finished"
-        findings.add(info(where, what, _CLEANED))
+        at.info(f"{left} entries are in their slots and in an archive: a clean has not finished", _CLEANED)
     if late:
         what = f"{late} slots hold what was put there after they were archived, by processes that had stalled"
-        findings.add(info(where, what, _CLEANED))
+        at.info(what, _CLEANED)
 
 
 def read_slots(
@@ -120,7 +118,7 @@ def read_slots(
         part = slots[start : start + AT_ONCE]
         for seq, content in zip(part, reader.contents(part), strict=True):
             if seq != expected:
-                findings.add(_gap(lane, expected, seq, reader.chunks))
+                reader.report_gap(expected, seq)
                 yield expected, None
             yield seq, reader.decode(seq, content)
             expected = seq + 1
@@ -134,7 +132,7 @@ class _SlotReader:
     def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
         self._store, self._lane, self._findings = env.store, lane, findings
         self._archives = Archives(env.store, env.tuning)
-        self.chunks = self._archives.chunks
+        self._chunks = self._archives.chunks
         self._asked: set[int] = set()
         self._damaged: set[int] = set()
 
@@ -142,7 +140,7 @@ class _SlotReader:
         """Bytes of the entries in slots, None where there is none."""
         wanted = [(self._lane, seq) for seq in slots]
         with normalise_errors(slot_path(*wanted[0])):
-            for chunk in sorted({self.chunks.of(seq) for seq in slots} - self._asked):
+            for chunk in sorted({self._chunks.of(seq) for seq in slots} - self._asked):
                 self._ask(chunk)
             try:
                 return self._archives.read(wanted)
@@ -151,41 +149,40 @@ class _SlotReader:
 
     def _ask(self, chunk: int) -> None:
         self._asked.add(chunk)
-        where = str(archive_path(self._lane, chunk))
+        at = self._findings.at(archive_path(self._lane, chunk))
         try:
-            if self._archives.ask([(self._lane, self.chunks.first_slot(chunk))]):
+            if self._archives.ask([(self._lane, self._chunks.first_slot(chunk))]):
                 self._findings.count("archives")
         except CorruptData as error:
             self._damaged.add(chunk)
-            self._findings.add(damage("S20", where, error.message))
+            at.damage("S20", error.message)
         except UnsupportedFormat as error:
             self._damaged.add(chunk)
-            what = f"{error.message}: its entries cannot be checked"
-            self._findings.add(warning(where, what, "verify with a newer version"))
+            at.warning(f"{error.message}: its entries cannot be checked", "verify with a newer version")
 
     def decode(self, seq: int, data: bytes | None) -> Entry | Unresolved | None:
         """The entry in a slot; a problem is reported, unless it follows from a damaged archive."""
-        where = str(slot_path(self._lane, seq))
+        at = self._findings.at(slot_path(self._lane, seq))
         if data is None:
-            if self.chunks.of(seq) not in self._damaged:
-                self._findings.add(damage("S2", where, "the entry was listed, but is gone"))
+            if self._chunks.of(seq) not in self._damaged:
+                at.damage("S2", "the entry was listed, but is gone")
             return None
         try:
             return entries.decode_entry(data, self._lane, seq)
         except CorruptData as error:
-            self._findings.add(damage("S1", where, f"{error.message}; readers and writers stop here"))
+            at.damage("S1", f"{error.message}; readers and writers stop here")
         except UnsupportedFormat as error:
-            what = f"{error.message}: it cannot be checked"
-            self._findings.add(warning(where, what, "verify with the version that wrote it"))
+            at.warning(f"{error.message}: it cannot be checked", "verify with the version that wrote it")
         return None
 
-
-def _gap(lane: LaneName, first: int, following: int, chunks: Chunks) -> Finding:
-    chunk = chunks.of(first)
-    missing = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
-    what = f"{missing} missing, but later ones exist: nobody reads beyond the gap, and their rows are not visible"
-    if first == chunks.first_slot(chunk) and following > chunks.last_slot(chunk):
-        what += "; if they were archived, this archive is missing"
-        hint = "restore this archive, or the entries, from a copy of the store"
-        return damage("S2", str(archive_path(lane, chunk)), what, hint)
-    return damage("S2", str(slot_path(lane, first)), what)
+    def report_gap(self, first: int, following: int) -> None:
+        """Report that the slots from one up to the one before another are free."""
+        chunk = self._chunks.of(first)
+        missing = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
+        what = f"{missing} missing, but later ones exist: nobody reads beyond the gap, and their rows are not visible"
+        if first == self._chunks.first_slot(chunk) and following > self._chunks.last_slot(chunk):
+            at, what = archive_path(self._lane, chunk), f"{what}; if they were archived, this archive is missing"
+            hint = "restore this archive, or the entries, from a copy of the store"
+            self._findings.at(at).damage("S2", what, hint)
+        else:
+            self._findings.at(slot_path(self._lane, first)).damage("S2", what)

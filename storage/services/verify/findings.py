@@ -1,13 +1,14 @@
 """Findings: what `verify` reports, in words that an operator can act on.
 
-A finding names the rule that is violated (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Each
-kind of finding has one constructor, which adds the hint for that kind. A report also counts what was checked.
+A finding names the rule that is violated (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Checks
+report to a `Place`, which has one method for each kind of finding and knows the hint for it. A report also counts what
+was checked.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -55,31 +56,6 @@ class Finding:
     def __str__(self) -> str:
         rule = f" {self.invariant}" if self.invariant else ""
         return f"{self.severity.upper()}{rule} {self.where}: {self.what}" + (f"\n  {self.hint}" if self.hint else "")
-
-
-def damage(invariant: str, where: str, what: str, hint: str = RESTORE) -> Finding:
-    """An object is missing, or its bytes are not the ones that were written."""
-    return Finding(invariant, Severity.ERROR, where, what, hint)
-
-
-def violation(invariant: str, where: str, what: str, hint: str = REPORT) -> Finding:
-    """An intact entry contradicts others: a process did not follow the protocol."""
-    return Finding(invariant, Severity.ERROR, where, what, hint)
-
-
-def bad_content(invariant: str, where: str, what: str) -> Finding:
-    """An intact file contradicts its entry, or breaks a rule of its format."""
-    return Finding(invariant, Severity.ERROR, where, what, REWRITE)
-
-
-def warning(where: str, what: str, hint: str) -> Finding:
-    """Nothing is wrong yet, but an operator should act."""
-    return Finding("", Severity.WARNING, where, what, hint)
-
-
-def info(where: str, what: str, hint: str = "") -> Finding:
-    """Worth knowing."""
-    return Finding("", Severity.INFO, where, what, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +128,17 @@ class Findings:
         self.omitted = 0
         self.checked: Counter[str] = Counter()
 
-    def add(self, *findings: Finding) -> None:
-        self.extend(findings)
+    def at(self, where: str) -> Place:
+        """The place that the next findings are about: a path, or a lane and entry, or a file group."""
+        return Place(self, where)
 
-    def extend(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            kind = (finding.invariant, finding.severity)
-            self._alike[kind] += 1
-            if self._alike[kind] <= MAX_ALIKE:
-                self._found.append(finding)
-            else:
-                self.omitted += 1
+    def add(self, finding: Finding) -> None:
+        kind = (finding.invariant, finding.severity)
+        self._alike[kind] += 1
+        if self._alike[kind] <= MAX_ALIKE:
+            self._found.append(finding)
+        else:
+            self.omitted += 1
 
     def drop(self, unwanted: Callable[[Finding], bool]) -> int:
         """Remove findings; returns their number."""
@@ -196,3 +172,31 @@ class Findings:
     def finish(self) -> None:
         """Report the end: objects that were expected and not checked did not have to be."""
         self.done(self._total - self._done)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Reports findings about one place."""
+
+    findings: Findings
+    where: str
+
+    def damage(self, invariant: str, what: str, hint: str = RESTORE) -> None:
+        """An object is missing, or its bytes are not the ones that were written."""
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, hint))
+
+    def violation(self, invariant: str, what: str, hint: str = REPORT) -> None:
+        """An intact entry contradicts others: a process did not follow the protocol."""
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, hint))
+
+    def bad_content(self, invariant: str, what: str) -> None:
+        """An intact file contradicts its entry, or breaks a rule of its format."""
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, REWRITE))
+
+    def warning(self, what: str, hint: str) -> None:
+        """Nothing is wrong yet, but an operator should act."""
+        self.findings.add(Finding("", Severity.WARNING, self.where, what, hint))
+
+    def info(self, what: str, hint: str = "") -> None:
+        """Worth knowing."""
+        self.findings.add(Finding("", Severity.INFO, self.where, what, hint))

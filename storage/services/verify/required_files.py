@@ -7,19 +7,19 @@ although it is needed has to be found here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from storage.core.log import cut
-from storage.core.log.cut import Span, in_spans
-from storage.core.log.entries import Base, Done, Fold, LaneAdd
+from storage.core.log.cut import in_spans
+from storage.core.log.entries import Base, Fold
 from storage.core.log.file_refs import FileRef, LogFile, Sidecar, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import Kind, LaneName, Path, parse_path
 from storage.environment import Environment
 from storage.services.verify.check_table_lane import TableLane, TableLaneReader
-from storage.services.verify.findings import Findings, damage
+from storage.services.verify.findings import Findings
 from storage.store.object_store import ObjectStore
 
 _FOLDERS: Final = (Path("base"), Path("shadow"), Path("log"), Path("_weft/index"))
@@ -44,30 +44,40 @@ class Retained:
     """The snapshots whose files have to exist.
 
     Attributes:
-        needed: One item for the states with the same rolled back entries: per lane the last entry whose log files none
-            of these states needs, and the rolled back spans.
+        needed: Between two restores what is covered only grows, so one item is enough: per lane the last entry whose
+            log files nobody needs, and the spans that were rolled back.
         snapshots: The newest snapshot, then savepoints, then open compactions and folds.
     """
 
-    needed: list[tuple[dict[LaneName, int], Mapping[LaneName, tuple[Span, ...]]]] = field(default_factory=list)
+    needed: list[tuple[cut.Seqs, cut.SpansByLane]] = field(default_factory=list)
     snapshots: list[NamedSnapshot] = field(default_factory=list)
 
-    def add(self, state: TableState) -> None:
-        """Add a state that may be read."""
-        start = next((start for start, rolled_back in self.needed if rolled_back == state.rolled_back), None)
-        if start is None:
-            start = {}
-            self.needed.append((start, state.rolled_back))
-        for lane in state.lanes:
-            covered = state.covered.get(lane, 0)
-            start[lane] = min(start.get(lane, covered), covered)
-
     def needs(self, lane: LaneName, seq: int) -> bool:
-        """Whether some state needs the log files of an entry."""
+        """Whether some state that may be read needs the log files of an entry."""
         return any(
-            lane in start and seq > start[lane] and not in_spans(rolled_back.get(lane, ()), seq)
-            for start, rolled_back in self.needed
+            seq > covered.get(lane, 0) and not in_spans(rolled_back.get(lane, ()), seq)
+            for covered, rolled_back in self.needed
         )
+
+
+def log_objects(files: Iterable[LogFile]) -> Iterator[FileRef | Sidecar]:
+    """Log files and their sidecars."""
+    for file in files:
+        yield file.file
+        if isinstance(file.index, Sidecar):
+            yield file.index
+
+
+def slice_objects(slices: Iterable[SliceFile]) -> Iterator[FileRef]:
+    """The base and shadow files of slices."""
+    return (part for file in slices for part in (file.base, file.shadow) if part is not None)
+
+
+def _state_objects(state: TableState) -> Iterator[FileRef | Sidecar]:
+    """The files of the slices and folds of a state."""
+    yield from slice_objects(state.slices.values())
+    for fold in state.folds:
+        yield from log_objects(fold.files)
 
 
 class StoredFiles:
@@ -85,27 +95,23 @@ class StoredFiles:
             self._sizes |= {Path(f"{folder}/{name}"): size for name, size in self._store.list(folder)}
         self._findings.expect(len(self._sizes))
 
-    def has(self, file: FileRef | None) -> bool:
-        """Whether a file that was checked exists with its size."""
-        return file is None or str(file.path) not in self.absent
+    def have(self, *files: FileRef | None) -> bool:
+        """Whether files that were checked exist with their sizes."""
+        return all(file is None or file.path not in self.absent for file in files)
 
-    def check_state(self, state: TableState, user: str) -> None:
-        """Check the files of a state's slices and folds."""
-        self.check_slices(state.slices.values(), user)
-        for fold in state.folds:
-            self.check_log_files(fold.files, user)
-
-    def check_slices(self, slices: Iterable[SliceFile], user: str) -> None:
-        for file in slices:
-            for part in (file.base, file.shadow):
-                if part is not None:
-                    self._check(part, user)
-
-    def check_log_files(self, files: Iterable[LogFile], user: str) -> None:
+    def check(self, files: Iterable[FileRef | Sidecar], user: str) -> None:
+        """Report each file that is missing or has another size, once; ``user`` needs it."""
         for file in files:
-            self._check(file.file, user)
-            if isinstance(file.index, Sidecar):
-                self._check(file.index, user)
+            if file.path in self._checked:
+                continue
+            self._checked.add(file.path)
+            self._findings.count("file sizes")
+            self._findings.done()
+            size = self._sizes.get(file.path)
+            if size != file.size:
+                what = "it is missing" if size is None else f"it has {size} bytes, but was written with {file.size}"
+                self.absent.add(file.path)
+                self._findings.at(file.path).damage("S7", f"{what}: {user} cannot be read")
 
     def count_uncommitted(self, ends: Mapping[LaneName, tuple[int, int]]) -> Counter[LaneName]:
         """Number of log files for entries that do not exist yet, by lane; ``ends``: its last entry, and its epoch."""
@@ -116,19 +122,6 @@ class StoredFiles:
                 head, epoch = ends.get(parsed.lane, (parsed.slot, 0))
                 found[parsed.lane] += parsed.slot > head and parsed.epoch >= epoch
         return +found
-
-    def _check(self, file: FileRef | Sidecar, user: str) -> None:
-        """Report a file that is missing or has another size, once; ``user`` needs it."""
-        if file.path in self._checked:
-            return
-        self._checked.add(file.path)
-        self._findings.count("file sizes")
-        self._findings.done()
-        size = self._sizes.get(file.path)
-        if size != file.size:
-            what = "it is missing" if size is None else f"it has {size} bytes, but was written with {file.size}"
-            self.absent.add(str(file.path))
-            self._findings.add(damage("S7", str(file.path), f"{what}: {user} cannot be read"))
 
 
 def find_retained(
@@ -150,25 +143,24 @@ def find_retained(
     retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, heads))
     named = [(f"savepoint {name!r}", savepoint.at) for name, savepoint in newest.savepoints.items()]
     named += [(f"open compaction {plan_id[:8]}", plan.at) for plan_id, plan in newest.plans.items()]
+    oldest = table.oldest_retained
     for entry, state in TableLaneReader(env, slots, Findings()).states():  # its problems have been reported
         if state is None:
             continue
         retained.snapshots += [NamedSnapshot(name, state, at.lanes) for name, at in named if at.table == state.head]
-        if state.head == table.oldest_retained:
-            retained.add(state)
-            files.check_state(state, f"the oldest retained snapshot (entry {table.oldest_retained} of the table lane)")
-        elif state.head > table.oldest_retained:
-            if isinstance(entry, Base | Done | LaneAdd):
-                retained.add(state)
-            user = f"snapshots from entry {state.head} of the table lane on"
-            if isinstance(entry, Base):
-                files.check_slices(entry.slices, user)
-            elif isinstance(entry, Fold):
-                files.check_log_files(entry.files, user)
+        if state.head >= oldest and (not retained.needed or retained.needed[-1][1] != state.rolled_back):
+            retained.needed.append((state.covered, state.rolled_back))
+        user = f"snapshots from entry {state.head} of the table lane on"
+        if state.head == oldest:
+            files.check(_state_objects(state), f"the oldest retained snapshot (entry {oldest} of the table lane)")
+        elif state.head > oldest and isinstance(entry, Base):
+            files.check(slice_objects(entry.slices), user)
+        elif state.head > oldest and isinstance(entry, Fold):
+            files.check(log_objects(entry.files), user)
         if state.head == newest.head:
             break
     for snapshot in retained.snapshots:
-        files.check_state(snapshot.state, snapshot.name)
+        files.check(_state_objects(snapshot.state), snapshot.name)
     if newest.intent is not None and newest.intent.restore is not None:
-        files.check_slices(newest.intent.restore.slices, "the restore in progress")
+        files.check(slice_objects(newest.intent.restore.slices), "the restore in progress")
     return retained
