@@ -188,6 +188,35 @@ def test_deletes_that_the_index_counts_wrongly_in_two_places(table: Table, damag
     assert [finding.invariant for finding in wrong(table)] == ["S14"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: index["ranges"]["partition"].__setitem__(0, 3),
+        lambda index: index["ranges"]["bucket"].pop(),
+        lambda index: index["partitions"].clear(),
+    ],
+)
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_index_that_contradicts_itself(
+    table: Table, damage: Damage, change: Callable[[dict[str, Any]], object], number: int
+) -> None:
+    """Whether its rows are in slices (commit 0) or are read from the log file."""
+    damage.edit(damage.slot("orders", "DATA", number), lambda entry: change(entry["files"][0]["index"]))
+    (finding,) = wrong(table)
+    assert finding.invariant == "S7"
+    assert log_of(damage, number) in finding.where + finding.what
+
+
+def test_a_schema_that_cannot_be_read(table: Table, damage: Damage) -> None:
+    path = damage.edit(lane("", 1), lambda entry: entry["table_schema"]["groups"][0].pop("id"))
+    assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S2", path), ("S2", path)]
+
+
+def test_a_lane_with_the_name_of_the_table_lane(table: Table, damage: Damage) -> None:
+    path = append_table(damage, kind="LANE_ADD", name="", lane_id=3, stream="orders")
+    assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S2", path)]
+
+
 def test_a_lane_id_that_is_given_twice(table: Table, damage: Damage) -> None:
     path = damage.edit(lane("", 3), lambda e: e.update(lane_id=1))
     first, *others = wrong(table)

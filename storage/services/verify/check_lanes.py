@@ -23,6 +23,7 @@ from storage.core.log.table_state import Lane, TableState
 from storage.core.names import Kind, LaneName, parse_path, slot_path
 from storage.environment import Environment
 from storage.services.verify.check_checkpoints import LaneCheckpoints
+from storage.services.verify.check_log_files import names_file_groups
 from storage.services.verify.check_slots import read_sidecar, read_slots
 from storage.services.verify.check_table_lane import TableLane, check_order
 from storage.services.verify.findings import Findings, Place
@@ -70,6 +71,10 @@ class Merged:
         for file in entry.files:
             index = self._index(file.index)
             if index is None:
+                continue
+            if not names_file_groups(index):
+                what = f"the index of log file {file.file.path} contradicts itself: its file groups are not known"
+                at.bad_content("S7", what)
                 continue
             pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
             groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
@@ -206,7 +211,9 @@ class Arrivals:
     """The commits of all lanes, found by the arrivals that registers in slices and folds carry."""
 
     def __init__(self, state: TableState, facts: Mapping[LaneName, LaneFacts]) -> None:
-        self._lanes = {lane.lane_id: (lane.name, facts[lane.name]) for lane in state.lanes.values()}
+        self._lanes = {
+            state.lanes[name].lane_id: (name, of_lane) for name, of_lane in facts.items() if name in state.lanes
+        }
         self._rolled_back = state.rolled_back
 
     def check(self, cut: Seqs, arrivals: pa.Array, at: Place) -> None:

@@ -62,12 +62,11 @@ class LogFileChecker:
     def _fits(self, index: LogIndex) -> bool:
         """Whether the index can be one of this file at all."""
         file, blocks, ranges = self._file, index.blocks, index.ranges
-        parallel = all(len({*map(len, _lists(part))}) == 1 for part in (blocks, ranges))
         ends = [start + length for start, length in zip(blocks.offset, blocks.length, strict=False)]
         follow = ends[:-1] == blocks.offset[1:] and ends[-1:] == [file.file.size - file.file.tail_size]
-        rows = sum(ranges.rows) == sum(blocks.rows) == file.file.rows
+        sums = sum(ranges.rows) == sum(blocks.rows) == file.file.rows and sum(ranges.deletes) == file.deletes
         order = list(zip(ranges.partition, ranges.bucket, ranges.block, strict=False))
-        if not (parallel and follow and rows and sum(ranges.deletes) == file.deletes):
+        if not (_are_parallel(blocks) and names_file_groups(index) and follow and sums):
             what = "its index and its entry do not agree on blocks, rows or deletes: readers may take wrong rows"
             self._at.bad_content("S7", what)
         elif file.bits != self._schema.bucket_bits or len(self._groups) != len(file.groups):
@@ -162,7 +161,11 @@ class LogFileChecker:
                 yield f"ordering of {group.name!r}", columns, low, high
 
 
-def _lists(part: Blocks | LogRanges) -> list[list[Any]]:
-    """The parallel lists of a part of an index."""
-    members = [value for _, value in part]
-    return [one for value in members for one in (value.values() if isinstance(value, dict) else [value])]
+def names_file_groups(index: LogIndex) -> bool:
+    """Whether the ranges of an index can be read: their lists are parallel, and name partitions that are listed."""
+    return _are_parallel(index.ranges) and set(index.ranges.partition) <= set(range(len(index.partitions)))
+
+
+def _are_parallel(part: Blocks | LogRanges) -> bool:
+    lists = [list(value.values()) if isinstance(value, dict) else [value] for _, value in part]
+    return len({len(values) for values in itertools.chain(*lists)}) == 1

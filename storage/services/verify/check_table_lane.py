@@ -40,6 +40,9 @@ from storage.services.verify.check_checkpoints import list_checkpoints
 from storage.services.verify.check_slots import read_object, read_sidecar, read_slots
 from storage.services.verify.findings import Findings, Place
 
+NOT_REPLAYED: Final = (TableError, KeyError, TypeError, ValueError)
+"""Errors of replaying an entry that contradicts others, or has a schema that cannot be read."""
+
 _RULE_OF_REPLAY: Final = {Base: "S10", Fold: "S11", LaneAdd: "S15"}
 _OTHER_COMMITS: Final = "says that it holds other commits than its plan: rows may be missing, or count twice"
 
@@ -168,7 +171,7 @@ class TableLaneReader:
         except UnsupportedFormat as error:
             at.warning(f"{error.message}: not everything can be checked", "verify with a newer version")
             following = None
-        except (TableError, KeyError, TypeError, ValueError) as error:
+        except NOT_REPLAYED as error:
             what = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
             at.violation(_RULE_OF_REPLAY.get(type(entry), "S2"), f"{what}; readers stop here")
             following = None
@@ -182,6 +185,8 @@ class TableLaneReader:
     def _check(self, state: TableState, entry: TableEntry, at: Place) -> None:
         """Check what replaying an entry takes for granted."""
         match entry:
+            case LaneAdd() if not entry.name:
+                at.violation("S2", "it adds a lane without a name: its entries would be those of the table lane")
             case LaneAdd() if entry.lane_id in {lane.lane_id for lane in state.lanes.values()}:
                 at.violation("S13", f"lane id {entry.lane_id} is used twice: two events may have the same version")
             case Plan() if not max(state.oldest_retained, state.restored) <= entry.table <= state.head:

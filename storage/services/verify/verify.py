@@ -34,7 +34,7 @@ from storage.services.verify.check_log_files import LogFileChecker
 from storage.services.verify.check_rows import OnArrivals
 from storage.services.verify.check_slices import SliceChecker, SliceFiles
 from storage.services.verify.check_slots import check_archives, describe_lane, list_slots
-from storage.services.verify.check_table_lane import TableLane, TableLaneReader, check_fencing_barriers
+from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
 from storage.services.verify.findings import Findings, Progress, VerifyReport
 from storage.services.verify.required_files import Retained, StoredFiles, find_retained, log_objects, slice_objects
 
@@ -128,7 +128,7 @@ class _Verification:
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
         """The slots of every declared lane, all listed before any of their entries is read."""
         declared = table.state.lanes if table.state is not None else {}
-        lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared}
+        lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared if lane != TABLE_LANE}
         self._findings.count("lanes", len(lanes))
         self._findings.expect(sum(map(len, lanes.values())))
         if table.current:
@@ -147,7 +147,7 @@ class _Verification:
     def _check_lanes(self, table: TableLane, lanes: Mapping[LaneName, Sequence[int]], retained: Retained) -> None:
         state = table.state
         merged = Merged(self._store, state) if state is not None and table.current else None
-        for lane in state.lanes.values() if state is not None else ():
+        for lane in (state.lanes[name] for name in lanes) if state is not None else ():
             checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged, self._findings)
             self._facts[lane.name] = checker.facts
             for entry in checker.commits():
@@ -247,8 +247,9 @@ class _Verification:
         at = self._findings.at("the table")
         try:
             result = run_clean(self._table_log, _KEEP_ALL, None, None, dry_run=True)
-        except TableError as error:
-            at.info(f"its garbage is not known: {error.message}", "repair the rest first")
+        except NOT_REPLAYED as error:
+            why = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
+            at.info(f"its garbage is not known: {why}", "repair the rest first")
             return
         if result.files:
             kinds = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.deleted.items()))
