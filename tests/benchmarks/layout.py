@@ -42,7 +42,7 @@ from storage import Table
 from storage.environment import Tuning
 from storage.files.column_encoding import choose_encodings
 from tests.benchmarks import fold
-from tests.benchmarks.wide_table import GROUPS, Shape, batches
+from tests.benchmarks.wide_table import GROUPS, Shape, base_files, batches
 
 COLUMNS = ["k", "a0", "a1", "b0", "c0"]
 WIDE = 300
@@ -236,10 +236,8 @@ def compaction(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]
 
 
 def copy_bases(uri: Path, target: Path) -> None:
-    for number, file_slice in enumerate(Table.open(uri).snapshot().slices):
-        assert file_slice.slice is not None
-        assert file_slice.slice.base is not None
-        rows = pq.read_table(uri / file_slice.slice.base.path)
+    for number, base in enumerate(base_files(Table.open(uri))):
+        rows = pq.read_table(uri / base.path)
         encodings = choose_encodings(rows)
         with (target / f"{number}.parquet").open("wb") as file:
             pq.write_table(

@@ -30,13 +30,12 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from storage import Table
-from storage.core.log.file_refs import FileRef
 from storage.environment import Tuning
 from storage.files.column_encoding import choose_encodings
 from streams.read.view import create_view
 from tests.benchmarks.plain import size_mb, write_with_pyarrow, write_with_spark
 from tests.benchmarks.spark_session import session
-from tests.benchmarks.wide_table import GROUPS, Shape, build
+from tests.benchmarks.wide_table import GROUPS, Shape, base_files, build
 
 COLUMNS = ("k", "a0", "a1", "b0", "b1", "c0", "c1")
 QUERY = (
@@ -172,14 +171,8 @@ def run(folder: Path, shape: Shape, count: int) -> None:
         spark.stop()
     stage = stages(built)
     sizes = {name: size_mb(own) for name, own in (("spark_written", written), ("plain", plain), ("encoded", encoded))}
-    sizes |= {"dirty": stored_mb(built), "clean": sum(own.size for own in base_files(compacted)) / 1e6}
+    sizes |= {"dirty": stored_mb(built), "clean": sum(file.size for file in base_files(compacted)) / 1e6}
     report(shape, fast, slow, planned, stage, sizes, result.seconds)
-
-
-def base_files(table: Table) -> list[FileRef]:
-    """Of a compacted table, in order of file group."""
-    found = [own.slice.base for own in table.snapshot().slices if own.slice is not None and own.slice.base is not None]
-    return list({file.path: file for file in found}.values())
 
 
 def bases(table: Table, columns: list[str]) -> Iterator[pa.Table]:
@@ -190,7 +183,7 @@ def bases(table: Table, columns: list[str]) -> Iterator[pa.Table]:
 
 def stored_mb(table: Table) -> float:
     """What a snapshot reads: base files, shadows and logs."""
-    return sum(own.base_bytes + own.log_bytes for own in table.snapshot().slices) / 1e6
+    return sum(part.base_bytes + part.log_bytes for part in table.snapshot().slices) / 1e6
 
 
 def report(

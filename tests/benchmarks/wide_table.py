@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage import Table
+from storage.core.log.file_refs import FileRef
 
 GROUPS = ("a", "b", "c")
 
@@ -43,9 +44,9 @@ class Shape:
         columns: dict[str, str] = {"k": self.key_type}
         groups = {}
         for group in GROUPS:
-            own = dict([*self.value_columns(group), (f"{group}_ts", "timestamp")])
-            columns |= own
-            groups[group] = {"columns": list(own), "ordering": [f"{group}_ts"]}
+            of_group = dict([*self.value_columns(group), (f"{group}_ts", "timestamp")])
+            columns |= of_group
+            groups[group] = {"columns": list(of_group), "ordering": [f"{group}_ts"]}
         return {
             "key": ["k"],
             "buckets": self.buckets,
@@ -111,3 +112,9 @@ def build(folder: Path, shape: Shape) -> Table:
             writers[group].append(rows)
     (folder / "done").touch()
     return table
+
+
+def base_files(table: Table) -> list[FileRef]:
+    """Base files of a compacted table, each once, in the order of the file groups."""
+    slices = [part.slice for part in table.snapshot().slices if part.slice is not None]
+    return list({part.base.path: part.base for part in slices if part.base is not None}.values())
