@@ -11,12 +11,12 @@ import decimal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from storage.config_file import FieldError, Sections, errors_at, parse_fields, read_yaml
 from storage.core import names
 from storage.core.model import Column, Function, Group, Stream
 from storage.core.modes import find_mode, spellings
@@ -29,6 +29,9 @@ from storage.errors import InvalidInput
 RESERVED: Final = ("_op", "_supplied")
 MAX_BUCKETS: Final = 1 << 16  # one file group per bucket and partition: more buckets only make smaller files
 _SMALL_INTEGERS: Final = (pa.int8(), pa.int16())
+_SORTED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, pa.types.is_date, pa.types.is_timestamp)
+_KEY_TYPES: Final = (*_SORTED, pa.types.is_binary)
+_ORDERING_TYPES: Final = (*_SORTED, pa.types.is_float64)
 
 
 class _Model(BaseModel):
@@ -48,32 +51,64 @@ class FunctionOptions(_Model):
     delimiter: str = ","
 
 
+def _once(given: list[str]) -> list[str]:
+    for name, count in Counter(given).items():
+        if count > 1:
+            raise FieldError(f"{name!r} is listed {count} times", hint="list it once")
+    return given
+
+
+Names = Annotated[list[str], AfterValidator(_once)]
+
+
+def _typed(given: Any) -> Any:
+    if not isinstance(given, str | Mapping | ColumnConfig):
+        raise FieldError("is neither a type nor a mapping", hint="for example bigint, or {type: int, default: 0}")
+    return {"type": given} if isinstance(given, str) else given
+
+
+def _without_options(given: Any) -> Any:
+    return {given: None} if isinstance(given, str) else given
+
+
+FunctionConfig = Annotated[dict[str, FunctionOptions | None], BeforeValidator(_without_options), Field(min_length=1)]
+"""A function by name, with its options if they are given."""
+
+
 class GroupConfig(_Model):
     """A column group: its columns, the columns that order its events, and how events merge."""
 
     columns: list[str] = Field(min_length=1)
-    ordering: list[str] = []
+    ordering: Names = []
     merge: str = "latest"
-    functions: dict[str, str | dict[str, FunctionOptions]] = {}
+    functions: dict[str, FunctionConfig] = {}
     state: dict[str, str] = {}
 
 
 class StreamConfig(_Model):
     """A producer: the groups that it writes, and what its deletes mean."""
 
-    groups: list[str] = Field(min_length=1)
+    groups: Names = Field(min_length=1)
     on_delete: Literal["group", "row", "ignore"] = "group"
 
 
 class TableConfig(_Model):
     """The configuration of one table, as in YAML."""
 
-    key: list[str] = Field(min_length=1)
-    partition_by: list[str] = []
+    key: Names = Field(min_length=1)
+    partition_by: Names = []
     buckets: int = 8
-    columns: dict[str, str | ColumnConfig] = Field(min_length=1)
+    columns: dict[str, Annotated[ColumnConfig, BeforeValidator(_typed)]] = Field(min_length=1)
     groups: dict[str, GroupConfig] = Field(min_length=1)
     streams: dict[str, StreamConfig] = Field(min_length=1)
+
+
+_SECTIONS: Final[Sections] = {
+    "columns.*": ColumnConfig,
+    "groups.*.functions.*": FunctionOptions,
+    "groups.*": GroupConfig,
+    "streams.*": StreamConfig,
+}
 
 
 def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableConfig:
@@ -87,32 +122,9 @@ def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableCo
     """
     if isinstance(source, TableConfig):
         return source
-    if isinstance(source, str | Path):
-        try:
-            source = yaml.safe_load(Path(source).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InvalidInput(f"cannot read the table configuration: {error}", hint="give a YAML file") from error
-        except yaml.YAMLError as error:
-            raise InvalidInput(f"the table configuration is not YAML: {error}", hint="correct the file") from error
-    try:
-        return TableConfig.model_validate(source)
-    except ValidationError as error:
-        raise InvalidInput(
-            f"table configuration: {describe(error)}", hint="see README.md, Table configuration"
-        ) from None
-
-
-def describe(error: ValidationError) -> str:
-    """All wrong fields of a pydantic error on one line: ``field.path: what is wrong``."""
-    seen: dict[str, str] = {}
-    for item in error.errors():
-        # The path of a union has the names of its members, which the user did not write.
-        path = ".".join(str(part) for part in item["loc"] if part not in {"str", "ColumnConfig"})
-        if item["type"] == "extra_forbidden":
-            seen.setdefault(path, "is not a field here")
-        else:
-            seen.setdefault(path, item["msg"])
-    return "; ".join(f"{path or 'the configuration'}: {message}" for path, message in seen.items())
+    with errors_at("table configuration: "):
+        raw = read_yaml(Path(source)) if isinstance(source, str | Path) else source
+        return parse_fields(TableConfig, raw, _SECTIONS, hint="see README.md, Table configuration")
 
 
 def build_schema(config: TableConfig) -> TableSchema:
@@ -130,7 +142,7 @@ def build_schema(config: TableConfig) -> TableSchema:
     _check_key(config, by_name)
     _check_groups(config, by_name)
     functions = {name: _functions(f"groups.{name}.functions", group, by_name) for name, group in config.groups.items()}
-    _check_streams(config)
+    _check_streams(config, functions)
     return TableSchema(
         key=tuple(config.key),
         partition_by=tuple(config.partition_by),
@@ -206,12 +218,9 @@ def _check_names(config: TableConfig) -> None:
 
 def _columns(config: TableConfig) -> list[Column]:
     columns = []
-    for i, (name, given) in enumerate(config.columns.items(), start=1):
-        column = ColumnConfig(type=given) if isinstance(given, str) else given
-        try:
+    for i, (name, column) in enumerate(config.columns.items(), start=1):
+        with errors_at(f"columns.{name}: "):
             arrow_type = parse_type(column.type)
-        except InvalidInput as error:
-            raise InvalidInput(f"columns.{name}: {error.message}", hint=error.hint) from None
         columns.append(Column(i, name, arrow_type, _default(name, column.default, arrow_type)))
     return columns
 
@@ -238,9 +247,9 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
 
 
 def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
-    _check_list("key", config.key, columns)
+    _check_known("key", config.key, columns)
     for name in config.key:
-        if not _is_key_type(columns[name].type):
+        if not any(test(columns[name].type) for test in _KEY_TYPES):
             raise InvalidInput(
                 f"key: column {name!r} has type {format_type(columns[name].type)}",
                 hint="keys are tinyint to bigint, string, binary, date, timestamp, timestamp_ntz or decimal",
@@ -250,7 +259,6 @@ def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> None:
     buckets = config.buckets
     if buckets < 1 or buckets & (buckets - 1) or buckets > MAX_BUCKETS:
         raise InvalidInput(f"buckets: {buckets} is not a power of two from 1 to {MAX_BUCKETS}", hint="for example 8")
-    _check_once("partition_by", config.partition_by)
     for name in config.partition_by:
         if name not in config.key:
             raise InvalidInput(
@@ -282,14 +290,13 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
 
 
 def _check_ordering(field: str, group: GroupConfig, columns: Mapping[str, Column]) -> None:
-    _check_once(f"{field}.ordering", group.ordering)
     for name in group.ordering:
         if name not in group.columns:
             raise InvalidInput(
                 f"{field}.ordering: {name!r} is not a column of the group",
                 hint=f"order by columns of the group: {', '.join(group.columns)}",
             )
-        if not _is_ordering_type(columns[name].type):
+        if not any(test(columns[name].type) for test in _ORDERING_TYPES):
             raise InvalidInput(
                 f"{field}.ordering: column {name!r} has type {format_type(columns[name].type)}",
                 hint="ordering values are integers, decimal, date, timestamp, timestamp_ntz, string or double",
@@ -316,11 +323,11 @@ def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> None:
         )
 
 
-def _check_streams(config: TableConfig) -> None:
+def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]]) -> None:
     deletes: dict[str, tuple[str, str]] = {}
     for name, stream in config.streams.items():
         names.lane_name(name)
-        _check_list(f"streams.{name}.groups", stream.groups, config.groups)
+        _check_known(f"streams.{name}.groups", stream.groups, config.groups)
         if stream.on_delete == "ignore":
             continue
         for group in stream.groups:
@@ -331,7 +338,14 @@ def _check_streams(config: TableConfig) -> None:
                     f"in group {group!r} too",
                     hint="streams that write the same group must not mix row and group deletes",
                 )
-            _check_retractions(f"groups.{group}.functions", config.groups[group], name)
+            # Functions that cannot take back a value do not go with deletes, which ask for that.
+            for function in functions[group]:
+                if not find_function(function.name).retractable:
+                    raise InvalidInput(
+                        f"groups.{group}.functions.{function.column}: {function.name} cannot take back what stream "
+                        f"{name!r} deletes",
+                        hint=f"streams.{name}.on_delete: ignore",
+                    )
     written = {group for stream in config.streams.values() for group in stream.groups}
     for group in config.groups:
         if group not in written:
@@ -349,8 +363,8 @@ def _functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) ->
         at = f"{field}.{column}"
         if column not in group.columns or column in group.ordering:
             raise InvalidInput(f"{at}: not a column that is aggregated", hint="name columns outside the ordering")
-        name, options = _named(given)
-        if isinstance(given, dict) and (len(given) != 1 or not _has_options(name)):
+        (name, options), *others = given.items()
+        if others or (options is not None and not _has_options(name)):
             able = " and ".join(filter(_has_options, function_names()))
             raise InvalidInput(f"{at}: only {able} has options", hint='for example {listagg: {delimiter: ";"}}')
         if name not in function_names():
@@ -359,6 +373,7 @@ def _functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) ->
         if refusal is not None:
             type_name = format_type(columns[column].type)
             raise InvalidInput(f"{at}: {name} of {type_name} {refusal.reason}", hint=refusal.hint)
+        options = options or FunctionOptions()
         functions.append(Function(column, name, options.delimiter if _has_options(name) else ""))
     for column in group.columns:
         if column not in group.ordering and column not in group.functions:
@@ -366,31 +381,8 @@ def _functions(field: str, group: GroupConfig, columns: Mapping[str, Column]) ->
     return tuple(functions)
 
 
-def _named(given: str | Mapping[str, FunctionOptions]) -> tuple[str, FunctionOptions]:
-    """A function's name and options, from ``name`` or ``{name: options}``."""
-    if isinstance(given, str):
-        return given, FunctionOptions()
-    return next(iter(given.items()), ("", FunctionOptions()))
-
-
 def _has_options(function: str) -> bool:
     return function in function_names() and find_function(function).has_delimiter
-
-
-def _check_retractions(field: str, group: GroupConfig, stream: str) -> None:
-    """Refuse functions that cannot take values back, which the deletes of this stream ask for."""
-    for column, given in group.functions.items():
-        name, _ = _named(given)
-        if name in function_names() and not find_function(name).retractable:
-            raise InvalidInput(
-                f"{field}.{column}: {name} cannot take back what stream {stream!r} deletes",
-                hint=f"streams.{stream}.on_delete: ignore",
-            )
-
-
-def _check_list(field: str, given: Sequence[str], known: Iterable[str]) -> None:
-    _check_known(field, given, known)
-    _check_once(field, given)
 
 
 def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -398,26 +390,6 @@ def _check_known(field: str, given: Iterable[str], known: Iterable[str]) -> None
     for name in given:
         if name not in known:
             raise InvalidInput(f"{field}: there is no {name!r}", hint=f"known: {', '.join(known)}")
-
-
-def _check_once(field: str, given: Iterable[str]) -> None:
-    for name, count in Counter(given).items():
-        if count > 1:
-            raise InvalidInput(f"{field}: {name!r} is listed {count} times", hint="list it once")
-
-
-def _is_key_type(arrow_type: pa.DataType) -> bool:
-    return pa.types.is_binary(arrow_type) or _is_sortable(arrow_type)
-
-
-def _is_ordering_type(arrow_type: pa.DataType) -> bool:
-    return pa.types.is_float64(arrow_type) or _is_sortable(arrow_type)
-
-
-def _is_sortable(arrow_type: pa.DataType) -> bool:
-    types = pa.types
-    tests = (types.is_integer, types.is_string, types.is_date, types.is_timestamp, types.is_decimal)
-    return any(test(arrow_type) for test in tests)
 
 
 def _as_key(column: Column) -> Column:

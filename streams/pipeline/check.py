@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from storage.config import build_schema
+from storage.config_file import errors_at
 from storage.engine import Stream, TableSchema, check_lateness, widens
 from storage.errors import Conflict, InvalidInput
 from streams.pipeline.model import Pipeline, WriterSpec
@@ -36,15 +37,11 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
             )
         _check_select(writer, known, schema)
         if writer.tombstones == "delete":
-            try:
+            with errors_at(f"writers.{writer.name}."):
                 check_deletes(writer, known, schema)
-            except InvalidInput as error:
-                raise InvalidInput(f"writers.{writer.name}.{error.message}", hint=error.hint) from None
         if writer.lateness is not None:
-            try:
+            with errors_at(f"writers.{writer.name}."):
                 check_lateness(writer.lateness, schema, known)
-            except InvalidInput as error:
-                raise InvalidInput(f"writers.{writer.name}.{error.message}", hint=error.hint) from None
 
 
 def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from storage.config import TableConfig
+from storage.config_file import FieldError
 from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.errors import InvalidInput
 from streams.formats import check_format
@@ -38,7 +39,7 @@ def _known_format(name: str) -> str:
     try:
         return check_format(name)
     except InvalidInput as error:
-        raise ValueError(f"{error.message}; {error.hint}") from None
+        raise FieldError(error.message, hint=error.hint) from None
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]

@@ -2,7 +2,7 @@
 
 Everything that can be checked without Spark and without the network is checked here, so that an error names the field
 before any process starts.
-    `pipeline_file`   YAML, environment variables, durations, wording of errors
+    `pipeline_file`   environment variables, durations, locations
     `model`           the sections of the file, and the resolved `Pipeline`
     `check`           the writers against the schema of the table
 """
@@ -13,13 +13,12 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
-
-from pydantic import BaseModel, ValidationError
+from typing import Final
 
 from storage.config import build_schema, load_config
+from storage.config_file import Sections, errors_at, parse_fields
 from storage.engine import lane_name, parse_type
-from storage.errors import InvalidInput, TableError
+from storage.errors import InvalidInput
 from streams.pipeline.check import check_writers
 from streams.pipeline.model import (
     CleanSection,
@@ -35,7 +34,7 @@ from streams.pipeline.model import (
     WriterSection,
     WriterSpec,
 )
-from streams.pipeline.pipeline_file import SUFFIXES, describe_mistakes, read_yaml, resolve_location, substitute
+from streams.pipeline.pipeline_file import SUFFIXES, read_file, resolve_location, substitute
 
 __all__ = [
     "CommandSettings",
@@ -49,6 +48,14 @@ __all__ = [
 ]
 
 _BOOTSTRAP: Final = "bootstrap.servers"
+_SECTIONS: Final[Sections] = {
+    "table": TableSection,
+    "compaction": CompactionSection,
+    "clean": CleanSection,
+    "writers.*.source.kafka": KafkaSection,
+    "writers.*.source.spark": SparkSection,
+    "writers.*": WriterSection,
+}
 
 
 def is_pipeline(text: str) -> bool:
@@ -80,13 +87,10 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
     if not is_pipeline(target):
         return CommandSettings(TableLocation(target))
     path = Path(target).absolute()
-    whole = {"table": {}, **read_yaml(path)}
+    whole = {"table": {}, **read_file(path)}
     raw = substitute({name: whole[name] for name in ("table", *sections) if name in whole}, environment)
-    try:
-        given = CommandConfig.model_validate(raw)
-    except ValidationError as error:
-        message, hint = describe_mistakes(error, raw, lambda at: _fields_at(at, raw))
-        raise InvalidInput(f"{path.name}: {message}", hint=hint) from None
+    with errors_at(f"{path.name}: "):
+        given = parse_fields(CommandConfig, raw, _SECTIONS)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
     return CommandSettings(table, given.spark, given.compaction, given.clean, raw)
 
@@ -99,56 +103,25 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
         InvalidInput: The file is wrong; the message names the file and the field, the hint how to fix it.
     """
     path = Path(path).absolute()
-    raw = read_yaml(path)
-    try:
-        return _resolve(path, _validate(substitute(raw, environment)))
-    except InvalidInput as error:
-        raise InvalidInput(f"{path.name}: {error.message}", hint=error.hint) from None
-
-
-def _validate(raw: dict[str, Any]) -> PipelineConfig:
-    try:
-        return PipelineConfig.model_validate(raw)
-    except ValidationError as error:
-        message, hint = describe_mistakes(error, raw, lambda at: _fields_at(at, raw))
-        raise InvalidInput(message, hint=hint or "weft init DIR writes a file with every setting, explained") from None
-
-
-def _fields(model: type[BaseModel]) -> tuple[str, ...]:
-    return tuple(info.alias or name for name, info in model.model_fields.items())
-
-
-def _fields_at(path: tuple[str, ...], raw: Mapping[str, Any]) -> tuple[str, ...]:
-    match path:
-        case ("table",):
-            return _fields(TableSection)
-        case ("compaction",):
-            return _fields(CompactionSection)
-        case ("clean",):
-            return _fields(CleanSection)
-        case ("writers", _):
-            return _fields(WriterSection)
-        case ("writers", name, "source"):
-            return _fields(KafkaSection if raw["writers"][name]["source"]["type"] == "kafka" else SparkSection)
-    return _fields(PipelineConfig)
+    raw = read_file(path)
+    with errors_at(f"{path.name}: "):
+        raw = substitute(raw, environment)
+        hint = "weft init DIR writes a file with every setting, explained"
+        return _resolve(path, parse_fields(PipelineConfig, raw, _SECTIONS, hint=hint))
 
 
 def _resolve(path: Path, given: PipelineConfig) -> Pipeline:
     config = None
     if given.table.config is not None:
-        try:
+        with errors_at("table.config: "):
             config = load_config(given.table.config)
             schema = build_schema(config)
-        except TableError as error:
-            raise InvalidInput(f"table.config: {error.message}", hint=error.hint) from None
     folder = path.parent
     state = Path(resolve_location(given.state or f".weft/{path.stem}", folder))
     writers = {}
     for name, section in given.writers.items():
-        try:
+        with errors_at(f"writers.{name}"):
             writers[name] = _resolve_writer(name, section, given, folder, state)
-        except InvalidInput as error:
-            raise InvalidInput(f"writers.{name}{error.message}", hint=error.hint) from None
     _check_distinct(writers)
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
     pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, given.spark, state)
@@ -161,16 +134,12 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
     """Resolve one writer. Messages of errors start with ``.field:``; the caller adds the writer's name."""
     stream = given.stream or name
     for text, where in ((name, ""), (stream, ".stream"), (given.lane or stream, ".lane")):
-        try:
+        with errors_at(f"{where}: "):
             lane_name(text)
-        except InvalidInput as error:
-            raise InvalidInput(f"{where}: {error.message}", hint=error.hint) from None
     for section, fields in (("schema", given.message), ("key", given.key)):
         for column, type_name in (fields or {}).items():
-            try:
+            with errors_at(f".{section}.{column}: "):
                 parse_type(type_name)
-            except InvalidInput as error:
-                raise InvalidInput(f".{section}.{column}: {error.message}", hint=error.hint) from None
     for setting, is_given in (("key", given.key is not None), ("tombstones", given.tombstones != "ignore")):
         if is_given and not given.message:
             raise InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")

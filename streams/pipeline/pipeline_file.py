@@ -1,8 +1,7 @@
-"""Reads a pipeline file as plain values: YAML, environment variables, durations, locations, wording of errors.
+"""Reads a pipeline file as plain values: environment variables, durations, locations.
 
-Every error names the field as the user wrote it (``writers.orders.source.topic``) and says how to fix it. Values of
-environment variables, which may be secrets, are never part of a message. `streams.pipeline.pipeline` knows what the
-fields mean.
+Values of environment variables, which may be secrets, are never part of a message. `storage.config_file` reads the YAML
+and words errors; `streams.pipeline.pipeline` knows what the fields mean.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-from pydantic import ValidationError
-
+from storage.config_file import read_yaml
 from storage.errors import InvalidInput, NotFound
 
 SUFFIXES: Final = (".yaml", ".yml")
@@ -27,7 +23,7 @@ _VARIABLE: Final = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _WHOLE: Final = re.compile(r"\s*\d{1,19}\s*")
-_UNITS: Final[Mapping[str, float]] = {
+_UNITS: Final = {
     "": 1,
     "ms": 0.001,
     "millisecond": 0.001,
@@ -40,38 +36,16 @@ _UNITS: Final[Mapping[str, float]] = {
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: C: is a drive
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a repeated key is an error; PyYAML silently keeps the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} appears twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
     """Read the file as a mapping.
 
     Raises:
         NotFound: There is no such file.
         InvalidInput: The file cannot be read, or is not a YAML mapping.
     """
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
-    except FileNotFoundError:
-        raise NotFound(f"there is no pipeline file {path}", hint="weft init DIR writes one to start from") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"cannot read the pipeline file {path}: {error}", hint="check the file and its permissions"
-        ) from error
-    except yaml.MarkedYAMLError as error:
-        where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InvalidInput(f"{path}{where}: {error.problem}", hint="fix the YAML there") from None
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{path} is not YAML: {error}", hint="fix the file") from None
+    if not path.exists():
+        raise NotFound(f"there is no pipeline file {path}", hint="weft init DIR writes one to start from")
+    raw = read_yaml(path)
     if not isinstance(raw, dict):
         raise InvalidInput(
             f"{path} is not a mapping", hint="a pipeline has the sections table and writers; see weft init"
@@ -150,47 +124,3 @@ def resolve_location(location: str, folder: Path) -> str:
     if _URL.match(location):
         return location
     return os.path.normpath(folder / Path(location).expanduser())
-
-
-def describe_mistakes(
-    error: ValidationError, raw: Any, fields_at: Callable[[tuple[str, ...]], tuple[str, ...]]
-) -> tuple[str, str]:
-    """Message and hint for a pydantic error; the message names every wrong field.
-
-    Args:
-        error: Raised while validating ``raw``.
-        raw: The values. Parts of pydantic's path that are not in them are internal names and are left out.
-        fields_at: The known field names of the mapping at a path.
-    """
-    seen: dict[str, str] = {}
-    hints = []
-    for item in error.errors():
-        path = _written(item["loc"], raw)
-        field = ".".join(path) or "the pipeline"
-        if field in seen:
-            continue
-        if item["type"] == "extra_forbidden":
-            known = fields_at(path[:-1])
-            close = get_close_matches(path[-1], known, n=1)
-            seen[field] = "is not a known field"
-            hints.append(f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}")
-        elif item["type"] == "missing":
-            seen[field] = "is missing"
-            hints.append(f"add {path[-1]}")
-        else:
-            seen[field] = item["msg"].removeprefix("Value error, ")
-    return "; ".join(f"{field}: {message}" for field, message in seen.items()), "; ".join(dict.fromkeys(hints))
-
-
-def _written(loc: tuple[int | str, ...], raw: Any) -> tuple[str, ...]:
-    """The part of pydantic's path that is in the file; the last step may be a missing field."""
-    path = []
-    for i, part in enumerate(loc):
-        there = isinstance(raw, dict) and part in raw
-        there |= isinstance(raw, list) and isinstance(part, int) and part < len(raw)
-        absent = isinstance(raw, dict) and isinstance(part, str) and i == len(loc) - 1
-        if there:
-            raw = raw[part]
-        if there or absent:
-            path.append(str(part))
-    return tuple(path)

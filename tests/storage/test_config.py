@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "an ordering column of boolean": (put("columns", "pts", to="boolean"), "column 'pts' has type boolean", ""),
     "an ordering column of binary": (put("columns", "pts", to="binary"), "column 'pts' has type binary", ""),
-    "no key": (drop("key"), "key: Field required", ""),
+    "no key": (drop("key"), "key: is missing", ""),
     "an empty key": (put("key", to=[]), "key: List should have at least 1 item", ""),
     "a key column twice": (put("key", to=["id", "id", "region"]), "key: 'id' is listed 2 times", ""),
     "a key of a floating type": (put("columns", "id", to="double"), "key: column 'id' has type double", "keys are"),
@@ -256,15 +256,23 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "columns.tags.default: nested columns take no default",
         "",
     ),
-    "an unknown field": (put("bucketz", to=8), "bucketz: is not a field here", ""),
+    "a column that is a number": (
+        put("columns", "paid", to=5),
+        "columns.paid: is neither a type nor a mapping",
+        "bigint",
+    ),
+    "a column without a type": (put("columns", "paid", to={}), "columns.paid.type: is missing", "add type"),
+    "a group that is no mapping": (put("groups", "order", to="status"), "groups.order: is not a mapping", "README"),
+    "a misspelled field": (put("bucket", to=8), "bucket: is not a known field", "did you mean buckets?"),
+    "an unknown field": (put("bucketz", to=8), "bucketz: is not a known field", ""),
     "an unknown field of a group": (
         put("groups", "order", "mode", to="latest"),
-        "groups.order.mode: is not a field",
+        "groups.order.mode: is not a known field",
         "",
     ),
     "an unknown field of a column": (
         put("columns", "paid", to={"type": "double", "nullable": True}),
-        "columns.paid.nullable: is not a field here",
+        "columns.paid.nullable: is not a known field",
         "",
     ),
 }
@@ -306,7 +314,14 @@ def test_the_good_configuration_is_good_as_mapping_and_as_yaml(tmp_path: LocalPa
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "cannot read"), ("a: [", "not YAML"), ("- 1", "configuration"), ("", "configuration")]
+    ("text", "message"),
+    [
+        (None, "cannot read"),
+        ("a: [", "not YAML"),
+        ("- 1", "configuration"),
+        ("", "configuration"),
+        ("key: [a]\nkey: [b]", r"table.yaml, line 2: 'key' appears twice"),
+    ],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: LocalPath, text: str | None, message: str) -> None:
     file = tmp_path / "table.yaml"

@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "groups.sums.functions.n: only listagg has options",
         "delimiter",
     ),
-    "an unknown option": (function({"listagg": {"limit": 3}}, "string"), "limit: is not a field here", ""),
+    "an unknown option": (function({"listagg": {"limit": 3}}, "string"), "limit: is not a known field", ""),
     "functions in another mode": (
         put("groups", "part", "functions", to={"a": "max"}),
         "groups.part.functions: the group's mode is 'latest_non_null'",

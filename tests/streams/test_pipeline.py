@@ -263,13 +263,18 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/orders/source/type": "files"}, "writers.orders.source: Input tag 'files'", ""),
         (
             {"writers/orders/source/format": "avro"},
-            "writers.orders.source.format: there is no message format 'avro'; formats: json",
-            "",
+            "writers.orders.source.format: there is no message format 'avro'",
+            "formats: json",
         ),
         (
             {"writers/orders/source/options": {"subscribe": "x"}},
             "writers.orders.source.options.subscribe: has its own field",
             "use topic",
+        ),
+        (
+            {"writers/orders/source/starting_offsets": [7]},
+            "writers.orders.source.starting_offsets: Input should be",
+            "",
         ),
         ({"writers/orders/schema": ...}, "writers.orders.schema: is missing", "of the JSON message"),
         ({"writers/orders/schema/id": "bigit"}, "writers.orders.schema.id: 'bigit' is not a column type", "bigint"),

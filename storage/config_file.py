@@ -1,0 +1,127 @@
+"""Reads configuration files: YAML in which no key is repeated, and values that fit a pydantic model.
+
+Every error names the field as the user wrote it (``writers.orders.source.topic``) and says how to fix it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from storage.errors import InvalidInput
+
+Model = TypeVar("Model", bound=BaseModel)
+Sections = Mapping[str, type[BaseModel]]
+"""Mappings in a file by pydantic's path, for example ``writers.*.source.kafka``; ``*`` is any name."""
+
+_WORDING: Final[Mapping[str, str]] = {
+    "extra_forbidden": "is not a known field",
+    "missing": "is missing",
+    "model_type": "is not a mapping",
+    "value_error": "{error}",
+}
+"""Our message for a type of pydantic error; for other types pydantic's message is shown."""
+
+
+class FieldError(ValueError):
+    """Raised by the validator of a field: what is wrong with its value, and a hint."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a repeated key is an error; PyYAML silently keeps the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} appears twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a file as plain values.
+
+    Raises:
+        InvalidInput: There is no such file, it cannot be read, or it is not YAML.
+    """
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}", hint="check the file and its permissions") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where, problem = (f", line {mark.line + 1}", getattr(error, "problem", error)) if mark else ("", error)
+        raise InvalidInput(f"{path}{where}: {problem}", hint="this is not YAML: fix the file there") from None
+
+
+def parse_fields(model: type[Model], raw: Any, sections: Sections, *, hint: str = "") -> Model:
+    """The values of a file as a model.
+
+    Args:
+        model: Of the whole.
+        raw: The values.
+        sections: Mappings in the file besides the whole; they tell which fields are known.
+        hint: Where no wrong field has a hint.
+
+    Raises:
+        InvalidInput: The message names every wrong field.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        found: dict[str, str] = {}
+        hints: dict[str, None] = {}
+        for item in error.errors():
+            path = _written(item["loc"], raw, missing=item["type"] == "missing")
+            field = ".".join(path) or "the configuration"
+            if field not in found:
+                wording = _WORDING.get(item["type"])
+                found[field] = item["msg"] if wording is None else wording.format_map(item.get("ctx", {}))
+                hints |= dict.fromkeys(_hints(item, {**sections, "": model}))
+        message = "; ".join(f"{field}: {text}" for field, text in found.items())
+        raise InvalidInput(message, hint="; ".join(hints) or hint) from None
+
+
+def _hints(item: ErrorDetails, sections: Sections) -> Iterator[str]:
+    *parents, field = map(str, item["loc"] or ("",))
+    if item["type"] == "missing":
+        yield f"add {field}"
+    elif item["type"] == "extra_forbidden":
+        model = next(model for at, model in sections.items() if fnmatchcase(".".join(parents), at))
+        known = [info.alias or name for name, info in model.model_fields.items()]
+        close = get_close_matches(field, known, n=1)
+        yield f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+    elif isinstance(error := item.get("ctx", {}).get("error"), FieldError):
+        yield error.hint
+
+
+def _written(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[str, ...]:
+    """The part of pydantic's path that is in the file, without the names of unions' members; and a missing field."""
+    path = []
+    for part in loc[:-1] if missing else loc:
+        if isinstance(part, int) if isinstance(raw, list) else isinstance(raw, Mapping) and part in raw:
+            raw = raw[part]
+            path.append(str(part))
+    return (*path, str(loc[-1])) if missing else tuple(path)
+
+
+@contextmanager
+def errors_at(where: str) -> Iterator[None]:
+    """Put a place, such as ``columns.a: ``, before the message of an `InvalidInput` that leaves the block."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}{error.message}", hint=error.hint) from None
