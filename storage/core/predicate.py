@@ -111,16 +111,7 @@ class Or:
     conditions: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IfElse:
-    """``then`` where ``condition`` is true, ``otherwise`` where it is false, null where it is null."""
-
-    condition: Condition
-    then: Condition
-    otherwise: Condition
-
-
-Condition: TypeAlias = Comparison | In | IsNull | StartsWith | Constant | Other | Not | And | Or | IfElse
+Condition: TypeAlias = Comparison | In | IsNull | StartsWith | Constant | Other | Not | And | Or
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +167,6 @@ def to_arrow(condition: Condition) -> pc.Expression:
             return reduce(python.and_, map(to_arrow, conditions), *_if_none(conditions, value=True))
         case Or(conditions):
             return reduce(python.or_, map(to_arrow, conditions), *_if_none(conditions, value=False))
-        case IfElse(chosen, then, otherwise):
-            return pc.if_else(to_arrow(chosen), to_arrow(then), to_arrow(otherwise))
     raise TypeError(f"{condition!r} can only be evaluated by the expression that it was read from")
 
 
@@ -196,8 +185,6 @@ def columns_of(condition: Condition) -> frozenset[str]:
             return columns_of(inner)
         case And(conditions) | Or(conditions):
             return frozenset().union(*map(columns_of, conditions))
-        case IfElse(chosen, then, otherwise):
-            return columns_of(chosen) | columns_of(then) | columns_of(otherwise)
     return frozenset()
 
 
@@ -225,9 +212,6 @@ def possible_values(condition: Condition, column: str, arrow_type: pa.DataType) 
             return reduce(_both, (possible_values(one, column, arrow_type) for one in conditions), None)
         case Or(conditions):
             return _either(possible_values(one, column, arrow_type) for one in conditions)
-        case IfElse(chosen, then, otherwise):
-            first = _both(*(possible_values(one, column, arrow_type) for one in (chosen, then)))
-            return _either([first, possible_values(otherwise, column, arrow_type)])
     return None
 
 
@@ -290,8 +274,6 @@ def may_hold(condition: Condition, known: Known) -> bool:
             return all(may_hold(one, known) for one in conditions)
         case Or(conditions):
             return any(may_hold(one, known) for one in conditions)
-        case IfElse(chosen, then, otherwise):
-            return (may_hold(chosen, known) and may_hold(then, known)) or may_hold(otherwise, known)
         case Not(inner):
             return _may_fail(inner, known)
     return True

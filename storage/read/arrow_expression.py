@@ -25,7 +25,6 @@ from storage.core.predicate import (
     Comparison,
     Condition,
     Constant,
-    IfElse,
     In,
     IsNull,
     Not,
@@ -110,8 +109,6 @@ class _Call:
                 return _CHAINS[name](tuple(map(_as_condition, arguments)))
             case "invert", [argument]:
                 return Not(_as_condition(argument))
-            case "if_else", [chosen, then, otherwise]:
-                return IfElse(_as_condition(chosen), _as_condition(then), _as_condition(otherwise))
             case "is_null", [_Column(name, False)]:
                 return IsNull(name)
             case "is_valid", [_Column(name, False)]:

@@ -18,7 +18,6 @@ from storage.core.predicate import (
     Comparison,
     Condition,
     Constant,
-    IfElse,
     In,
     IsNull,
     Not,
@@ -112,8 +111,8 @@ def test_moments_beyond_the_calendar_of_python_are_not_read(far: pa.Scalar) -> N
         (~(A == 1), None),
         (pc.add(A, 1) == 2, None),
         (pc.scalar(pa.scalar(None, pa.int64())) == A, set()),
-        (pc.if_else(A.is_valid(), A.isin([1]), pa.scalar(None, pa.bool_())), {1}),
         (pc.if_else(A == 1, B == 1, B == 2), None),
+        (pc.if_else(A == 1, B == 1, B == 2) & (A == 3), {3}),
         (pc.scalar(pa.scalar(value=False)), set()),
         (pc.scalar(pa.scalar(value=True)), None),
         (pc.field("s", "a") == 1, None),
@@ -174,7 +173,8 @@ NULL = pc.scalar(pa.scalar(None, pa.int64()))
         (A.isin(pa.array([], pa.int64())), INTS, False),
         ((A == 9) | (B == 1), INTS, True),
         ((A == 9) & (B == 1), INTS, False),
-        (pc.if_else(A == 9, B == 1, pa.scalar(None, pa.bool_())), INTS, False),
+        (pc.if_else(A == 9, B == 1, pa.scalar(None, pa.bool_())), INTS, True),  # only its columns are known
+        (pc.if_else(A == 9, B == 1, pa.scalar(None, pa.bool_())) & (A == 9), INTS, False),
         (A == 9.0, INTS, True),  # Arrow compares as doubles
         (A == 3.0, FLOATS, False),
         (A == 3, FLOATS, True),
@@ -227,9 +227,9 @@ LESS, VALID, NONE = Comparison("a", "<", 3, pa.int64()), Not(IsNull("a")), Const
         (Not(LESS), [None, False, False, True, True]),
         (And((LESS, VALID)), [False, True, True, False, False]),
         (Or((LESS, VALID)), [None, True, True, True, True]),
+        (And((LESS, NONE)), [None, None, None, False, False]),
         (And(()), [True] * 5),
         (Or(()), [False] * 5),
-        (IfElse(LESS, VALID, NONE), [None, True, True, None, None]),
     ],
     ids=str,
 )
