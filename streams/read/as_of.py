@@ -33,7 +33,7 @@ def parse_point(given: Any) -> Any:
 
     Raises:
         InvalidInput: It is not a time, but can be nothing else; or it has no zone.
-        ValueError: It is no such thing at all.
+        ValueError: It is neither a text nor a datetime.
     """
     if isinstance(given, str) and ":" in given and not is_cut(given):
         return parse_moment(given)

@@ -1,11 +1,12 @@
 """Tables of Spark's catalog: ``CREATE TABLE t USING weft OPTIONS (path '...')``, or with ``LOCATION``.
 
-Spark 4.3 tells a Python source of a catalog table where it is, and which options it has, while the table is created
-and never again: a query brings the columns and nothing else. The columns are the only thing that comes back, so the
-first of them keeps the rest, in its metadata. Where the statement lists columns of its own, Spark does not ask the
-source at all when the table is created, and the first query says so.
+Spark 4.3 passes the location and the options of a catalog table to a Python source only when the table is created. A
+later query passes only the columns. So weft stores location and options in the metadata of the first column when the
+table is created, and reads them from there. If the statement lists columns, Spark does not call the source when the
+table is created, nothing is stored, and the first query fails with a hint.
 
-Metadata goes wherever a column goes, into Parquet files too. So no secrets are kept there.
+The metadata of a column is copied with the column, also into Parquet files. So options that may have secrets are
+refused.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pyspark.sql.types import StructField, StructType
 from storage.errors import InvalidInput
 
 _KEY: Final = "weft_table"
-_CREATED: Final = {"provider", "owner"}  # given while a catalog table is created, and only then
-_OPTION: Final = "option."  # options come twice: so, and as properties of the table, which TBLPROPERTIES are too
+_CREATED: Final = {"provider", "owner"}  # Spark passes these only when a catalog table is created
+_OPTION: Final = "option."  # prefix of options; without it they are mixed with TBLPROPERTIES
 _PATH: Final = "path"
 _STORE: Final = "storage_options"
 
 
 def options_given(given: Mapping[str, str]) -> dict[str, str]:
-    """What the user gave, of all that Spark tells a source.
+    """The options that the user gave, out of everything that Spark passes to a source.
 
     Raises:
         InvalidInput: A catalog table is created with ``storage_options``, or without a path.
@@ -35,23 +36,23 @@ def options_given(given: Mapping[str, str]) -> dict[str, str]:
     options = {name.removeprefix(_OPTION): value for name, value in given.items() if name.startswith(_OPTION)}
     if any(name.lower() == _STORE for name in options):
         raise InvalidInput(
-            "a table of Spark's catalog cannot have storage_options: there may be secrets in them, which every schema "
-            "that comes of the table would tell",
-            hint="let the environment have the credentials, or CREATE TEMPORARY VIEW ... USING weft OPTIONS (...)",
+            "a table of Spark's catalog cannot have storage_options: they may contain secrets, and would be stored in "
+            "the schema of the table",
+            hint="put the credentials into the environment, or use CREATE TEMPORARY VIEW ... USING weft OPTIONS (...)",
         )
     path = given.get(_PATH)
     if not path:
         raise InvalidInput(
             "CREATE TABLE ... USING weft needs the table's location",
-            hint="OPTIONS (path '...') or LOCATION '...': of a table that is there, Table.create makes one",
+            hint="add OPTIONS (path '...') or LOCATION '...' of an existing table; Table.create creates one",
         )
-    # Spark writes a local folder as file:/folder, and escapes nothing; as a URL it would be unescaped.
+    # Spark passes a local folder as file:/folder without percent-encoding; a path is not decoded, a URL would be.
     local = path.startswith("file:/") and not path.startswith("file://")
     return {**options, _PATH: path.removeprefix("file:") if local else path}
 
 
 def keep_options(schema: StructType, given: Mapping[str, str]) -> StructType:
-    """The columns of a table that may become one of the catalog, with what a query will need to know."""
+    """The columns; while a catalog table is created, with the options of the table in the metadata of the first."""
     if not given.keys() >= _CREATED:
         return schema
     first, *others = schema.fields
@@ -60,10 +61,10 @@ def keep_options(schema: StructType, given: Mapping[str, str]) -> StructType:
 
 
 def options_kept(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a read: those given, and of a catalog table those that were kept; the given ones win.
+    """The options of a read: those stored by `keep_options`, overridden by those given.
 
     Raises:
-        InvalidInput: Neither says where the table is.
+        InvalidInput: Neither has the location of the table.
     """
     if _PATH in given:
         return dict(given)
@@ -71,7 +72,7 @@ def options_kept(schema: StructType, given: Mapping[str, str]) -> dict[str, str]
         if _KEY in field.metadata:
             return {**field.metadata[_KEY], **given}
     raise InvalidInput(
-        "format weft needs the table's location, and Spark tells none",
-        hint='.option("path", uri), or .load(uri). A table of Spark\'s catalog has to be created without a list of '
-        "columns, else Spark forgets where it is: CREATE TABLE t USING weft OPTIONS (path '...')",
+        "format weft needs the table's location, and Spark passes none",
+        hint='use .option("path", uri) or .load(uri). Create a table of Spark\'s catalog without a list of columns, '
+        "because with one Spark loses the location: CREATE TABLE t USING weft OPTIONS (path '...')",
     )

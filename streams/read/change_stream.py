@@ -1,18 +1,18 @@
 """Changes of a table as a stream or a batch: ``format("weft")`` with option ``starting``, or ``changes_since``.
 
-Spark asks a Python source for its columns before it says whether it will stream, so an option says it: a stream begins
-at ``starting`` (``earliest`` if it is left out, see `streams.read.stream_mark`), a batch of changes at
+Spark asks a Python source for its columns before it says whether the read is a stream. So an option decides: a stream
+begins at ``starting`` (``earliest`` if it is left out, see `streams.read.stream_mark`), a batch of changes at
 ``changes_since``. Options, columns and errors are those of `Table.changes`.
 
-The offset of a query is a cut, kept in its checkpoint: cuts never change, so a batch that is planned again after a
-restart has the very same rows (S9, S21). Beside it stands the id of the table: a cut may fit another table that is made
-at the same place later, of which it would tell some rows only. A new query begins with the empty offset, which Spark
-does not write down, and takes its first cut as the end of a first batch: all rows as inserts if it starts at
-``earliest``, no rows else. A table that others compact while nothing is written gives batches without rows: so the
-offset stays within what is retained. What is not retained any more, or was restored meanwhile, fails the query with
-`OffsetExpired` or `OffsetInvalidated`; the hint says how to go on.
+The offset of a query is a cut, which Spark stores in the checkpoint. Cuts never change, so a batch that is planned
+again after a restart has exactly the same rows (S9, S21). The offset also has the id of the table, because the cut may
+be valid, but wrong, in another table that is created later at the same URI. A new query begins with the empty offset,
+which Spark does not store. Its first batch ends at the first cut; it has all rows as inserts if the query starts at
+``earliest``, otherwise no rows. If a table is compacted and nothing is written, batches have no rows, but the offset
+advances and so does not expire. If the offset has expired or was invalidated by a restore, the query fails with
+`OffsetExpired` or `OffsetInvalidated`; the hint says how to continue.
 
-A query keeps the columns it began with. Columns that are added later are seen, and count, from its next start on.
+A query keeps the columns that it started with. Columns that are added to the table later are read from its next start.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from storage.engine import BEFORE, CHANGE, CHANGED_GROUPS, ChangeScan, ChangeTas
 from storage.errors import InvalidInput, OffsetInvalidated
 from streams.pipeline.model import TableLocation
 from streams.read.as_of import EARLIEST, Point, parse_point
-from streams.read.read_options import PLACE_OPTIONS, split_names
+from streams.read.read_options import LOCATION_OPTIONS, split_names
 from streams.read.stream_mark import MARK
 from streams.spark.for_workers import ForWorkers
 
 LATEST: Final = "latest"
-_OF_CHANGES: Final = {"max_commits_per_trigger", "changes_until", "columns", "before"}  # and of nothing else
-_SAY_WHERE: Final = "say where they begin: readStream takes starting, read takes changes_since"
+_CHANGE_OPTIONS: Final = {"max_commits_per_trigger", "changes_until", "columns", "before"}  # invalid in other reads
+_BEGIN_HINT: Final = "give the beginning of the changes: readStream takes starting, read takes changes_since"
 Json = dict[str, Any]
 
 
@@ -47,16 +47,17 @@ _Names = Annotated[tuple[str, ...] | None, BeforeValidator(split_names)]
 
 
 class ChangeOptions(BaseModel):
-    """What is asked of changes; a point is a cut, a savepoint or a time (ISO 8601 with zone).
+    """Options of a read of changes. A point is a cut, a savepoint or a time (ISO 8601 with zone).
 
     Attributes:
-        starting: Where a stream begins: ``earliest`` (what is there comes as inserts), ``latest``, or a point.
-        max_commits_per_trigger: About how many commits a batch of a stream has at most, after the first.
+        starting: Where a stream begins: ``earliest`` (existing rows are inserts), ``latest``, or a point.
+        max_commits_per_trigger: The approximate maximum of commits per batch of a stream, after the first batch.
         changes_since: Where a batch begins: ``earliest`` or a point.
-        changes_until: Where it ends; the newest snapshot by default.
-        columns: Of the answer besides the key, separated by commas; all by default. Only what differs in them counts.
-        require: Groups without which a row is not there, separated by commas.
-        before: With the image of before, in column ``_before``.
+        changes_until: Where a batch ends; the newest snapshot by default.
+        columns: Columns of the result besides the key, separated by commas; all by default. Rows that differ only in
+            other columns are not returned.
+        require: Groups that must be present in a row, separated by commas; other rows count as not visible.
+        before: Whether to add column ``_before`` with the row before the change.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,18 +72,18 @@ class ChangeOptions(BaseModel):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> ChangeOptions | None:
-        """The options of ``format("weft")`` besides where the table is; None if they do not ask for changes.
+        """Parse the options of ``format("weft")``, except the location; None if they do not ask for changes.
 
         Raises:
-            InvalidInput: One is unknown, or its value is not what it takes, or they contradict each other.
+            InvalidInput: An option is unknown, a value is invalid, or two options exclude each other.
         """
-        known = {name.lower(): value for name, value in given.items() if name.lower() not in PLACE_OPTIONS}
+        known = {name.lower(): value for name, value in given.items() if name.lower() not in LOCATION_OPTIONS}
         streams = known.pop(MARK, None) is not None
         if "starting" not in known and "changes_since" not in known:
             if not streams:
-                lost = sorted(known.keys() & _OF_CHANGES)
-                if lost:
-                    raise InvalidInput(f"option {lost[0]!r} is for reading changes", hint=_SAY_WHERE)
+                misplaced = sorted(known.keys() & _CHANGE_OPTIONS)
+                if misplaced:
+                    raise InvalidInput(f"option {misplaced[0]!r} is for reading changes", hint=_BEGIN_HINT)
                 return None
             known["starting"] = EARLIEST
         try:
@@ -91,26 +92,26 @@ class ChangeOptions(BaseModel):
             first = error.errors()[0]
             raise InvalidInput(
                 f"option {first['loc'][0]!r} for reading changes: {first['msg']}",
-                hint=f"options: {', '.join((*PLACE_OPTIONS, *cls.model_fields))}",
+                hint=f"options: {', '.join((*LOCATION_OPTIONS, *cls.model_fields))}",
             ) from None
         stream, batch = {"starting", "max_commits_per_trigger"}, {"changes_since", "changes_until"}
         if stream & options.model_fields_set and batch & options.model_fields_set:
             raise InvalidInput(
                 f"options {', '.join(sorted((stream | batch) & options.model_fields_set))} do not go together",
-                hint=_SAY_WHERE,
+                hint=_BEGIN_HINT,
             )
         return options
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:
-    """Columns of the changes as they are now."""
+    """Columns of the changes under the newest schema of the table."""
     return from_arrow_schema(engine.change_schema(table.schema, options.columns, before=options.before))
 
 
 def _scan(
     table: Table, options: ChangeOptions, schema: StructType, since: Point | None, until: Point | None
 ) -> ChangeScan:
-    """Plan what the query wants; both snapshots under the newest schema, which may be newer than ``until``."""
+    """Plan the changes. Both snapshots are read under the newest schema, which may be newer than ``until``."""
     with expiring():
         earlier = None if since is None else table.snapshot(since)
         later = table.snapshot(until)
@@ -119,15 +120,15 @@ def _scan(
     planned = from_arrow_schema(scan.arrow)
     if [(field.name, field.dataType) for field in planned] != [(field.name, field.dataType) for field in schema]:
         raise InvalidInput(
-            f"the query has {schema.simpleString()}, the table's changes are {planned.simpleString()}",
-            hint="the table's schema has changed: start the query anew, it goes on from its checkpoint; "
-            "changes take no .schema(...) of one's own",
+            f"the query has columns {schema.simpleString()}, the changes of the table have {planned.simpleString()}",
+            hint="if the schema of the table has changed, restart the query: it continues from its checkpoint. "
+            "If the query has a .schema(...), remove it",
         )
     return scan
 
 
 class _Partition(InputPartition):
-    """One task, with all that is needed to read it anywhere."""
+    """One task, with everything that an executor needs to read it."""
 
     def __init__(self, scan: ChangeScan, task: ChangeTask) -> None:
         super().__init__(None)
@@ -139,29 +140,30 @@ def _partitions(scan: ChangeScan) -> list[InputPartition]:
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    # Where a batch has no task at all, Spark makes up a partition of its own.
+    # If a batch has no task, Spark adds a partition of another type.
     return partition.scan.read(partition.task) if isinstance(partition, _Partition) else iter(())
 
 
 class ChangeBatchReader(ForWorkers, DataSourceReader):
-    """For ``spark.read``: the changes between two points, fixed when it is planned."""
+    """For ``spark.read``: the changes between two points, which are resolved to cuts when the reader is created."""
 
     def __init__(self, table: Table, options: ChangeOptions, schema: StructType) -> None:
         """Plan the changes.
 
         Raises:
-            InvalidInput: Options are those of a stream; or see `Table.changes`, also for further errors.
+            InvalidInput: The options are those of a stream.
+            TableError: See `Table.changes`.
         """
         if options.changes_since is None:
             raise InvalidInput(
-                "option 'starting' is for streams", hint="spark.read takes changes_since, and changes_until"
+                "option 'starting' is for streams", hint="use changes_since and changes_until with spark.read"
             )
         since = None if options.changes_since == EARLIEST else options.changes_since
-        self._own = _partitions(_scan(table, options, schema, since, options.changes_until))
+        self._partitions = _partitions(_scan(table, options, schema, since, options.changes_until))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A task each."""
-        return self._own
+        """One partition per task."""
+        return self._partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one task."""
@@ -169,18 +171,18 @@ class ChangeBatchReader(ForWorkers, DataSourceReader):
 
 
 class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """For ``spark.readStream``: plans micro-batches in one process beside the driver."""
+    """For ``spark.readStream``: plans micro-batches, in the Python process that Spark starts beside the driver."""
 
     def __init__(self, location: TableLocation, options: ChangeOptions | None, schema: StructType) -> None:
-        """Nothing is opened yet: executors get a copy.
+        """Do not open the table yet, because Spark also sends copies of the reader to executors.
 
         Raises:
-            InvalidInput: It is not said where the stream begins.
+            InvalidInput: The options do not say where the stream begins.
         """
         if options is None or options.starting is None:
             raise InvalidInput(
                 "a stream of changes needs option 'starting'",
-                hint="earliest (what is there comes as inserts), latest, a cut, a savepoint or a time",
+                hint="give earliest (existing rows are inserts), latest, a cut, a savepoint or a time",
             )
         self._location, self._options, self._schema = location, options, schema
         self._table: Table | None = None
@@ -188,26 +190,28 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         self._latest: str | None = None
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
-        """The same for every new query, because Spark does not write it down; see the module."""
+        """The empty offset, for every new query, because Spark does not store the initial offset."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The option ``max_commits_per_trigger``: Spark has limits of its own kinds only, and counts nothing itself."""
+        """The option ``max_commits_per_trigger``, passed as a number of files: Spark has no limit of commits."""
         most = self._options.max_commits_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember the newest cut: the run ends there, whatever is written meanwhile."""
+        """Remember the newest cut, where the run ends. Later commits are not read."""
         self._target = str(self._opened().snapshot().cut)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
-        """End of the batch that begins at ``start``.
+        """The end of the batch that begins at ``start``.
 
         Raises:
-            OffsetExpired, OffsetInvalidated: The changes after ``start`` cannot be told completely.
+            OffsetExpired, OffsetInvalidated: The changes after ``start`` cannot be given completely.
         """
         self._check_table(start)
-        assert isinstance(limit, ReadAllAvailable | ReadMaxFiles), f"Spark admits by a limit it was not given: {limit}"
+        assert isinstance(limit, ReadAllAvailable | ReadMaxFiles), (
+            f"Spark passed a limit that this reader did not return: {limit}"
+        )
         table = self._opened()
         newest = self._target or str(table.snapshot().cut)
         self._latest = newest
@@ -228,11 +232,11 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
             return str(self._opened().snapshot(starting).cut)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
-        """The newest cut when the last batch was planned, for the query's progress."""
+        """The newest cut when the last batch was planned; Spark shows it in the progress of the query."""
         return None if self._latest is None else self._offset(self._latest)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The changes between two offsets of the checkpoint: the same whenever they are planned."""
+        """The changes between two offsets of the checkpoint. They are the same whenever they are planned."""
         if start == end or (not start and self._options.starting != EARLIEST):
             return []
         self._check_table(start)
@@ -250,8 +254,8 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         table_id = self._opened().state().table_id
         if offset.get("table", table_id) != table_id:
             raise OffsetInvalidated(
-                f"the query has read another table at {self._location.uri}, which is gone",
-                hint="start a query with a checkpoint of its own, and take everything anew (starting=earliest)",
+                f"the table at {self._location.uri} is not the one that the query has read: it was created anew",
+                hint="start a query with a new checkpoint, and read the whole table (starting=earliest)",
             )
 
     def _opened(self) -> Table:

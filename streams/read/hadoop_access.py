@@ -1,9 +1,8 @@
 """Checks whether Spark's own readers can read the files of a table.
 
-weft reaches its store by fsspec, with the options it was given; Spark's readers reach it by Hadoop, which may not know
-the kind of store, or lack its jar, endpoint or credentials.
-
-If Hadoop does not find a file, tasks read it, which is slower and gives the same answer.
+weft accesses its store through fsspec with the given options. Spark's readers access it through Hadoop, which may not
+know the kind of store, or may lack its jar, endpoint or credentials. If Hadoop does not find a file, tasks read it
+through fsspec, which is slower and gives the same answer.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pyspark.sql import SparkSession
 from streams.read.relation.planner_interface import ParquetFile
 
 _LOCAL: Final = "file"
-"""Every process of a cluster has to see a local table anyway."""
+"""Not checked: every process of a cluster needs access to a local table anyway."""
 
 
-class FileReach:
+class HadoopAccess:
     """Asks Hadoop for one file of a table, once; the other files are in the same store."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -28,7 +27,7 @@ class FileReach:
         self._found: bool | None = None
 
     def __call__(self, file: ParquetFile) -> bool:
-        """Whether Spark finds this very file; names are never used twice, so its size is proof enough."""
+        """Whether Spark finds this file. File names are unique, so the same size means the same file."""
         if urlsplit(file.path).scheme == _LOCAL:
             return True
         if self._found is None:

@@ -1,7 +1,7 @@
 """Options of reads, the same for views, ``format("weft")``, SQL's ``OPTIONS (...)`` and ``weft sql``.
 
-Options come as text where SQL or the command line gives them, and as Python values from Python; both mean the same.
-What is unknown, is not what it must be, or does not go together is refused here, before any file is looked at.
+SQL and the command line pass values as text, Python passes Python values; both mean the same. Unknown options and
+invalid values or combinations are refused here, before any file is read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from streams.read.as_of import Point, parse_point, tell_unsettled
 
 Through = int | dt.datetime | dt.date | str
 
-PLACE_OPTIONS: Final = ("path", "storage_options")
-"""Options of ``format("weft")`` that say where a table is; see `location_of`."""
+LOCATION_OPTIONS: Final = ("path", "storage_options")
+"""Options of ``format("weft")`` with the location of a table; see `location_of`."""
 
 
 def split_names(given: Any) -> Any:
@@ -30,9 +30,9 @@ def split_names(given: Any) -> Any:
 
 
 def location_of(given: Mapping[str, str]) -> TableLocation:
-    """Where a table is, by the options of ``format("weft")``: ``path``, and ``storage_options`` as a JSON object.
+    """The location of a table from the options ``path`` and ``storage_options`` (a JSON object).
 
-    No error tells what is in the latter: there may be secrets in it.
+    No error message contains the storage options, because they may contain secrets.
 
     Raises:
         InvalidInput: There is no path, or ``storage_options`` is not a JSON object.
@@ -40,7 +40,7 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
     known = {name.lower(): value for name, value in given.items()}
     uri = known.get("path")
     if not uri:
-        raise InvalidInput("format weft needs the table's location", hint='.option("path", uri), or .load(uri)')
+        raise InvalidInput("format weft needs the table's location", hint='use .option("path", uri) or .load(uri)')
     try:
         options = json.loads(known.get("storage_options") or "{}")
     except ValueError:
@@ -48,7 +48,8 @@ def location_of(given: Mapping[str, str]) -> TableLocation:
     if not isinstance(options, dict):
         raise InvalidInput(
             "option storage_options is not a JSON object",
-            hint='.option("storage_options", json.dumps({"endpoint_url": "..."})): what fsspec takes for the store',
+            hint="give the options of the fsspec file system: "
+            '.option("storage_options", json.dumps({"endpoint_url": "..."}))',
         )
     return TableLocation(uri, options)
 
@@ -63,10 +64,10 @@ class ReadOptions(BaseModel):
     Attributes:
         as_of: Aware time, name of a savepoint, or text of a cut; the newest snapshot of each query by default.
         require: Groups that must be present in a row: one makes a left join, all an inner join.
-        read_optimized: Base files alone, as the last compaction has left them: as fast as Parquet, and less fresh.
-        complete_through: Refuse a snapshot to which events up to this value may still come, by the watermarks of the
-            streams that feed the groups of ``require``, or all groups.
-        settled: Refuse a time that may still give another snapshot; else that is logged, with the cut.
+        read_optimized: Read base files only: as fast as Parquet, without what was committed since the last compaction.
+        complete_through: Refuse a snapshot as long as events up to this value may still arrive, according to the
+            watermarks of the streams that feed the groups of ``require`` (by default all groups).
+        settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -79,32 +80,32 @@ class ReadOptions(BaseModel):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ReadOptions:
-        """Check what was given; names in any case, as in Spark.
+        """Parse and check options; upper and lower case of names is ignored, as in Spark.
 
         Raises:
-            InvalidInput: An option is unknown, or its value is not what it takes.
+            InvalidInput: An option is unknown, or its value is invalid.
         """
         known = {name.lower(): value for name, value in given.items()}
         unknown = sorted(set(known) - set(cls.model_fields))
         if unknown:
             raise InvalidInput(
-                f"reading a table takes no option {unknown[0]!r}", hint=f"options: {', '.join(cls.model_fields)}"
+                f"unknown option {unknown[0]!r} for reading a table", hint=f"options: {', '.join(cls.model_fields)}"
             )
         try:
             return cls(**known)
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
-            raise InvalidInput(f"option {name} cannot be {known[name]!r}", hint=f"{name} is {_VALUES[name]}") from None
+            raise InvalidInput(f"option {name} cannot be {known[name]!r}", hint=f"give {_VALUES[name]}") from None
 
     def snapshot(self, table: Table) -> Snapshot:
         """The snapshot that the options ask for, as of now.
 
         Raises:
-            InvalidInput: ``as_of`` is a time before the table existed, or ``complete_through`` fits no group.
+            InvalidInput: ``as_of`` is a time before the table was created, or ``complete_through`` has the wrong type.
             NotFound: The table has no such savepoint, cut or group.
             SnapshotExpired: It is older than what is retained.
-            NotComplete: A stream is not there yet; it is named.
-            NotSettled: ``as_of`` is a time that may still change, and ``settled`` was asked for.
+            NotComplete: Streams are not complete through ``complete_through``; the message names them.
+            NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
         """
         found = self._snapshot(table)
         tell_unsettled(self.as_of, found)
@@ -121,10 +122,10 @@ class ReadOptions(BaseModel):
         )
 
     def check(self, table: Table) -> None:
-        """Check without a query that the table has what the options ask for.
+        """Check the options against the table, without running a query.
 
         Raises:
-            TableError: It has not; see `snapshot`.
+            TableError: See `snapshot`.
         """
         self._snapshot(table).scan([], require=self.require, parallelism=1)
 

@@ -1,7 +1,8 @@
-"""Lets ``spark.readStream.format("weft")`` say that it is a stream: an option that no user has to give.
+"""Adds a hidden option to ``spark.readStream.format("weft")``, so that the source knows that it is read as a stream.
 
-Nothing else tells a Python source so before it has to name its columns, and those of a stream are more than those of a
-batch. Importing weft after pyspark does it, and so does `streams.register`; elsewhere the option ``starting`` says it.
+Spark asks a Python source for its columns before it says whether the read is a stream, and a stream of changes has more
+columns than a batch. Importing weft after pyspark adds the option, and so does `streams.register`. Without it the user
+has to give the option ``starting``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MARK: Final = "weft_streams"
 
 
 def mark_streams() -> None:
-    """Mark every stream of this process that is read from the source `SOURCE`; a second time does nothing."""
+    """Add the option to every stream of this process that reads from `SOURCE`; a second call does nothing."""
     plain = DataStreamReader.format
     if hasattr(plain, MARK):
         return

@@ -1,15 +1,15 @@
-"""How a table answers the live view: a snapshot per query, and of each scan what Spark reads itself and what tasks do.
+"""Plans the scans of a table: which file groups Spark reads natively, and which are merged by Arrow in tasks.
 
-It decides which reader reads which file group:
+A query gets one snapshot. For each of its scans these rules decide which reader reads which file group:
 
-1. A file group without logs is its base file, as it is: Spark's own vectorised reader takes it, if it reaches the
-   store (`streams.read.hadoop_access`), and if a reader that knows nothing of weft finds the right values of the wanted
-   columns in it (`storage.core.schema.evolution.reads_as_it_is`). Of a base file that several file groups share that is
-   so if it holds nothing else than file groups without logs.
-2. All others are merged by Arrow in tasks.
-3. Where a snapshot has both, a query may read them as two parts. Whether a file group is in the one or in the other
-   depends on the snapshot alone, not on columns or filters: the two scans of a query may differ in those, and a file
-   group that both leave to the other would be lost.
+1. *Native.* A file group without logs consists of its base file, which Spark's vectorised Parquet reader reads. It
+   must have access to the store (`streams.read.hadoop_access`), and the file must contain the right values of the
+   wanted columns for a reader that does not know weft (`storage.core.schema.evolution.reads_as_it_is`). A base file
+   that several file groups share is read natively only if none of them has logs.
+2. *Merged.* All other file groups are merged by Arrow in tasks.
+3. If a snapshot has both kinds, a query may read them with two scans (`Part`). Which scan reads a file group depends on
+   the snapshot only, not on columns or filters. Those may differ between the two scans, and then each scan might leave
+   the same file group to the other one.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ ARROW: Final = "Arrow in tasks"
 
 @dataclass(frozen=True, slots=True)
 class PlannerTuning:
-    """Values that decide about the speed of a query, and never about its answer.
+    """Values that affect the speed of a query, never its answer.
 
     Attributes:
-        mix_min_bytes: Bytes of base files, all columns, from which on Spark's reader saves a query more than the union
-            costs it: 30 to 60 ms for planning, and for tasks of either kind. If 7 of 63 columns are read, it saves
-            about 1 ms per MB (`tests/benchmarks/view_overhead.py`).
+        mix_min_bytes: With fewer bytes of base files (all columns) one scan is faster than two. A second scan costs 30
+            to 60 ms for planning and tasks; Spark's reader saves about 1 ms per MB when it reads 7 of 63 columns
+            (`tests/benchmarks/view_overhead.py`).
         recheck_seconds: A snapshot older than this is checked for expiry before a query is planned with it, which costs
-            a request: a DataFrame is analysed where it is made, and may be run hours later. Cleaning retains
+            a request. A DataFrame takes its snapshot when it is created, and may be run hours later. Cleaning retains
             snapshots for longer than this.
     """
 
@@ -67,14 +67,14 @@ class ScanFacts:
     """What one scan of a query reads, for EXPLAIN.
 
     Attributes:
-        cut: Names the snapshot.
-        reader: Who reads.
-        file_groups: Those that are read.
-        skipped: Those that are not, because no row of theirs can be in the answer.
-        with_logs: Those of ``file_groups`` that are merged.
-        log_bytes, base_bytes: Stored bytes of ``file_groups``, all columns.
-        columns: That Spark asked for.
-        filter: What is known of the answer before anything is read; empty if nothing is.
+        cut: Text of the cut of the snapshot.
+        reader: `SPARK` or `ARROW`.
+        file_groups: Number of file groups that are read.
+        skipped: Number of file groups that are not read, because none of their rows can be in the answer.
+        with_logs: Number of file groups among ``file_groups`` that have logs.
+        log_bytes, base_bytes: Stored bytes of the file groups that are read, all columns.
+        columns: The columns that Spark asked for.
+        filter: The filter that weft applies; empty if there is none.
     """
 
     cut: str
@@ -97,42 +97,52 @@ class ScanFacts:
 
 @dataclass(frozen=True)
 class TablePlanner:
-    """A table as it moves on, or at one moment if the options say so.
+    """Gives every query a snapshot: the newest one, or the one that the options name.
 
-    ``reaches`` says whether Spark's own reader finds a file; ``on_scan`` is told of every scan that is planned.
+    Attributes:
+        table: The table.
+        options: Options of the read.
+        parallelism: Number of tasks that run at the same time.
+        has_access: Whether Spark's Parquet reader can read a file.
+        on_scan: Called with the facts of every scan that is planned.
     """
 
     table: Table
     options: ReadOptions
     parallelism: int
-    reaches: Callable[[ParquetFile], bool]
+    has_access: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
 
     def pin(self) -> PinnedSnapshot:
         snapshot = self.options.snapshot(self.table)
-        return PinnedSnapshot(snapshot, self.options, self.parallelism, self.reaches, self.on_scan, self.tuning)
+        return PinnedSnapshot(snapshot, self.options, self.parallelism, self.has_access, self.on_scan, self.tuning)
 
 
 @dataclass(frozen=True)
 class FixedPlanner:
-    """One snapshot, whatever the table does."""
+    """Gives every query the same snapshot."""
 
     pinned: PinnedSnapshot
 
     def pin(self) -> PinnedPlanner:
-        self.pinned.snapshot.check_kept()  # once a query: Spark's own reader could only say that a file is gone
+        # Once per query: otherwise Spark's reader would report a missing file instead of an expired snapshot.
+        self.pinned.snapshot.check_kept()
         return self.pinned
 
 
 @dataclass(frozen=True)
 class PinnedSnapshot:
-    """One snapshot as a query sees it."""
+    """The snapshot of one query; plans its scans. Attributes as in `TablePlanner`.
+
+    Attributes:
+        taken_s: When the snapshot was taken, on the monotonic clock.
+    """
 
     snapshot: Snapshot
     options: ReadOptions
     parallelism: int
-    reaches: Callable[[ParquetFile], bool]
+    has_access: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
     taken_s: float = field(default_factory=time.monotonic)
@@ -142,12 +152,12 @@ class PinnedSnapshot:
 
     @cached_property
     def slices(self) -> list[FileSlice]:
-        """The file groups that there are to be read."""
+        """All file groups that the options allow to read."""
         return base_file_groups(self.snapshot) if self.options.read_optimized else self.snapshot.slices
 
     @cached_property
-    def files(self) -> list[FileSlice]:
-        """Those of them that are their base files, as they are; none where Spark's own reader finds none of them."""
+    def native(self) -> list[FileSlice]:
+        """The file groups of `slices` that Spark may read natively; empty if it has no access to the files."""
         found = [file_slice for file_slice in self.slices if not self._is_merged(file_slice)]
         bases = (
             file_slice.slice.base
@@ -155,36 +165,36 @@ class PinnedSnapshot:
             if file_slice.slice is not None and file_slice.slice.base is not None
         )
         first = next(bases, None)
-        return found if first is None or self.reaches(self._file(first)) else []
+        return found if first is None or self.has_access(self._file(first)) else []
 
     def parts(self) -> Sequence[Part]:
-        """Two scans where there is enough for each of them."""
-        if self.options.require or not 0 < len(self.files) < len(self.slices):
+        """Two scans, if some file groups must be merged and the others are large enough; otherwise one."""
+        if self.options.require or not 0 < len(self.native) < len(self.slices):
             return (Part.WHOLE,)
-        if sum(file_slice.base_bytes for file_slice in self.files) < self.tuning.mix_min_bytes:
+        if sum(file_slice.base_bytes for file_slice in self.native) < self.tuning.mix_min_bytes:
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
 
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
-        """Filters that tasks apply themselves; none where Spark's own reader does better, over clean base files."""
-        if not self.options.require and part is not Part.REST and self.files:
-            if part is Part.FILES or len(self.files) == len(self.slices):
+        """Positions of the filters that tasks apply; none if the scan is native, because then Spark applies them."""
+        if not self.options.require and part is not Part.REST and self.native:
+            if part is Part.FILES or len(self.native) == len(self.slices):
                 return ()
-            # What is merged may all be pruned away.
+            # The filters may exclude all file groups that must be merged: then the scan is native, too.
             if self._scan([], filters, part).clean_files is not None:
                 return ()
         return [i for i, item in enumerate(filters) if translate(item, self.snapshot.schema) is not None]
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
         if time.monotonic() - self.taken_s > self.tuning.recheck_seconds:
-            self.snapshot.check_kept()  # Spark's own reader could only say that a file is gone
+            self.snapshot.check_kept()  # see `FixedPlanner.pin`
         scan = self._scan(columns, filters, part)
-        # Spark evaluates filters over clean files itself (see `exact`), so they may be read as they are.
-        clean = scan.clean_files if self.files else None
+        # The filters need not be applied here: Spark applies them to a native scan (see `exact`).
+        clean = scan.clean_files if self.native else None
         facts = self._facts(scan, native=clean is not None)
         if self.on_scan is not None:
             self.on_scan(facts)
-        reader = replace(scan, tasks=(), whole=frozenset())  # the tasks travel one by one
+        reader = replace(scan, tasks=(), whole=frozenset())  # Spark sends the tasks one by one
         return ReadPlan(
             description=str(facts),
             tasks=scan.tasks,
@@ -201,7 +211,7 @@ class PinnedSnapshot:
         return ParquetFile(file_url(self.snapshot, file), file.size)
 
     def _is_merged(self, file_slice: FileSlice) -> bool:
-        """Whether Arrow reads a file group; see rules 1 and 3."""
+        """Whether a file group has to be merged, whatever the columns and filters of a scan are (rules 1 and 3)."""
         if len(file_slice.rows):
             return True
         return (
@@ -223,7 +233,7 @@ class PinnedSnapshot:
         read = {file_slice.group for task in scan.tasks for file_slice in task.slices}
         of_part = [file_slice for file_slice in self.slices if self._is_merged(file_slice) is (part is Part.REST)]
         slices = [file_slice for file_slice in of_part if file_slice.group in read]
-        # Cut anew: what is merged may be neighbours, and tasks are to be about equal.
+        # Make new tasks of about equal size: the tasks of the whole scan may contain few file groups of this part.
         tasks = make_tasks(slices, self.snapshot.files, self.parallelism)
         return replace(scan, tasks=tuple(tasks), skipped=len(of_part) - len(slices))
 

@@ -1,8 +1,8 @@
 """``spark.read.format("weft")``: a table through Spark's plain Python data source.
 
-For places where a view cannot be made, Spark Connect among them. Spark does not tell such a source which columns a
-query needs, so all are read; `streams.read.view` does better wherever there is a JVM session. Nor can it be live: Spark
-keeps what the first query has planned, so what is loaded, or made a view by SQL, is one fixed snapshot from then on.
+For sessions in which `streams.read.view` cannot create a view, such as Spark Connect. Spark does not pass the columns
+that a query needs to such a source, so all are read. Nor can it be live: Spark keeps what the first query has planned,
+so a loaded DataFrame, or a view of it in SQL, is one fixed snapshot.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from storage.engine import ReadTask, Scan, TableSchema, state_columns
 from storage.errors import InvalidInput
 from streams.read.catalog_table import keep_options, options_given, options_kept
 from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
-from streams.read.read_options import PLACE_OPTIONS, ReadOptions, location_of
+from streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of
 from streams.read.relation.worker import conformed_batches
 from streams.read.stream_mark import SOURCE, mark_streams
 from streams.spark.for_workers import ForWorkers, Source, source_for_workers
 
-_PARALLELISM = 16  # a reader is not told how many tasks run at once; file groups of a few MB share one anyway
+_PARALLELISM = 16  # Spark does not pass the number of parallel tasks to a source; small file groups share a task anyway
 
 
 def register(spark: SparkSession) -> None:
@@ -43,15 +43,15 @@ def register(spark: SparkSession) -> None:
     SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``, or ``CREATE TABLE``, see
     `streams.read.catalog_table`.
 
-    Where weft is installed Spark finds the format by itself (`pyspark_weft`); streams that do not say where they begin
-    need this call still, or weft imported after pyspark.
+    Where weft is installed Spark finds the format by itself (`pyspark_weft`). Streams without the option ``starting``
+    still need this call, or that weft is imported after pyspark.
     """
     spark.dataSource.register(source_for_workers(WeftSource))
     mark_streams()
 
 
 class WeftSource(Source):
-    """See the module."""
+    """The data source behind ``format("weft")``: snapshots, batches of changes and streams of changes."""
 
     _cut: str | None = None
 
@@ -65,7 +65,7 @@ class WeftSource(Source):
         if changes is not None:
             return keep_options(change_schema(_table(given), changes), self.options)
         snapshot = _read_options(given).snapshot(_table(given))
-        # Goes with the source to where it is planned: rows and columns are of one snapshot.
+        # Spark pickles the source for planning: rows and columns must be those of one snapshot.
         self._cut = str(snapshot.cut)
         return keep_options(from_arrow_schema(snapshot.schema), self.options)
 
@@ -97,7 +97,7 @@ class WeftSource(Source):
 
 
 def _read_options(given: Mapping[str, str]) -> ReadOptions:
-    return ReadOptions.of({name: value for name, value in given.items() if name.lower() not in PLACE_OPTIONS})
+    return ReadOptions.of({name: value for name, value in given.items() if name.lower() not in LOCATION_OPTIONS})
 
 
 def _table(given: Mapping[str, str]) -> Table:
@@ -116,18 +116,19 @@ class _Reader(ForWorkers, DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        # An empty list would make Spark invent a partition of its own.
+        # For an empty list Spark would add a partition of another type.
         return [_Task(task) for task in self._tasks] or [_Task(ReadTask((), ()))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Of the columns that were given, keys may be nullable: Spark compares that too.
+        # Spark also compares nullability, and a schema given by the user may declare keys nullable.
         return conformed_batches(self._scan.read(partition.value), to_arrow_schema(self._schema, timezone="UTC"))
 
 
 def _check_columns(given: StructType, schema: TableSchema) -> None:
-    """Refuse columns of the user's that are not the table's: they may be fewer, in another order, and nullable.
+    """Refuse a schema given by the user that does not fit the table.
 
-    State columns may be among them (`storage.core.schema.state_columns`): there is no other way to ask for those.
+    It may have fewer columns, in another order, and declare them nullable. It may name state columns
+    (`storage.core.schema.state_columns`); there is no other way to read those.
     """
     states = [column.field for column in state_columns(schema).values()]
     known = {field.name: field for field in from_arrow_schema(pa.schema([*schema.arrow, *states]))}
@@ -146,4 +147,4 @@ def _check_columns(given: StructType, schema: TableSchema) -> None:
 
 
 def _no_target(instead: str) -> InvalidInput:
-    return InvalidInput("format weft reads only: a writer owns a lane of its stream", hint=f"use {instead}")
+    return InvalidInput("format weft cannot write: only the writer of a lane can", hint=f"use {instead}")

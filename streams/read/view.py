@@ -1,7 +1,7 @@
 """weft tables as Spark tables: a live view, and one fixed snapshot.
 
-The front door for readers on Spark; how a table answers a query is `streams.read.table_planner`, how Spark asks is
-`streams.read.relation.live_view`, and what a reader may ask for is `streams.read.read_options`.
+The entry point for reads with Spark. `streams.read.relation.live_view` connects a view to Spark's planner,
+`streams.read.table_planner` plans the scans, and `streams.read.read_options` has the options.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from storage import Table
 from streams.read.as_of import Point
-from streams.read.hadoop_access import FileReach
+from streams.read.hadoop_access import HadoopAccess
 from streams.read.read_options import ReadOptions, Through
 from streams.read.relation.live_view import create_relation_view, relation_dataframe
 from streams.read.table_planner import FixedPlanner, ScanFacts, TablePlanner
@@ -34,8 +34,8 @@ def create_view(
 ) -> None:
     """Create or replace the temporary view ``name`` over a table.
 
-    Every query sees the newest committed snapshot at its planning, exactly one however often the view occurs in it;
-    with ``as_of`` always that one.
+    Every query reads exactly one snapshot, however often the view occurs in it: the newest when the query is planned,
+    or with ``as_of`` always the same one.
 
     Args:
         spark: The session.
@@ -43,18 +43,18 @@ def create_view(
         name: A plain identifier.
         as_of: Aware time (datetime, or ISO 8601), name of a savepoint, or text of a cut.
         require: Groups that must be present in a row: one makes a left join, all an inner join.
-        read_optimized: Base files alone, as the last compaction has left them: as fast as Parquet, and less fresh.
-        complete_through: A query fails while events up to this value may still come, by the watermarks of the streams
-            that feed the groups of ``require``, or all groups.
-        settled: Refuse a time that may still give another snapshot; else that is logged, with the cut.
-        storage_options: For fsspec.
+        read_optimized: Read base files only: as fast as Parquet, without what was committed since the last compaction.
+        complete_through: A query fails while events up to this value may still arrive, according to the watermarks of
+            the streams that feed the groups of ``require`` (by default all groups).
+        settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
+        storage_options: Options of the fsspec file system.
 
     Raises:
         NotFound: There is no such table, snapshot or group.
-        InvalidInput: ``name`` or an option is not well-formed.
+        InvalidInput: ``name`` or an option is invalid.
         SnapshotExpired: The snapshot is older than what is retained.
-        NotComplete: A stream is not complete through ``complete_through``; it is named.
-        NotSettled: ``as_of`` is a time that may still change, and ``settled`` was asked for.
+        NotComplete: Streams are not complete through ``complete_through``; the message names them.
+        NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
     """
     given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
     options = ReadOptions.of({**given, "settled": settled})
@@ -74,8 +74,8 @@ def snapshot(
 ) -> DataFrame:
     """One fixed snapshot as a DataFrame; arguments and errors as in `create_view`.
 
-    It can be read as long as cleaning retains it. A query that finds it given up fails with `SnapshotExpired`; one that
-    is running meanwhile and misses a file fails too, with that or with Spark's own error for a missing file.
+    It can be read as long as cleaning retains it. After that a new query fails with `SnapshotExpired`. A query that is
+    running when its files are deleted fails with the same error, or with Spark's error for a missing file.
     """
     given = {"as_of": as_of, "require": require, "read_optimized": read_optimized, "complete_through": complete_through}
     options = ReadOptions.of({**given, "settled": settled})
@@ -90,18 +90,18 @@ def planner_of(
     storage_options: Mapping[str, Any] | None = None,
     on_scan: Callable[[ScanFacts], None] | None = None,
 ) -> TablePlanner:
-    """What the view and the DataFrame are made of; ``on_scan`` is told of every scan of a query.
+    """The planner of a view or DataFrame; ``on_scan`` is called with the facts of every scan of a query.
 
     Raises:
-        TableError: See `create_view`: a wrong option is an error now, not at the first query.
+        TableError: See `create_view`. A wrong option is an error now, not at the first query.
     """
     table = Table.open(uri, storage_options=storage_options)
     options.check(table)
-    return TablePlanner(table, options, _parallelism(spark), FileReach(spark), on_scan)
+    return TablePlanner(table, options, _parallelism(spark), HadoopAccess(spark), on_scan)
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Tasks that run at once; without a JVM to ask, Spark's usual small cluster."""
+    """Number of tasks that run at the same time; a guess if there is no JVM to ask."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import streams
 from storage import Table
 from storage.errors import GapError
-from streams.read.hadoop_access import FileReach
+from streams.read.hadoop_access import HadoopAccess
 from streams.read.relation.live_view import ParquetFile
 from tests.storage.shop import SHOP, append, orders, payments
 from tests.stores.moto_server import moto_server
@@ -139,11 +139,11 @@ def test_the_whole_life_of_a_table_in_an_object_store(spark: SparkSession, place
 def test_only_the_very_file_counts_as_found(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(b"12345")
-    ask = FileReach(spark)._ask
+    ask = HadoopAccess(spark)._ask
     assert ask(ParquetFile(f"file://{path}", 5))
     assert not ask(ParquetFile(f"file://{path}", 6))
     assert not ask(ParquetFile(f"file://{path}.gone", 5))
-    assert not FileReach(spark)(ParquetFile("s3://bucket/x.parquet", 5))
+    assert not HadoopAccess(spark)(ParquetFile("s3://bucket/x.parquet", 5))
 
 
 @pytest.mark.usefixtures("table")

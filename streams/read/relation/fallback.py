@@ -1,9 +1,9 @@
-"""Without the JVM's planner: the same rows through a plain Python data source.
+"""The fallback without access to the JVM: the same rows through a plain Python data source.
 
-What is lost and why: Spark's Python data sources are not told which columns a query needs, so all are read; and Spark
-keeps the partitions that the first query over a relation planned (`PythonDataSourceV2.readInfo`), so a view over such a
-source cannot be live. Rather than sometimes new and sometimes old, it is one fixed state, taken when the view is made.
-For the same reason no filter is pushed: the partitions pruned for one query would be kept for the next.
+Its limits come from Spark. Spark does not pass the columns that a query needs to a Python data source, so all are read.
+Spark keeps the partitions that the first query over a relation planned (`PythonDataSourceV2.readInfo`), so a view over
+such a source cannot be live: it is one fixed state, taken when the view is created. For the same reason no filter is
+pushed down, because the partitions pruned for one query would be used by the next.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 class _Task(InputPartition):
-    """A planned task; Spark invents a bare `InputPartition` where a plan has none."""
+    """A planned task. If a plan has no task, Spark adds a partition that is a plain `InputPartition`."""
 
 
 class _Reader(ForWorkers, DataSourceReader):
@@ -45,7 +45,7 @@ class _Reader(ForWorkers, DataSourceReader):
 
 
 class _FixedSource(Source):
-    """Spark makes these from the class alone, so the plan is a class attribute of a subclass made for it."""
+    """A data source with a fixed plan. Spark creates instances from the class, so each plan gets a subclass."""
 
     registered_name: ClassVar[str]
     plan: ClassVar[ReadPlan]
@@ -63,7 +63,7 @@ class _FixedSource(Source):
 
 
 def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
-    """All columns of the newest state, fixed from now on."""
+    """A DataFrame of all columns of the newest state; later changes of the table are not visible in it."""
     state = planner.pin()
     schema = state.schema()
     name = f"weft_fixed_{next(_numbers)}"

@@ -1,16 +1,16 @@
-"""The one place that knows the JVM classes of Spark behind the view: which, how they are called, and whether they fit.
+"""All uses of JVM classes of Spark by the live view: their names, how they are called, and whether this Spark has them.
 
-Everything the rest of `relation*` wants from the JVM is a method of `Jvm`; Spark moving a class means fixing this
-file. Found by reading Spark 4.3 and holding for it:
+Everything that the other modules of this package need from the JVM is a method of `Jvm`. If Spark moves a class, only
+this module changes. It uses these properties of Spark 4.3, found by reading its source:
 
-* A Python data source's scan (`PythonScan`) asks a Python worker for two byte strings: the pickled read function and
-  the pickled partitions (`PythonDataSourceReadInfo`). Whoever sets them beforehand (`PythonDataSourceV2.setReadInfo`)
-  saves that worker, 0.2 s a query. We are in a Python process with the planner at hand, so we do.
-* `QueryPlanningTracker.get` is the `QueryExecution` under analysis or optimization on this JVM thread. Py4J's
-  `ClientServer` runs a callback's own calls on the JVM thread that called back, which makes the tracker visible to us.
-* `MetadataLogFileIndex`, the list of files that a streaming file sink has written, is made of one small file of JSON,
-  and believes it.
-* A temporary view whose schema mode is EVOLUTION is parsed and resolved anew, columns included, at every use.
+* The scan of a Python data source (`PythonScan`) asks a Python worker for two byte strings: the pickled function that
+  reads and the pickled partitions (`PythonDataSourceReadInfo`). If they are set beforehand (`PythonDataSourceV2.setReadInfo`),
+  no worker is started, which saves 0.2 s per query. This process has the planner, so it sets them.
+* `QueryPlanningTracker.get` is the tracker of the `QueryExecution` that is analysed or optimized on this JVM thread. A
+  callback runs its calls on the JVM thread that called it (Py4J's `ClientServer`), so it can read the tracker.
+* `MetadataLogFileIndex`, the list of files that a streaming file sink has written, is read from one small JSON file,
+  and Spark does not check it against the store.
+* A temporary view whose schema mode is EVOLUTION is parsed and resolved again at every use, columns included.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from pyspark.sql.udf import _wrap_function
 from streams.read.relation.planner_interface import ParquetFile
 from streams.spark.for_workers import pickled
 
-__all__ = ["Jvm", "UnfitError"]
+__all__ = ["Jvm", "UnsupportedSessionError"]
 
 _SQL = "org.apache.spark.sql."
 _PYTHON = _SQL + "execution.datasources.v2.python."
 _PARQUET = _SQL + "execution.datasources."
 
-# A trailing "$" is a Scala object: its only instance is meant.
+# A name that ends with "$" is a Scala object and stands for its only instance.
 _CLASSES = {
     "Attributes": _SQL + "catalyst.types.DataTypeUtils$",
     "CatalogTable": _SQL + "catalyst.catalog.CatalogTable",
@@ -89,12 +89,12 @@ _CLASSES = {
 _known_classes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
-class UnfitError(Exception):
-    """This session cannot carry a live view; the message says why."""
+class UnsupportedSessionError(Exception):
+    """A live view is not possible in this Spark session; the message says why."""
 
 
 class Jvm:
-    """A classic Spark session and the JVM classes the view needs. Cheap to make; holds no state of its own."""
+    """A classic Spark session, and the JVM classes that the view needs. Cheap to create; has no other state."""
 
     def __init__(self, spark: SparkSession, classes: dict[str, Any]) -> None:
         self.spark = spark
@@ -105,26 +105,35 @@ class Jvm:
 
     @classmethod
     def of(cls, spark: SparkSession, check: Callable[[Jvm], None]) -> Jvm:
-        """Bind to `spark`; `check` says once a gateway whether it answers all that this Spark may ask.
+        """Connect to the JVM of `spark`.
+
+        Args:
+            spark: The session.
+            check: Called once per JVM; raises if Spark's interfaces have methods that the callbacks lack.
 
         Raises:
-            UnfitError: Spark Connect, threads that are not pinned, or a Spark whose classes are not those of 4.3.
+            UnsupportedSessionError: Spark Connect, threads that are not pinned, or a Spark whose classes are not those
+                of 4.3.
         """
         if not hasattr(spark, "_jsparkSession"):
-            raise UnfitError("this is a Spark Connect session, whose planner cannot be reached from Python")
+            raise UnsupportedSessionError(
+                "this is a Spark Connect session, whose planner is not accessible from Python"
+            )
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
         if not isinstance(gateway, ClientServer):
-            raise UnfitError("PYSPARK_PIN_THREAD=false separates Python threads from JVM threads")
+            raise UnsupportedSessionError("PYSPARK_PIN_THREAD=false separates Python threads from JVM threads")
         classes = _known_classes.get(gateway)
         if classes is None:
             try:
                 classes = {name: _load(gateway.jvm, path) for name, path in _CLASSES.items()}
             except (AttributeError, TypeError, Py4JError) as error:
-                raise UnfitError(f"Spark {spark.version} lacks a class this view builds on ({error})") from error
+                raise UnsupportedSessionError(
+                    f"Spark {spark.version} lacks a class that a live view needs: {error}"
+                ) from error
             check(cls(spark, classes))
             _known_classes[gateway] = classes
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        # Lets a callback raise a JVM exception as itself instead of as the text of a Python traceback.
+        # A JVM exception that a callback raises stays one, instead of becoming the text of a Python traceback.
         gateway.python_parameters.propagate_java_exceptions = True
         return cls(spark, classes)
 
@@ -162,7 +171,7 @@ class Jvm:
         return StructType.fromJson(json.loads(struct.json()))
 
     def columns(self, schema: StructType) -> Any:
-        """`Column[]`, as the table would have that Spark makes for a Python data source."""
+        """`Column[]` of a schema, as Spark creates it for a Python data source."""
         return self.PythonTable(self.DataSource(), "", self.struct(schema)).columns()
 
     def optional_long(self, value: int | None) -> Any:
@@ -174,57 +183,57 @@ class Jvm:
         return {method.getName() for method in methods if not self.Modifier.isStatic(method.getModifiers())}
 
     def is_callback(self, value: Any) -> bool:
-        """Whether a JVM object is a Python object in disguise."""
+        """Whether a JVM object is a proxy of a Python object."""
         return value is not None and bool(self.Proxy.isProxyClass(value.getClass()))
 
     # Errors -----------------------------------------------------------------------------------------------------------
 
     def raise_in_spark(self, error: Exception) -> NoReturn:
-        """Raise `error`, caught in a callback, so that Spark's caller gets its message and not a Py4J trace.
+        """Raise an error that a callback has caught, so that the user gets its message and not a trace of Py4J.
 
-        It arrives as `pyspark.errors.IllegalArgumentException`: an AnalysisException is a checked exception in Java,
-        and a Java proxy may not throw one that its interface does not declare.
+        The user gets a `pyspark.errors.IllegalArgumentException`. It cannot be an AnalysisException, because that is a
+        checked exception in Java, and a Java proxy may only throw those that its interface declares.
         """
         if isinstance(error, Py4JJavaError):
             raise error
-        message = f"{type(error).__name__}: {error}"  # as in the trace of a task that fails with it
-        # A Spark error met while planning is named, not passed on: it may be a checked one.
+        message = f"{type(error).__name__}: {error}"  # the form that the trace of a failed task has
+        # The cause is passed as text, because it may be a checked exception.
         trace = self.RuntimeException("".join(traceback.format_exception(error)))
         raise Py4JJavaError(message, self.IllegalArgument(message, trace)) from error
 
     # Queries ----------------------------------------------------------------------------------------------------------
 
     def tracker(self) -> Any:
-        """The query being planned on this thread (a JVM object equal to itself only), or None outside planning."""
+        """The tracker of the query that is planned on this thread, a JVM object; None outside planning."""
         found = self.Tracker.get()
         return found.get() if found.isDefined() else None
 
     def weak_map(self) -> Any:
-        """A thread-safe `Map` that forgets its keys with them."""
+        """A thread-safe `Map` whose entries are removed when their keys are collected."""
         return self.Collections.synchronizedMap(self.WeakHashMap())
 
     def relation(self, table: Any, struct: Any) -> Any:
-        """A logical plan with new attributes over a `Table` callback."""
+        """A logical plan over a `Table` callback, with new attributes."""
         output = self.Attributes.toAttributes(struct)
         return self.Relation(table, output, self.none(), self.none(), self.options(), self.none())
 
     def union(self, relations: Sequence[Any]) -> Any:
-        """All rows of relations of the same columns."""
+        """UNION ALL of relations with the same columns."""
         return relations[0] if len(relations) == 1 else self.Union(self.seq(relations), False, False)
 
     def caches_plans(self) -> bool:
-        """Whether anything is cached in this Spark: a query then finds it by having the same plan, part for part."""
+        """Whether the session has cached anything. Spark finds cached data only for a query with the same plan."""
         return not self._session.sharedState().cacheManager().isEmpty()
 
     def dataframe(self, plan: Any) -> DataFrame:
         return DataFrame(self.Dataset.ofRows(self._session, plan), self.spark)
 
     def create_view(self, name: str, function_name: str, function: Any) -> None:
-        """The temporary view `name` as `SELECT * FROM function_name()`, resolved anew, columns too, at each use."""
+        """Create the temporary view `name` as `SELECT * FROM function_name()`, which is resolved again at each use."""
         state = self._session.sessionState()
         state.tableFunctionRegistry().createOrReplaceTempFunction(function_name, function, "scala_udf")
         self.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM `{function_name}`()")  # noqa: S608
-        # SQL has no words for the schema mode of a temporary view, though Spark honours it.
+        # SQL has no syntax for the schema mode of a temporary view, although Spark supports it.
         catalog = state.catalog()
         made = catalog.getRawTempView(name).get().tableMeta()
         fields = {made.productElementName(index): made.productElement(index) for index in range(made.productArity())}
@@ -235,21 +244,21 @@ class Jvm:
     # Scans ------------------------------------------------------------------------------------------------------------
 
     def task_scan(self, function: Callable[..., Any], tasks: Sequence[Any], schema: StructType, filters: Any) -> Any:
-        """Spark's scan of a Python data source with the answers of its planning worker filled in."""
+        """Spark's scan of a Python data source, with the two byte strings that a planning worker would send."""
         name = self._registered_source()
         source = self.DataSource()
         source.setShortName(name)
         source.setReadInfo(
             self.ReadInfo(bytearray(pickled((function, schema))), self.seq(bytearray(pickled(task)) for task in tasks))
         )
-        source.source()  # resolved while the planning session is the active one
+        source.source()  # resolve it now, while the session that plans the query is the active one
         return self.PythonScan(source, name, self.struct(schema), self.options(), filters)
 
     def parquet_index(self, files: Sequence[ParquetFile]) -> Any:
-        """Spark's list of exactly these files, of which it asks no store anything: it takes their sizes from us.
+        """Spark's list of these files, for which Spark sends no request to the store.
 
-        Spark would look at each path three times, and above 32 of them in a job of as many tasks. It does believe the
-        log that its own streaming sink writes of its files, so that is what it is given.
+        Usually Spark checks each path three times, and for more than 32 paths in a job with as many tasks. It does not
+        check the log that its streaming file sink writes, so the list is passed in that form.
         """
         with tempfile.TemporaryDirectory(prefix="weft-files-") as folder:
             log = Path(folder, "_spark_metadata")
@@ -270,25 +279,25 @@ class Jvm:
             )
             (log / "0").write_text("\n".join(("v1", *entries)), encoding="utf-8")
             options = self._read_options()
-            options.put("recursiveFileLookup", "true")  # folders of paths are no columns
+            options.put("recursiveFileLookup", "true")  # folders of the paths are not partition columns
             path, parameters = self.Path(f"file://{folder}"), self.PythonUtils.toScalaMap(options)
             index = self.FileIndex(self._session, path, parameters, self.none())
-        assert index.allFiles().size() == len(files), "Spark has read another list than was written"
+        assert index.allFiles().size() == len(files), "Spark has read the list that was written"
         return index
 
     def parquet_scan(self, index: Any, struct: Any, pruned: Any, predicates: Sequence[Any]) -> Any:
-        """Spark's vectorised scan of the files of a `parquet_index`, pruned as Spark asked (inside structs too)."""
+        """Spark's vectorised scan of the files of a `parquet_index`, with the columns and struct fields in `pruned`."""
         builder = self.ParquetScanBuilder(self._session, index, struct, struct, self.Options(self._read_options()))
         builder.pruneColumns(pruned)
-        # These only skip row groups and pages: Spark evaluates the predicates again.
+        # These predicates only skip row groups and pages: Spark evaluates them again.
         getattr(builder, "pushedDataFilters_$eq")(builder.pushDataFilters(self.v1_filters(predicates)))
         return builder.build()
 
     def _read_options(self) -> Any:
-        """What may not depend on the session.
+        """Options of the Parquet reader that must not depend on the settings of the session.
 
-        A file that is gone or damaged fails the query: to pass over it would be wrong. Files do not say that a Spark
-        has written them, so the session's calendar for old files would be taken for their dates before 1582.
+        A missing or damaged file must fail the query. Files of weft do not name Spark as their writer, so Spark would
+        apply the calendar that the session has for old files to dates before 1582.
         """
         options = self.HashMap()
         options.put("ignoreMissingFiles", "false")
@@ -297,16 +306,17 @@ class Jvm:
         return options
 
     def v1_filters(self, predicates: Sequence[Any]) -> Any:
-        """`sources.Filter[]` of those predicates that have one."""
+        """`sources.Filter[]` of the predicates that can be expressed as one."""
         return self.PredicateUtils.toV1(self.array(self.Predicate, predicates))
 
     def _registered_source(self) -> str:
-        """The name of a Python data source that carries this context's environment for workers; never instantiated.
+        """The name of a Python data source with the environment for workers of this context; registered if needed.
 
-        Registered in the session that plans, which is not always the view's: a streaming query plans in a clone.
+        It is registered in the session that plans the query, which may be another one than that of the view: a
+        streaming query is planned in a clone of the session. The source itself is never instantiated.
         """
         environment = f"{self._context._python_includes} {sorted(self._context.environment.items())}"  # noqa: SLF001
-        name = f"weft_relation_tasks_{zlib.crc32(environment.encode()):08x}"  # addPyFile makes another one
+        name = f"weft_relation_tasks_{zlib.crc32(environment.encode()):08x}"  # addPyFile changes the environment
         manager = self.Sessions.active().sessionState().dataSourceManager()
         if not manager.dataSourceExists(name):
             manager.registerDataSource(name, self.UserDefinedSource(_wrap_function(self._context, DataSource)))

@@ -1,6 +1,6 @@
-"""What a view reads: the planner that its owner gives, the state that a query pins, and the plan of one scan.
+"""The interface between a live view and a table: the planner, the state that a query pins, and the plan of one scan.
 
-Values and protocols only, so that every other part of the relation can know them and they know none.
+Values and protocols only: every module of this package may import this one, which imports none of them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 
 
 class ParquetFile(NamedTuple):
-    """A file for Spark's own reader.
+    """A file for Spark's Parquet reader.
 
     Attributes:
         path: As Hadoop writes it, `file:///lake/a b/1.parquet`: a scheme and the path, not percent-encoded.
-        size_bytes: Exactly: nobody asks the store again.
+        size_bytes: The exact size: Spark does not ask the store for it.
     """
 
     path: str
@@ -30,29 +30,30 @@ class ParquetFile(NamedTuple):
 
 
 class Part(enum.Enum):
-    """Which rows of a state a relation has: of every state, each row is in FILES or in REST, and in one of them only.
+    """Which rows of a state a scan returns. In every state each row belongs to exactly one of FILES and REST.
 
-    What a query is made of is fixed when it is analysed, and its state may be another one when it is executed. So a
-    part says nothing of how it is read: FILES may turn out to need tasks, and REST to be empty.
+    Spark fixes the scans of a query when it analyses the query, and the state may be another one when the query runs.
+    So a part does not determine how it is read: FILES may need tasks in a later state, and REST may be empty.
     """
 
     WHOLE = "all rows"
-    FILES = "rows in files as they are"
+    FILES = "rows of Parquet files that need no merge"
     REST = "rows that are merged"
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How to read one scan: either tasks for Python workers or Parquet files for Spark's own reader.
+    """How to read one scan: either tasks for Python workers or Parquet files for Spark's Parquet reader.
 
     Attributes:
         description: One line for EXPLAIN.
-        tasks: One Spark input partition each; pickled. Always needed: `parquet_files` is an offer, not a promise.
+        tasks: One Spark input partition each; pickled. Required even with `parquet_files`, which Spark may be unable
+            to read.
         read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
-        parquet_files: Not None: these Parquet files as they are hold rows of the part only, and all of them that the
-            filters want. Names that begin with `_` or `.` are hidden to Spark; with such a file the tasks are used.
-        row_count: Rows at most, if known; Spark chooses joins by it.
-        size_bytes: Bytes of what is read with all of its columns, if known; likewise.
+        parquet_files: Parquet files that contain rows of the part only, and all that pass the filters; None if the
+            scan needs tasks. Spark ignores files whose names begin with `_` or `.`; if there is one, tasks are used.
+        row_count: Upper bound of the number of rows, None if unknown. Spark chooses joins by it.
+        size_bytes: Bytes of all columns of the files that are read, None if unknown. Spark chooses joins by it.
     """
 
     description: str
@@ -64,22 +65,23 @@ class ReadPlan:
 
 
 class PinnedPlanner(Protocol):
-    """One state of a table: it answers the same for as long as a query lives."""
+    """One state of a table: all plans of a query are made from it."""
 
     def schema(self) -> StructType:
         """All columns, in order."""
 
     def parts(self) -> Sequence[Part]:
-        """The relations to read a table in this state by: WHOLE, or FILES and REST where each is worth a scan.
+        """The scans with which to read the table: WHOLE, or FILES and REST if two scans are faster.
 
-        A matter of speed only: whatever is answered, `plan` answers for every part of every state.
+        This affects speed only: `plan` must accept every part in every state.
         """
 
     def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
-        """Which of these filters every plan of this state will apply row by row, with Spark's semantics (nulls, NaN).
+        """Positions of the filters that every plan of this state applies to each row as Spark would (nulls, NaN).
 
-        Asked before the columns are known, as Spark does. Such a filter is not evaluated again, and its columns are
-        only read if the query itself needs them. `()` is always right. A state that took filters is not read natively.
+        Spark calls this before it knows the columns. It does not evaluate these filters again, and reads their columns
+        only if the query needs them elsewhere. `()` is always correct. If any filter is returned, the scan is read by
+        tasks, not natively.
         """
 
     def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
@@ -90,7 +92,7 @@ class PinnedPlanner(Protocol):
 
 
 class Planner(Protocol):
-    """The table as it moves on."""
+    """A table: gives every query its state."""
 
     def pin(self) -> PinnedPlanner:
-        """The newest state; called once a query, in the driver, possibly from several threads at once."""
+        """The newest state; called once per query, in the driver, possibly from several threads at the same time."""

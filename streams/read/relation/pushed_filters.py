@@ -1,9 +1,8 @@
-"""From Spark's pushed predicates (JVM objects) to `pyspark.sql.datasource` filters, without a Python worker.
+"""Converts Spark's pushed predicates (JVM objects) to `pyspark.sql.datasource` filters, without a Python worker.
 
-What cannot be said exactly is left out (None): Spark evaluates it anyway, so leaving out is always right and guessing
-never is. Literals arrive in Catalyst's internal form (days, microseconds, unscaled decimals), which has no calendar or
-time zone left to get wrong. `And` and `Or` are added here because PySpark has none; a planner that does not know them
-ignores them.
+A predicate without an exact equivalent becomes None, which is always correct, because Spark evaluates it anyway.
+Literals have Catalyst's internal form (days, microseconds, unscaled decimals), so no calendar or time zone is involved.
+`And` and `Or` are defined here because PySpark has none; a planner that does not know them ignores them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ ColumnPath = tuple[str, ...]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
-# Name in Spark's V2 expressions -> filter, and what the same comparison is called with its sides exchanged.
+# Name in Spark's V2 expressions -> filter, and the name of the same comparison with its sides exchanged.
 _COMPARISONS: dict[str, tuple[Callable[[ColumnPath, Any], Filter], str]] = {
     "=": (EqualTo, "="),
     "<=>": (EqualNullSafe, "<=>"),
@@ -71,10 +70,10 @@ class Or(Filter):
 
 
 def safe_for_statistics(pushed: Filter) -> bool:
-    """Whether Parquet's statistics and dictionaries may skip rows by this filter without losing any that Spark wants.
+    """Whether skipping rows by Parquet's statistics and dictionaries gives the right answer for this filter.
 
-    For Spark NaN equals itself and is greater than every number, and -0.0 equals 0.0. Statistics leave NaN out and
-    dictionaries tell the zeros apart, so Spark's own Parquet reader, given such a filter, drops rows of the answer.
+    In Spark NaN equals itself and is greater than every number, and -0.0 equals 0.0. Statistics ignore NaN, and
+    dictionaries distinguish the zeros, so Spark's Parquet reader would drop rows of the answer for such a filter.
     """
     if isinstance(pushed, (And, Or)):
         return safe_for_statistics(pushed.left) and safe_for_statistics(pushed.right)
@@ -101,15 +100,15 @@ def _floats(pushed: Filter) -> Iterator[float]:
         yield from (number for number in values if isinstance(number, float))
 
 
-class _UnsayableError(Exception):
+class _NoEquivalentError(Exception):
     pass
 
 
 def parse_predicate(predicate: Any) -> Filter | None:
-    """A `org.apache.spark.sql.connector.expressions.filter.Predicate` as a filter, or None if it cannot be said."""
+    """A `org.apache.spark.sql.connector.expressions.filter.Predicate` as a filter; None if it has no equivalent."""
     try:
         return _parse(predicate)
-    except _UnsayableError:
+    except _NoEquivalentError:
         return None
 
 
@@ -135,7 +134,7 @@ def _parse(predicate: Any) -> Filter:
         if _kind(left) == "LiteralValue":
             left, right, make = right, left, _COMPARISONS[exchanged][0]
         return make(_column(left), _literal(right))
-    raise _UnsayableError
+    raise _NoEquivalentError
 
 
 def _kind(expression: Any) -> str:
@@ -144,17 +143,17 @@ def _kind(expression: Any) -> str:
 
 def _column(expression: Any) -> ColumnPath:
     if _kind(expression) != "FieldReference":
-        raise _UnsayableError
+        raise _NoEquivalentError
     return tuple(expression.fieldNames())
 
 
 def _literal(expression: Any) -> Any:
     if _kind(expression) != "LiteralValue":
-        raise _UnsayableError
+        raise _NoEquivalentError
     value, type_name = expression.value(), expression.dataType().typeName()
     if value is None or type_name in _PLAIN_TYPES:
         return value
-    if type_name == "string":  # a collated string has another name: its equality is not ours
+    if type_name == "string":  # a string with a collation has another name and another equality
         return value.toString()
     if type_name.startswith("decimal"):
         return value.toJavaBigDecimal()
@@ -165,6 +164,6 @@ def _literal(expression: Any) -> Any:
             return _EPOCH + dt.timedelta(microseconds=value)
         if type_name == "timestamp_ntz":
             return _EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=value)
-    except OverflowError:  # Spark's calendar reaches further than Python's
+    except OverflowError:  # Spark has years that Python's calendar has not
         pass
-    raise _UnsayableError
+    raise _NoEquivalentError

@@ -1,15 +1,15 @@
-"""Which state of the table a scan sees: one for each query, whichever of its scans asks first.
+"""Decides which state of the table a scan sees: all scans of a query see the same one.
 
-A Spark query is a `QueryExecution`; its `QueryPlanningTracker` accompanies analysis and optimization on one JVM thread,
-nested subqueries included, and no two queries share one. So the tracker *is* the query:
+A Spark query is a `QueryExecution`. Its `QueryPlanningTracker` is set on one JVM thread during analysis and
+optimization, nested subqueries included, and no two queries share one. So the tracker identifies the query:
 
     spark.sql("SELECT ... FROM v a JOIN v b ... WHERE x IN (SELECT ... FROM v)")
       analysis      v -> pin() = state 7      v -> 7      v -> 7           all with tracker T
       optimization  scan of a -> 7   scan of b -> 7   scan in subquery -> 7
 
-The tracker lives in the JVM and is known there by identity in a weak map, `tracker -> number`; `number -> state` is
-kept here. Numbers whose tracker is gone are swept when there are more than SWEEP_AT, so the states that are held are
-those of queries the JVM still has, never less. No lock is held while Spark or the planner is called: callbacks nest.
+The tracker is a JVM object. A weak map in the JVM has `tracker -> number`, this module has `number -> state`. When
+there are more than SWEEP_AT states, those are removed whose tracker the JVM has collected. So a state is kept at least
+as long as its query exists. No lock is held while Spark or the planner is called, because callbacks nest.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from streams.read.relation.planner_interface import PinnedPlanner, Planner
 
 __all__ = ["QueryState", "QueryStates"]
 
-# Sweeping costs one call into the JVM; a handful of states is not worth it.
+# Removing states costs a call into the JVM, which is not worth it for a few of them.
 SWEEP_AT = 16
 
 
 @dataclass(frozen=True)
 class QueryState:
-    """One query's state, and the scans already made of it: an equal scan is the same one, which Spark then reuses."""
+    """The state of one query, and its scans by their parameters: Spark reads a scan once that is the same object."""
 
     state: PinnedPlanner
     scans: dict[Any, Any] = field(default_factory=dict)
 
 
 class QueryStates:
-    """The pins of one view."""
+    """The states of the queries over one view."""
 
     def __init__(self, jvm: Jvm, planner: Planner) -> None:
         self._jvm = jvm
@@ -49,7 +49,7 @@ class QueryStates:
         self._lock = threading.Lock()
 
     def current(self) -> QueryState:
-        """The pin of the query that is being planned on this thread; a new one if it has none."""
+        """The state of the query that is planned on this thread; the newest one if the query has none yet."""
         tracker = self._jvm.tracker()
         if tracker is None:
             return QueryState(self._planner.pin())
@@ -59,7 +59,7 @@ class QueryStates:
                 return self._pins[number]
         pin = QueryState(self._planner.pin())
         number = next(self._next_number)
-        # First the JVM, then here: whatever is here and not there may be swept.
+        # Into the map of the JVM first: numbers that are in this map only may be removed.
         with self._lock:
             crowded = len(self._pins) >= SWEEP_AT
         if crowded:

@@ -1,17 +1,17 @@
-"""The objects Spark calls back while it plans: table function -> table -> scan builder -> scan.
+"""The objects that Spark calls while it plans a query over a view: table function -> table -> scan builder -> scan.
 
-    analysis       ViewFunction.apply      the state's schema becomes a relation over a LiveTable, or a union of two
+    analysis       ViewFunction.apply      returns a relation over a LiveTable, or a union of two
     optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pruneColumns, build
-    execution      TaskScan, ParquetScan    Spark's own objects from here on, no Python in the driver
+    execution      TaskScan, ParquetScan    wrap scans of Spark; no Python runs in the driver from here on
 
-A state whose rows lie partly in files as they are and are partly merged is read by two scans, for Spark's own Parquet
-reader and our tasks cannot share one: a UNION ALL through which Spark pushes filters, columns and limits, and which it
-compiles into the operators above it. The union is chosen when a query is analysed, and is right for any state that it
-is executed on (`relation_plan.Part`).
+If some file groups of a state are read natively and others are merged, they need two scans, because Spark's Parquet
+reader and Python tasks cannot share one. The relation is then a UNION ALL: Spark pushes filters, columns and limits
+through it, and includes it in code generation. Spark chooses the union when it analyses a query, and it is correct for
+every state on which the query may run (`planner_interface.Part`).
 
-The method names are those of Spark's Java interfaces; Py4J looks for every method that Spark may call, defaults of the
-interface included, so all of them are here. Callbacks come on any JVM thread (broadcasts are planned on a pool). Py4J
-drops its reference to a callback object when the JVM collects its proxy, so what lives here lives as long as the plans.
+The method names are those of Spark's Java interfaces. Py4J needs every method that Spark may call, also those with a
+default in the interface. Callbacks may run on any JVM thread (broadcasts are planned in a pool). Py4J drops its
+reference to a callback object when the JVM collects its proxy, so these objects exist as long as the plans.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from storage.errors import InvalidInput
-from streams.read.relation.jvm import Jvm, UnfitError
+from streams.read.relation.jvm import Jvm, UnsupportedSessionError
 from streams.read.relation.planner_interface import ParquetFile, Part, Planner, ReadPlan
 from streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
 from streams.read.relation.query_state import QueryState, QueryStates
@@ -39,38 +39,40 @@ __all__ = ["check_interfaces", "new_dataframe", "register_view"]
 
 _numbers = itertools.count(1)
 
-# Lists of Parquet files that a view keeps in the JVM. Queries of a state differ in what they prune: all files, or those
-# of some keys or partitions. A list is a few hundred bytes a file, and is made anew in milliseconds.
+# Lists of Parquet files that a view keeps in the JVM, because queries of one state often read the same files (all, or
+# those of some keys or partitions). A list takes a few hundred bytes per file, and milliseconds to create.
 LISTS_KEPT: Final = 8
 
 
 def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
-    """Create the view; replacing one of the same name also replaces its function, so nothing accumulates."""
+    """Create or replace a view and its table function."""
     jvm.create_view(name, f"weft_{name}", ViewFunction(_View(jvm, name, planner)))
 
 
 def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
-    """A DataFrame whose columns are those of now."""
+    """A DataFrame with the present columns of the table."""
     view = _View(jvm, name, planner)
     state = planner.pin()
     return jvm.dataframe(view.relation(state.schema(), state.parts()))
 
 
 def check_interfaces(jvm: Jvm) -> None:
-    """Make sure that whatever this Spark may call is here, rather than fail in the middle of somebody's query.
+    """Check that the callbacks have all methods that this Spark may call, so that no query fails for lack of one.
 
     Raises:
-        UnfitError: An interface has a method that the callback lacks: a newer Spark.
+        UnsupportedSessionError: An interface has a method that the callback lacks, as in a newer Spark.
     """
     for kind in (LiveTable, PruningScanBuilder, TaskScan, ParquetScan, ScanStatistics):
         for interface in kind.Java.implements:
             missing = sorted(name for name in jvm.method_names(interface) if not hasattr(kind, name))
             if missing:
-                raise UnfitError(f"this Spark's {interface.rpartition('.')[2]} also has {', '.join(missing)}")
+                raise UnsupportedSessionError(
+                    f"{interface.rpartition('.')[2]} of this Spark has unknown methods: {', '.join(missing)}"
+                )
 
 
 class _View:
-    """What the callbacks of one view share."""
+    """State that all callbacks of one view share."""
 
     def __init__(self, jvm: Jvm, name: str, planner: Planner) -> None:
         self.jvm = jvm
@@ -80,16 +82,16 @@ class _View:
         self.capabilities = jvm.HashSet()
         self.capabilities.add(jvm.TableCapability.BATCH_READ)
         self._parts: tuple[Part, ...] = ()
-        self._lists: dict[Any, Any] = {}  # the one that was used last is last
+        self._lists: dict[Any, Any] = {}  # ordered by last use
 
     def relation(self, schema: StructType, parts: Sequence[Part]) -> Any:
         struct = self.jvm.struct(schema)
         return self.jvm.union([self.jvm.relation(LiveTable(self, schema, part), struct) for part in parts])
 
-    def settled_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """The parts of the next query: those asked for, or those of the last query while Spark caches anything.
+    def stable_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """The parts of the next query: ``parts``, or those of the last query as long as Spark has cached anything.
 
-        Whatever was cached is found again only by the very plan that it was cached with.
+        Spark finds cached data only for a query with the plan with which the data was cached.
         """
         if not self._parts or not self.jvm.caches_plans():
             self._parts = tuple(parts)
@@ -98,19 +100,19 @@ class _View:
     def parquet_index(self, files: tuple[ParquetFile, ...]) -> Any:
         index = self._lists.pop(files, None) or self.jvm.parquet_index(files)
         self._lists[files] = index
-        # Other threads may have taken what is looked at here.
+        # Another thread may remove the same list.
         for old in list(self._lists)[:-LISTS_KEPT]:
             self._lists.pop(old, None)
         return index
 
 
 def _read_by_spark(file: ParquetFile) -> bool:
-    """Spark passes over files with such names in silence, even when it is told to read them."""
+    """Whether Spark reads a file: it ignores files whose names begin with an underscore or a dot."""
     return not file.path.rpartition("/")[2].startswith(("_", "."))
 
 
 class _Called:
-    """Identity as the JVM asks for it: Spark compares the parts of plans, and so these objects, with one another."""
+    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects."""
 
     def __init__(self, jvm: Jvm, identity: str) -> None:
         self.jvm = jvm
@@ -120,7 +122,7 @@ class _Called:
         return zlib.crc32(self._identity.encode()) >> 1
 
     def equals(self, other: Any) -> bool:
-        # Spark also compares with plans and sequences, whose text is long; a proxy's text is its identity.
+        # Other objects, such as plans and sequences, may have a very long text, so it is not computed for them.
         return self.jvm.is_callback(other) and str(other) == self._identity
 
     def toString(self) -> str:  # noqa: N802
@@ -131,7 +133,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _callback(method: Method) -> Method:
-    """Called by the JVM: an error leaves as one that Spark reports well."""
+    """Decorator of methods that the JVM calls: errors become JVM exceptions with the original message."""
 
     @functools.wraps(method)
     def called(self: _Called, *arguments: Any) -> Any:
@@ -144,7 +146,7 @@ def _callback(method: Method) -> Method:
 
 
 class ViewFunction(_Called):
-    """`Seq[Expression] => LogicalPlan`, the table function behind a view."""
+    """The table function of a view, for Scala a function `Seq[Expression] => LogicalPlan`."""
 
     def __init__(self, view: _View) -> None:
         super().__init__(view.jvm, f"weft view {view.number}: {view.name}")
@@ -153,17 +155,17 @@ class ViewFunction(_Called):
     @_callback
     def apply(self, _arguments: Any) -> Any:
         state = self._view.pins.current().state
-        return self._view.relation(state.schema(), self._view.settled_parts(state.parts()))
+        return self._view.relation(state.schema(), self._view.stable_parts(state.parts()))
 
     class Java:
         implements = ("scala.Function1",)
 
 
 class LiveTable(_Called):
-    """`SupportsRead`: the columns and the part of one analysis, the rows of whichever query scans it."""
+    """A table for Spark (`SupportsRead`): columns and part are fixed at analysis, rows come from the query's state."""
 
     def __init__(self, view: _View, schema: StructType, part: Part) -> None:
-        # Two occurrences of a view are equal tables, else a cached view would never be found again.
+        # Two occurrences of a view must be equal tables: otherwise Spark would not find the data of a cached view.
         super().__init__(view.jvm, f"weft table {view.number}: {view.name}, {part.value}, {schema.simpleString()}")
         self._view = view
         self._schema = schema
@@ -210,7 +212,7 @@ class LiveTable(_Called):
 
 
 class PruningScanBuilder(_Called):
-    """Collects what one scan needs, then asks the state for a plan. Spark calls the methods in the order below."""
+    """Collects filters and columns of one scan, then plans it. Spark calls the methods in the order below."""
 
     def __init__(self, view: _View, schema: StructType, part: Part, pin: QueryState) -> None:
         super().__init__(view.jvm, f"weft scan builder {next(_numbers)}")
@@ -225,7 +227,7 @@ class PruningScanBuilder(_Called):
 
     @_callback
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
-        """Returns those that Spark must evaluate after the scan: the very objects it gave."""
+        """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
         after = []
         for predicate in predicates:
             parsed = parse_predicate(predicate)
@@ -266,7 +268,7 @@ class PruningScanBuilder(_Called):
         return TaskScan(self.jvm, inner, plan, self._share(schema))
 
     def _share(self, schema: StructType) -> float:
-        """Of the table's bytes: by the width of columns, as Spark estimates it for its own files."""
+        """The estimated share of the columns in the bytes of a row, by the default size of types, as Spark does it."""
         return self.jvm.struct(schema).defaultSize() / self.jvm.struct(self._pin.state.schema()).defaultSize()
 
     def _parquet_scan(self, files: Sequence[ParquetFile], schema: StructType) -> Any:
@@ -280,16 +282,20 @@ class PruningScanBuilder(_Called):
         return self.jvm.parquet_scan(index, self.jvm.struct(self._pin.state.schema()), pruned, pushed)
 
     def _required_schema(self) -> StructType:
-        """The required columns in full (structs are not pruned inside), checked against the state of this query."""
+        """The required columns, with all fields of structs, checked against the schema of the query's state.
+
+        Raises:
+            InvalidInput: A column was dropped or has another type since the query was analysed.
+        """
         names = self._schema.names if self._pruned is None else self.jvm.parse_struct(self._pruned).names
         newest = {field.name: field for field in self._pin.state.schema().fields}
         for name in names:
             held = self._schema[name]
             if name not in newest or newest[name].dataType != held.dataType:
-                now = f"is now {newest[name].dataType.simpleString()}" if name in newest else "is gone"
+                now = f"is now {newest[name].dataType.simpleString()}" if name in newest else "no longer exists"
                 raise InvalidInput(
                     f"column {name!r} of {self._view.name!r} was {held.dataType.simpleString()} and {now}",
-                    hint="create the DataFrame again: its columns are those of the moment it was made",
+                    hint="create the DataFrame again: it keeps the columns that the table had when it was created",
                 )
         return StructType([self._schema[name] for name in names])
 
@@ -301,7 +307,7 @@ class PruningScanBuilder(_Called):
 
 
 class _PlannedScan(_Called):
-    """A scan of Spark's own, with the plan's description, and one batch whoever asks."""
+    """Wraps a scan of Spark: adds the description of the plan, and returns the same batch object on every call."""
 
     def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan) -> None:
         super().__init__(jvm, f"weft scan {next(_numbers)}")
@@ -341,7 +347,9 @@ class _PlannedScan(_Called):
 
     @_callback
     def toMicroBatchStream(self, _checkpoint: str) -> Any:  # noqa: N802
-        raise InvalidInput("a view of a table is no stream", hint='spark.readStream.format("weft") reads changes')
+        raise InvalidInput(
+            "a view of a table cannot be read as a stream", hint='spark.readStream.format("weft") reads changes'
+        )
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
 
@@ -353,7 +361,7 @@ class _PlannedScan(_Called):
 
 
 class TaskScan(_PlannedScan):
-    """Spark's scan of a Python data source, with the plan's statistics."""
+    """Spark's scan of a Python data source, with the statistics of the plan."""
 
     def __init__(self, jvm: Jvm, inner: Any, plan: ReadPlan, share: float) -> None:
         super().__init__(jvm, inner, plan)
@@ -369,17 +377,17 @@ class TaskScan(_PlannedScan):
 
 
 class ParquetScan(_PlannedScan):
-    """Spark's scan of Parquet files, which knows its statistics."""
+    """Spark's scan of Parquet files, with Spark's statistics."""
 
     @_callback
     def description(self) -> str:
-        known = self._inner.getMetaData()
-        told = ", ".join(f"{name}: {known.apply(name)}" for name in ("PushedFilters", "ReadSchema"))
-        return f"{self._plan.description}; ParquetScan {told}"
+        metadata = self._inner.getMetaData()
+        properties = ", ".join(f"{name}: {metadata.apply(name)}" for name in ("PushedFilters", "ReadSchema"))
+        return f"{self._plan.description}; ParquetScan {properties}"
 
     @_callback
     def getMetaData(self) -> Any:  # noqa: N802
-        # Where Spark was told of the files means nothing to whoever asks where they are.
+        # Spark's location is the temporary list of files (`Jvm.parquet_index`), which means nothing to a user.
         return self._inner.getMetaData().updated("Location", self._plan.description)
 
     @_callback
@@ -392,7 +400,7 @@ class ParquetScan(_PlannedScan):
 
 
 class ScanStatistics(_Called):
-    """What Spark chooses joins by. An unknown size counts as the session's default, which is never broadcast."""
+    """Statistics by which Spark chooses joins. For an unknown size it takes its default, which is never broadcast."""
 
     def __init__(self, jvm: Jvm, size_bytes: int | None, row_count: int | None) -> None:
         super().__init__(jvm, f"weft statistics {next(_numbers)}")

@@ -1,8 +1,7 @@
-"""What runs inside Spark's Python workers: turns one pickled task into record batches of exactly the agreed schema.
+"""Runs in Spark's Python workers: turns one pickled task into record batches with exactly the planned schema.
 
-Nothing of Spark's SQL layer may enter: a worker imports this module before it reads its first byte, so it stays light.
-The checks stand here because Arrow data that differs from what the JVM expects shows up there as garbage or as a crash
-of its Arrow reader, far from the cause.
+This module must not import Spark's SQL layer, because a worker imports it before it reads its first byte. The schema is
+checked here, because the JVM would read wrong Arrow data as garbage, or its Arrow reader would crash.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import pyarrow as pa
 __all__ = ["BATCH_ROWS", "RelationReadError", "conformed_batches", "task_reader"]
 
 # Rows handed to the JVM at once; larger batches are cut, without a copy. No difference in speed was found from 4 k to
-# 1 M rows (tests/benchmarks/view_overhead.py), so this only bounds memory and what a LIMIT reads in vain.
+# 1 M rows (tests/benchmarks/view_overhead.py), so this only bounds memory and what a LIMIT reads needlessly.
 BATCH_ROWS = 65_536
 
 TaskFunction = Callable[[Any], Iterator[pa.RecordBatch]]
@@ -24,7 +23,7 @@ WorkerFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class RelationReadError(ValueError):
-    """A planner's `read` returned batches that do not match the plan: a fault of the planner, not of the data."""
+    """A planner's `read` returned batches that do not match its plan. This is a bug of the planner, not bad data."""
 
 
 def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> WorkerFunction:
@@ -52,9 +51,13 @@ def conformed_batches(
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`, in its order and types; casts that lose nothing are made, others refused."""
+    """The columns of `schema`, in its order and types.
+
+    Raises:
+        RelationReadError: A column is missing, or cannot be cast without loss.
+    """
     if not len(schema):
-        # A batch without columns still carries its number of rows; only the struct route can make one.
+        # A batch without columns still has a number of rows; it can only be created from a struct array.
         return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
     if batch.schema.equals(schema):
         return batch
@@ -62,14 +65,14 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         index = batch.schema.get_field_index(field.name)
         if index < 0:
-            raise RelationReadError(f"the plan promised column {field.name!r}, read gave {batch.schema.names}")
+            raise RelationReadError(f"column {field.name!r} was planned, but read returned {batch.schema.names}")
         column = batch.column(index)
         if column.type != field.type:
             try:
                 column = column.cast(field.type)
             except pa.ArrowException as error:
                 raise RelationReadError(
-                    f"column {field.name!r} was planned as {field.type}, read gave {column.type}: {error}"
+                    f"column {field.name!r} was planned as {field.type}, but read returned {column.type}: {error}"
                 ) from error
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from storage.errors import InvalidInput, NotFound
 from streams.read.relation import spark_scan
-from streams.read.relation.jvm import Jvm, UnfitError
+from streams.read.relation.jvm import Jvm, UnsupportedSessionError
 from streams.read.relation.live_view import RelationFallbackWarning, create_relation_view, relation_dataframe
 from streams.read.relation.query_state import SWEEP_AT, QueryStates
 from tests.streams.relation.planner import Files, answer, rows
@@ -170,7 +170,7 @@ def test_a_refusal_at_planning_carries_the_planner_s_words(spark: SparkSession, 
 def test_a_read_that_breaks_its_promise_is_named(spark: SparkSession, files: Files, name: str) -> None:
     files.read = lambda _task: iter([pa.RecordBatch.from_pydict({"id": pa.array(["x"])})])
     create_relation_view(spark, name, files)
-    with pytest.raises(PythonException, match="column 'id' was planned as int64, read gave string"):
+    with pytest.raises(PythonException, match="column 'id' was planned as int64, but read returned string"):
         spark.sql(f"SELECT id FROM {name}").collect()
 
 
@@ -182,13 +182,13 @@ def test_a_spark_with_more_methods_than_we_answer_is_unfit(spark: SparkSession) 
     spark_scan.check_interfaces(jvm)
     with (
         mock.patch.object(Jvm, "method_names", return_value={"fromTheFuture"}),
-        pytest.raises(UnfitError, match="fromTheFuture"),
+        pytest.raises(UnsupportedSessionError, match="fromTheFuture"),
     ):
         spark_scan.check_interfaces(jvm)
 
 
 def test_a_session_without_a_jvm_is_unfit() -> None:
-    with pytest.raises(UnfitError, match="Spark Connect"):
+    with pytest.raises(UnsupportedSessionError, match="Spark Connect"):
         Jvm.of(object(), spark_scan.check_interfaces)  # type: ignore[arg-type]
 
 
@@ -199,7 +199,7 @@ def test_without_the_jvm_the_answers_are_the_same_but_fixed(
     files = Files(tmp_path / "table")
     for number in range(count):
         files.add(rows(30 * number, 30))
-    with mock.patch.object(Jvm, "of", side_effect=UnfitError("no JVM here")):
+    with mock.patch.object(Jvm, "of", side_effect=UnsupportedSessionError("no JVM here")):
         with pytest.warns(RelationFallbackWarning, match="no JVM here; reading through a plain"):
             create_relation_view(spark, name, files)
         with warnings.catch_warnings():

@@ -46,7 +46,7 @@ def test_a_frame_whose_column_is_gone_says_so(spark: SparkSession, files: Files,
     before = spark.table(name)
     files.add(rows(70, 5).drop_columns(["small"]))
     assert before.select("id").count() == 75
-    with pytest.raises(IllegalArgumentException, match=r"column 'small' of .* was int and is gone") as caught:
+    with pytest.raises(IllegalArgumentException, match=r"column 'small' of .* was int and no longer exists") as caught:
         before.select("small").collect()
     assert "create the DataFrame again" in str(caught.value)
     with pytest.raises(AnalysisException, match="small"):
