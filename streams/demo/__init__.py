@@ -1,1 +1,1 @@
-"""What ``weft demo`` and the tests bring along instead of a cluster: an embedded Kafka broker."""
+"""``weft demo``, and the embedded Kafka broker that it shares with the tests."""

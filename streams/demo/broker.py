@@ -1,24 +1,22 @@
-"""An embedded Kafka broker: librdkafka's mock cluster, which is already inside confluent-kafka.
+"""An embedded Kafka broker: the mock cluster of librdkafka, which is part of confluent-kafka.
 
-It listens on loopback and speaks the real protocol, so that other processes (Spark's Python workers, three writer
-jobs) use it as they would use Kafka; nothing is installed, no JVM is started. The cluster could be had from Python
-alone by setting ``test.mock.num.brokers`` on a client, but then every topic has 4 partitions and nothing can be taken
-away again; here the same library's C functions are called (`rdkafka_mock.h`), which create topics, delete them and
-drop the head of a log.
+It listens on loopback and speaks the Kafka protocol, so other processes (Spark's Python workers, writer jobs) use it
+like Kafka. Nothing is installed and no JVM is started. A client with ``test.mock.num.brokers`` would start the same
+cluster, but then every topic has 4 partitions, and topics and records cannot be deleted. So this module calls the C
+functions of the library (`rdkafka_mock.h`).
 
-What it is not, found by reading and measuring librdkafka 2.16:
-- Data lives in memory and ends with the broker. A partition keeps about 5 MB *as stored* (so compress) or 100 000
-  produce batches, whichever is less, and then silently drops the oldest batch. `producer` compresses and fills
-  batches for that.
-- One answer carries one produce batch of a partition: many small batches make it slow, and it looks a batch up by
-  walking the partition's list. Flush rarely.
+Limits and differences, found by reading and measuring librdkafka 2.16:
+- Data is in memory and ends with the broker. A partition keeps about 5 MB *as stored* or 100 000 produce batches,
+  whichever is less, and then silently drops the oldest batch. Therefore `producer` compresses and fills batches.
+- A fetch returns one produce batch per partition, and finds it by walking the list of the partition. Many small batches
+  make it slow, so flush rarely.
 - A fetch at the end of a log is answered after ``fetch.wait.max.ms``, even if something is written meanwhile.
-- No replication, no access control, no TLS, no retention by time, no compaction, no look-up of offsets by time, no
-  requests that change anything (creating topics through an AdminClient fails). Transactions are accepted; aborted
+- There is no replication, access control, TLS, retention by time, compaction, or look-up of offsets by time. Requests
+  that change the cluster fail (such as creating topics through an AdminClient). Transactions are accepted; aborted
   records are delivered.
-- It names broker 0 as the controller, which is none of those that it starts with. Clients ask the controller for topic
-  ids, so broker 0 is added; topics are kept on broker 1.
-- Topics are also created by producing to them, with `DEFAULT_PARTITIONS`.
+- It names broker 0 as the controller, but does not start it. Clients ask the controller for topic ids, so this module
+  adds broker 0. All topics are on broker 1.
+- Producing to an unknown topic creates it, with `DEFAULT_PARTITIONS`.
 """
 
 from __future__ import annotations
@@ -31,19 +29,19 @@ from typing import Any, Final, Self
 from confluent_kafka import Producer, cimpl
 
 DEFAULT_PARTITIONS: Final = 4
-"""Of a topic that is created by producing to it; fixed inside librdkafka."""
+"""Number of partitions of a topic that is created by producing to it; fixed in librdkafka."""
 
 PARTITION_LIMIT_BYTES: Final = 5 * 1024 * 1024
-"""Stored (compressed) bytes that a partition keeps; fixed inside librdkafka."""
+"""Stored (compressed) bytes that a partition keeps; fixed in librdkafka."""
 
 _BROKER: Final = 1
-"""Leads all partitions."""
+"""The broker that leads all partitions."""
 _CONTROLLER: Final = 0
 _METADATA: Final = 3
 _METADATA_WITHOUT_TOPIC_IDS: Final = 9
-"""The request's number, and its last version that knows no topic ids."""
+"""Number of the metadata request in Kafka's protocol, and its last version without topic ids."""
 
-_PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the handle that owns the cluster has to be of some kind
+_PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the cluster needs a handle, of either kind
 _CONF_OK: Final = 0
 _ERROR_BYTES: Final = 512
 
@@ -74,16 +72,16 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
 
 
 def _function(name: str) -> Any:
-    """Find a C function of the librdkafka that confluent-kafka itself uses."""
+    """A C function of the librdkafka that confluent-kafka uses."""
     result, arguments = _SIGNATURES[name]
-    # Opening the extension module again gives a handle that also searches the libraries it was linked with, wherever
-    # the wheel keeps them and whatever they are called there.
+    # Opening the extension module again gives a handle that also searches the libraries that it is linked with, wherever
+    # the wheel has them.
     library = ctypes.CDLL(cimpl.__file__)
     try:
         function = getattr(library, name)
     except AttributeError:
         raise RuntimeError(
-            f"this build of confluent-kafka ({cimpl.libversion()[0]}) does not offer {name};"
+            f"this build of confluent-kafka ({cimpl.libversion()[0]}) has no function {name};"
             " install its wheel from PyPI, version 2.15 or newer",
         ) from None
     function.restype = result
@@ -92,7 +90,7 @@ def _function(name: str) -> Any:
 
 
 class EmbeddedBroker:
-    """A Kafka cluster of one broker for as long as the ``with`` block lasts; usable from any process of this machine.
+    """A Kafka cluster of one broker that runs during a ``with`` block, for all processes of this machine.
 
     with EmbeddedBroker() as broker:
         broker.create_topics({"orders": 2})
@@ -100,10 +98,10 @@ class EmbeddedBroker:
     """
 
     def __init__(self, *, topic_ids: bool = True) -> None:
-        """Nothing runs before the ``with`` block is entered.
+        """Describe a broker; the ``with`` block starts it.
 
         Args:
-            topic_ids: False for a broker as they were before Kafka 2.8, which gives topics no ids.
+            topic_ids: Whether topics have ids; False for the behaviour before Kafka 2.8.
         """
         self._has_topic_ids = topic_ids
         self._handle: int | None = None
@@ -114,14 +112,14 @@ class EmbeddedBroker:
         assert self._handle is None, "the broker is already running"
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         conf = _function("rd_kafka_conf_new")()
-        # The second setting keeps librdkafka from announcing on stderr that it did what the first one asks for.
+        # Without the second setting librdkafka reports on stderr that it started the cluster.
         for name, value in ((b"test.mock.num.brokers", b"1"), (b"log_level", b"2")):
             if _function("rd_kafka_conf_set")(conf, name, value, error, _ERROR_BYTES) != _CONF_OK:
                 _function("rd_kafka_conf_destroy")(conf)
                 raise RuntimeError(f"librdkafka has no mock cluster: {error.value.decode()}")
         handle = _function("rd_kafka_new")(_PRODUCER, conf, error, _ERROR_BYTES)
         if not handle:
-            _function("rd_kafka_conf_destroy")(conf)  # rd_kafka_new takes it over only when it succeeds
+            _function("rd_kafka_conf_destroy")(conf)  # rd_kafka_new frees it only if it succeeds
             raise RuntimeError(f"the embedded broker did not start: {error.value.decode()}")
         self._handle = handle
         self._bootstrap_servers = _function("rd_kafka_mock_cluster_bootstraps")(self._cluster()).decode()
@@ -136,7 +134,7 @@ class EmbeddedBroker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the broker; its data is gone."""
+        """Stop the broker and delete its data."""
         handle, self._handle = self._handle, None
         if handle is not None:
             _function("rd_kafka_destroy")(handle)
@@ -148,10 +146,13 @@ class EmbeddedBroker:
         return self._bootstrap_servers
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Create topics with so many partitions each.
+        """Create topics.
+
+        Args:
+            topics: Number of partitions by topic.
 
         Raises:
-            RuntimeError: A topic exists, or its name or number of partitions is not acceptable.
+            RuntimeError: A topic exists, or its name or number of partitions is invalid.
         """
         for topic, partitions in topics.items():
             self._call("rd_kafka_mock_topic_create", topic.encode(), partitions, 1)
@@ -167,7 +168,7 @@ class EmbeddedBroker:
         self._call("rd_kafka_mock_topic_delete", topic.encode())
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Drop the head of a log, as retention does; the first offset kept is ``before_offset``.
+        """Delete the records before an offset, as retention does.
 
         Raises:
             RuntimeError: There is no such partition, or its log ends before that offset.
@@ -175,7 +176,7 @@ class EmbeddedBroker:
         self._call("rd_kafka_mock_partition_delete_records", topic.encode(), partition, before_offset)
 
     def elect_leader(self, topic: str, partition: int) -> None:
-        """Let the broker be elected leader of a partition (again): the leader epoch grows by one.
+        """Elect the broker leader of a partition (again), which increases the leader epoch by one.
 
         Raises:
             RuntimeError: There is no such partition.
@@ -183,11 +184,11 @@ class EmbeddedBroker:
         self._call("rd_kafka_mock_partition_set_leader", topic.encode(), partition, _BROKER)
 
     def fail_requests(self, api_key: int, errors: Sequence[int]) -> None:
-        """Answer the next requests of one kind with these protocol errors, one each.
+        """Answer the next requests of one kind with protocol errors.
 
         Args:
             api_key: Number of the request in Kafka's protocol: 1 fetch, 2 list offsets, 3 metadata, ...
-            errors: Codes as in `confluent_kafka.KafkaError`.
+            errors: Codes as in `confluent_kafka.KafkaError`, one per request.
         """
         _function("rd_kafka_mock_push_request_errors_array")(
             self._cluster(),
@@ -197,15 +198,15 @@ class EmbeddedBroker:
         )
 
     def set_reachable(self, *, reachable: bool) -> None:
-        """Cut the broker off, or bring it back; what it holds stays."""
+        """Make the broker unreachable, or reachable again. Its data is kept."""
         for broker in (_BROKER, _CONTROLLER):
             self._call("rd_kafka_mock_broker_set_up" if reachable else "rd_kafka_mock_broker_set_down", broker)
 
     def producer(self, **conf: Any) -> Producer:
-        """Create a client that writes to this broker, tuned for its limits.
+        """Create a producer for this broker that compresses and fills batches, because of the broker's limits.
 
         Args:
-            conf: librdkafka settings with ``_`` for ``.``, on top of compression and full batches.
+            conf: Further settings of librdkafka, with ``_`` for ``.``.
         """
         settings = {name.replace("_", "."): value for name, value in conf.items()}
         return Producer(
@@ -213,7 +214,7 @@ class EmbeddedBroker:
                 "bootstrap.servers": self.bootstrap_servers,
                 "compression.type": "zstd",
                 "linger.ms": 50,
-                # A producer that outlives the broker would tell of it on stderr; failed deliveries are reported anyway.
+                # A producer that outlives the broker would write to stderr; failed deliveries are reported anyway.
                 "log_level": 2,
                 "batch.num.messages": 100_000,
                 "queue.buffering.max.messages": 1_000_000,
@@ -222,9 +223,9 @@ class EmbeddedBroker:
         )
 
     def _cluster(self) -> int:
-        assert self._handle is not None, "the broker does not run"
+        assert self._handle is not None, "the broker is not running"
         cluster = _function("rd_kafka_handle_mock_cluster")(self._handle)
-        assert cluster, "the handle was made with a mock cluster"
+        assert cluster, "the handle was created with a mock cluster"
         return int(cluster)
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -10,21 +10,23 @@ from typing import Annotated
 import typer
 
 DEFAULT_ROWS = 200_000
-"""Keeps the whole demo below two minutes on two cores."""
+"""With so many the whole demo takes less than two minutes on two cores."""
 PIPE_WIDTH = 120
 
 
 def demo(
-    rows: Annotated[int, typer.Option(help="Messages of all topics together.", show_default=True)] = DEFAULT_ROWS,
+    rows: Annotated[
+        int, typer.Option(help="Number of messages of all topics together.", show_default=True)
+    ] = DEFAULT_ROWS,
     keep: Annotated[
         Path | None, typer.Option(help="New folder that keeps table, pipeline file and logs.", metavar="DIR")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the messages: the same seed gives the same messages.", min=0)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the messages: the same seed gives the same messages.", min=0)] = 1,
 ) -> None:
-    """The main job, self-contained: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
+    """Run a complete example: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
 
-    Ends with the comparison of the whole table with Spark's own dedupe + full outer joins over the same topics; the
-    exit code is 1 if they differ.
+    At the end the whole table is compared with dedupe + full outer joins in Spark over the same topics; the exit code
+    is 1 if they differ.
     """
     from rich.console import Console
 
@@ -32,16 +34,16 @@ def demo(
     from streams.demo import shop
     from streams.demo.run_demo import DemoFailed, Interrupted, run_demo
 
-    # A pipe or a log has no width of its own.
+    # A pipe or a file has no width.
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    complaints = Console(stderr=True, style="red", highlight=False, soft_wrap=True)
+    error_console = Console(stderr=True, style="red", highlight=False, soft_wrap=True)
     try:
         equal = run_demo(rows, console, keep=keep, seed=seed)
     except (Interrupted, KeyboardInterrupt) as error:
-        complaints.print(str(error) or "stopped by SIGINT", markup=False)
+        error_console.print(str(error) or "stopped by SIGINT", markup=False)
         raise typer.Exit(1) from None
     except (DemoFailed, TableError) as error:
-        complaints.print(str(error), markup=False)
+        error_console.print(str(error), markup=False)
         raise typer.Exit(1) from None
     if keep is not None:
         table, pipeline = (shlex.quote(str(keep / name)) for name in (shop.TABLE, shop.PIPELINE_FILE))

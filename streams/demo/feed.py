@@ -1,7 +1,7 @@
-"""Messages into the broker while the writers run, and how many of them the table holds.
+"""Produces the messages of the demo, and counts how many of them the table has.
 
-Both sides count messages: `Feed` what was acknowledged by the broker, `Landed` what the commits of a lane say of their
-source's offsets. They are compared, so that the demo ends when the table has everything, and not when somebody says so.
+`Feed` counts the messages that the broker has acknowledged. `TableProgress` counts messages by the source offsets in
+the commits of each lane. The demo ends when the two are equal.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from streams.demo.broker import EmbeddedBroker
 from streams.demo.workload import Topic
 
 MIN_PARTS: Final = 24
-"""Enough to kill a writer in the middle of something."""
+"""Enough parts that a writer can be killed in the middle of a batch."""
 PART_ROWS: Final = 50_000
-"""Of a large run: a part is produced at once, and meanwhile nobody looks after the writers."""
+"""Messages per part of a large run. The writers are not supervised while a part is produced, so it must be small."""
 FLUSH_SECONDS: Final = 60.0  # a part takes a fraction of a second on an idle machine
 
 
 class Feed:
-    """Produces all topics side by side, a part at a time."""
+    """Produces the messages of all topics in parts."""
 
     def __init__(
         self, broker: EmbeddedBroker, topics: Mapping[str, Topic], *, flush_seconds: float = FLUSH_SECONDS
     ) -> None:
-        """Create the topics.
+        """Create the topics in the broker.
 
         Args:
             broker: The broker to produce to.
@@ -41,16 +41,16 @@ class Feed:
         self._flush_seconds = flush_seconds
         self.parts: Final = max(MIN_PARTS, sum(topic.rows for topic in topics.values()) // PART_ROWS)
         self.sent = 0
-        """Parts that are in the broker."""
+        """Number of parts that the broker has."""
 
     @property
     def finished(self) -> bool:
-        """Whether everything was produced."""
+        """Whether all messages were produced."""
         return self.sent == self.parts
 
     @property
     def share(self) -> float:
-        """How much of everything was produced, from 0 to 1."""
+        """Share of all messages that was produced, from 0 to 1."""
         return self.sent / self.parts
 
     def messages(self, topic: str) -> int:
@@ -61,7 +61,7 @@ class Feed:
         """Produce the next part of every topic.
 
         Raises:
-            StoreUnavailable: The broker did not take a message.
+            StoreUnavailable: The broker did not accept a message.
         """
         for name, topic in self._topics.items():
             part = topic.part(self.sent, self.parts)
@@ -71,8 +71,8 @@ class Feed:
         if waiting or self._refused:
             reason = self._refused[0] if self._refused else f"no answer for {self._flush_seconds:g} s"
             raise StoreUnavailable(
-                f"the embedded broker did not take {waiting + len(self._refused)} messages: {reason}",
-                hint="is the machine out of memory? Try fewer --rows",
+                f"the embedded broker did not accept {waiting + len(self._refused)} messages: {reason}",
+                hint="the machine may be out of memory: try fewer --rows",
             )
         self.sent += 1
 
@@ -81,13 +81,14 @@ class Feed:
             self._refused.append(str(error))
 
 
-class Landed:
-    """What the lanes of a table say that they hold of their topics.
+class TableProgress:
+    """How much of its topic each lane of a table has committed.
 
     Attributes:
-        messages: By lane, counted from the offsets in its last commit; a topic's offsets start at 0.
-        events: By lane, how many rows its commits have, ignored ones included: what was written twice counts twice.
-        claims: By lane, how many incarnations its writer has had.
+        messages: By lane the number of messages before the offsets in its last commit; offsets of a topic start at 0.
+        events: By lane the number of rows of its commits, ignored rows included. An event that was committed twice
+            counts twice.
+        claims: By lane the number of times that a writer has claimed it.
     """
 
     def __init__(self, table: Path, lanes: Mapping[str, Topic]) -> None:
@@ -98,12 +99,12 @@ class Landed:
         self.claims = dict.fromkeys(lanes, 0)
 
     def share(self, lane: str) -> float:
-        """How much of its topic a lane holds, from 0 to 1."""
+        """How much of its topic a lane has, from 0 to 1."""
         return self.messages[lane] / self._wanted[lane]
 
     @property
-    def everything(self) -> bool:
-        """Whether every lane holds its whole topic."""
+    def complete(self) -> bool:
+        """Whether every lane has its whole topic."""
         return self.messages == self._wanted
 
     @property
@@ -115,7 +116,7 @@ class Landed:
         """Read what was committed since the last call.
 
         Raises:
-            TableError: The log is damaged or out of reach.
+            TableError: The log is damaged or not accessible.
         """
         for lane in self._wanted:
             claims, rows, source = self._observer.news(lane)

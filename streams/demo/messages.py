@@ -1,7 +1,7 @@
-"""The text of the demo's messages: columns of numbers to JSON, one convention a topic.
+"""Formats the messages of the demo as JSON, from columns of numbers. Each topic has other conventions.
 
-Pure, and written with f-strings because a JSON encoder takes ten times as long. `streams.demo.shop` says how a pipeline
-reads each of these.
+Pure functions. They use f-strings because a JSON encoder takes ten times as long. The pipeline file in
+`streams.demo.shop` reads these messages.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Columns = dict[str, Ints]
-"""Parallel columns, a number a message; `streams.demo.workload` says which."""
+"""Parallel columns with one number per message; `streams.demo.workload` creates them."""
 
 START: Final = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
-"""The shop opens."""
+"""Time of the first events."""
 DAYS: Final = 30
 
 
 class _Words:
-    """JSON values to pick from by a number; each column of text looks at other digits of the dice."""
+    """A list of JSON values, one of which is chosen by a digit (to base 7) of a random number.
+
+    Columns that use different digits of the same number are independent.
+    """
 
     def __init__(self, digit: int, *values: Any) -> None:
         self._divisor = 7**digit
@@ -70,7 +73,7 @@ def _iso(milliseconds: Ints) -> list[str]:
 
 
 def format_orders(columns: Columns) -> list[str]:
-    """Change events as Debezium writes them: a deleted row stands in ``before``, any other in ``after``."""
+    """Change events in the format of Debezium: a deleted row is in ``before``, any other row in ``after``."""
     dice = columns["dice"]
     fields = zip(
         columns["key"].tolist(),
@@ -98,7 +101,7 @@ def format_orders(columns: Columns) -> list[str]:
 
 
 def format_payments(columns: Columns) -> list[str]:
-    """Events of a payment provider; ``voided`` takes the payment back. Amounts are text, as is usual with money."""
+    """Events of a payment provider. ``voided`` deletes the payment. Amounts are text, as is usual with money."""
     dice = columns["dice"]
     return [
         f'{{"order":{key},"event":{kind},"no":{seq},"at":"{moment}Z","method":{method},"amount":{amount},"fee":{fee}}}'
@@ -116,7 +119,7 @@ def format_payments(columns: Columns) -> list[str]:
 
 
 def format_shipments(columns: Columns) -> list[str]:
-    """States of parcels; one that is ``cancelled`` is no shipment any more."""
+    """States of parcels. ``cancelled`` deletes the shipment."""
     dice = columns["dice"]
     return [
         f'{{"order_id":{key},"rev":{seq},"event_at":"{moment}+00:00","cancelled":{cancelled},"carrier":{carrier},'
@@ -139,7 +142,7 @@ def format_shipments(columns: Columns) -> list[str]:
 
 
 def format_clicks(columns: Columns) -> list[str]:
-    """Totals of a visit; ``expired`` ones only say that the visit has left a cache, which means nothing here."""
+    """Totals of a visit. ``expired`` is a delete that the table ignores."""
     dice = columns["dice"]
     return [
         f'{{"order_id":{key},"n":{seq},"us":{us},"expired":{expired},"views":{views},"seconds":{seconds},'

@@ -1,10 +1,9 @@
-"""The demo's second opinion: the same wide table by Spark alone, and the comparison with weft's.
+"""Computes the wide table of the demo with Spark SQL alone, and compares it with the table of weft.
 
-Nothing of weft takes part in the answer: the topics are read from their beginning, decoded by Spark's own JSON reader,
-deduplicated with a window and joined with full outer joins, in the SQL that one would write without weft. The rules it
-follows are MERGE semantics as far as the demo uses them: in each stream the newest event of a key counts; the newest
-being a delete takes the stream's columns away, and for orders the whole row; deletes of clicks mean nothing; a row is
-there if any stream has something for its key.
+The topics are read from their beginning, decoded by Spark's JSON reader, deduplicated with a window function and joined
+with full outer joins: the SQL that one would write without weft. Its rules are the merge semantics that the demo uses.
+In each stream the newest event of a key counts. If that is a delete, the columns of the stream are null, and for orders
+the row does not exist. Deletes of clicks are ignored. A row exists if any stream has values for its key.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 import streams.kafka
 
@@ -78,12 +77,16 @@ WHERE o.op IS NULL OR o.op <> 'd'
 
 
 def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> int:
-    """Read the four topics from their beginning and keep them decoded as Parquet; gives the number of messages.
+    """Read the four topics from their beginning, and write them decoded as Parquet files.
 
-    Makes the views that `join_query` reads: Parquet, so that the join is timed without Kafka and JSON.
+    Creates the views that `join_query` reads. They read Parquet files, so that the time of the join does not include
+    Kafka and JSON.
+
+    Returns:
+        The number of messages.
 
     Raises:
-        pyspark.errors.PySparkException: A message could not be decoded, or the broker did not keep all of them.
+        pyspark.errors.PySparkException: A message could not be decoded, or the broker has deleted messages.
     """
     streams.kafka.register(spark)
     raw = (
@@ -97,7 +100,7 @@ def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> in
     )
     try:
         for topic, schema in _SCHEMAS.items():
-            # Unlike the default, this mode does not turn what it cannot read into nulls that would look like data.
+            # The default mode returns null for a message that it cannot decode, which would look like data.
             event = F.from_json("value", schema, {"mode": "FAILFAST"}).alias("event")
             path = str(folder / topic)
             raw.where(F.col("topic") == topic).select(event).select("event.*").write.mode("overwrite").parquet(path)
@@ -108,20 +111,21 @@ def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> in
 
 
 def join_query(spark: SparkSession) -> DataFrame:
-    """The wide table as Spark makes it from the views of `load_topics`."""
+    """The wide table, computed by Spark from the views of `load_topics`."""
     return spark.sql(_JOIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two tables as bags of rows.
+    """The difference of two tables as multisets of rows.
 
     Attributes:
-        rows: Rows of the first and of the second.
-        columns: Columns of the first.
-        schema_differences: Columns that only one has, or that differ in type or place.
-        only: How many rows only the first, and only the second has; rows that occur several times count as often.
-        examples: Some of them, with ``_copies``: positive for the first, negative for the second.
+        rows: Number of rows of the first and of the second table.
+        columns: Number of columns of the first table.
+        schema_differences: Columns that only one table has, or that differ in type or position.
+        only: Number of rows that only the first, and only the second table has; copies of a row count separately.
+        examples: Some of these rows. ``_copies`` is the number of copies that one table has more than the other:
+            positive for the first, negative for the second.
     """
 
     rows: tuple[int, int]
@@ -137,7 +141,7 @@ class Comparison:
 
 
 def compare(first: DataFrame, second: DataFrame) -> Comparison:
-    """Compare two tables as bags, in both directions at once: count every row up here and down there.
+    """Compare two tables as multisets: a row counts +1 in the first table and -1 in the second, summed per row.
 
     Raises:
         pyspark.errors.AnalysisException: A column is a map, which Spark cannot group by.
@@ -159,7 +163,7 @@ def compare(first: DataFrame, second: DataFrame) -> Comparison:
             F.coalesce(F.sum(F.greatest("_copies", F.lit(0))), F.lit(0)),
             F.coalesce(F.sum(-F.least("_copies", F.lit(0))), F.lit(0)),
         ).first()
-        assert totals is not None, "an aggregate without keys has one row"
+        assert totals is not None, "an aggregate without keys returns one row"
         rest = bags.where("_copies <> 0").orderBy(first.columns[0]).drop("_first", "_second")
         examples = tuple(rest.limit(MAX_EXAMPLES).collect()) if totals[2] or totals[3] else ()
     finally:
@@ -168,11 +172,11 @@ def compare(first: DataFrame, second: DataFrame) -> Comparison:
 
 
 def _schema_differences(first: DataFrame, second: DataFrame) -> tuple[str, ...]:
-    """What differs in names, types and places of columns; nullability is not compared."""
+    """Differences in names, types and positions of columns; nullability is not compared."""
     left = [(field.name, field.dataType.simpleString()) for field in first.schema]
     right = [(field.name, field.dataType.simpleString()) for field in second.schema]
     if left == right:
         return ()
-    wrong = [f"only here: {name} {kind}" for name, kind in left if (name, kind) not in right]
-    wrong += [f"only there: {name} {kind}" for name, kind in right if (name, kind) not in left]
+    wrong = [f"only in the first: {name} {kind}" for name, kind in left if (name, kind) not in right]
+    wrong += [f"only in the second: {name} {kind}" for name, kind in right if (name, kind) not in left]
     return tuple(wrong or ["the same columns in another order"])

@@ -1,8 +1,8 @@
-"""The demo's pipeline: the YAML file that a user would write for this shop.
+"""The pipeline file of the demo.
 
-It is kept as text because it is meant to be read: ``weft demo --keep DIR`` leaves it in the folder, and the ordinary
-commands work on what is there. The four topics have four conventions for deletes, times and money
-(`streams.demo.messages`); each is told here in one SQL expression.
+It is text, because users read it: ``weft demo --keep DIR`` leaves it in the folder, and all commands accept it. The
+four topics have four conventions for deletes, times and money (`streams.demo.messages`); an SQL expression in the file
+handles each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from streams.spark.session import QUICK_START, SERIAL
 TABLE: Final = "orders_wide"
 PIPELINE_FILE: Final = "pipeline.yaml"
 STREAMS: Final = ("orders", "payments", "shipments", "clicks")
-"""Names of the streams, their topics and their lanes alike."""
+"""Names of the streams, which are also the names of their topics and lanes."""
 
 _PIPELINE: Final = """\
-# One wide table from four topics, each written by a process of its own.
+# One wide table from four topics, each written by its own process.
 table:
   uri: ./orders_wide
   config:
@@ -72,15 +72,15 @@ table:
         ordering: [clicked_at, click_no]
     streams:
       orders: {{groups: [order], on_delete: row}}           # a deleted order hides the row
-      payments: {{groups: [payment], on_delete: group}}     # a voided payment only takes its own columns away
+      payments: {{groups: [payment], on_delete: group}}     # a voided payment deletes only the columns of its group
       shipments: {{groups: [shipment], on_delete: group}}
       clicks: {{groups: [click], on_delete: ignore}}
 kafka:
   bootstrap.servers: "{bootstrap_servers}"
-spark:                              # for writers that live a minute; leave this out for those that live for days
+spark:                              # for writers that run for a minute; leave this out for those that run for days
   spark.driver.extraJavaOptions: "{java_options}"
 writers:
-  orders:                                                 # change events as Debezium writes them
+  orders:                                                 # change events in the format of Debezium
     source: {{type: kafka, topic: orders, format: json, starting_offsets: earliest}}
     schema:
       op: string
@@ -188,7 +188,7 @@ def write_pipeline(
     trigger: str = "2 seconds",
     compact_every: str = "5 seconds",
 ) -> Path:
-    """Write the pipeline file of a demo that keeps everything in ``folder``; gives its path."""
+    """Write the pipeline file of a demo whose files are all in ``folder``; returns its path."""
     path = folder / PIPELINE_FILE
     path.write_text(
         _PIPELINE.format(

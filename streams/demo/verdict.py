@@ -1,4 +1,7 @@
-"""The end of the demo, in a Spark session of its own: a few queries, two times, and whether both answers are equal."""
+"""The end of the demo: queries the table in a Spark session, and compares it with Spark's join.
+
+Shows the answers of a few queries, the times of the view and of the join, and whether both are equal.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ from streams.pipeline.pipeline import Pipeline
 from streams.spark.session import build_session
 
 RUNS: Final = 2
-"""Each answer is timed so often, and the quickest counts: the first one pays for the JVM's warming up."""
+"""Number of times that each query is timed. The fastest counts: the first one includes the warm-up of the JVM."""
 JVM_END_SECONDS: Final = 10.0
-"""A JVM ends when its standard input does, in well under a second; then it is killed."""
+"""A JVM ends when its standard input is closed, usually in less than a second. After this time it is killed."""
 
 _QUERIES: Final = {
     "Where does the money come from?": """
@@ -43,18 +46,18 @@ _QUERIES: Final = {
 
 
 def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Console) -> bool:
-    """Query the table, compare it with Spark's own join over the same topics; returns whether they are equal.
+    """Query the table, and compare it with Spark's join over the same topics; returns whether they are equal.
 
     Raises:
         TableError: The table cannot be read.
-        pyspark.errors.PySparkException: Spark's part failed.
+        pyspark.errors.PySparkException: The join in Spark failed.
     """
     folder = pipeline.state / "reference"
     with _session(pipeline.state) as spark:
         streams.create_view(spark, pipeline.table.uri, shop.TABLE)
         for question, query in _QUERIES.items():
             _show(spark, question, query, console)
-        console.print("the same by Spark alone: reading the topics from their beginning ...")
+        console.print("the same with Spark alone: reading the topics from their beginning ...")
         try:
             messages = reference.load_topics(spark, bootstrap_servers, folder)
             if messages != rows:
@@ -83,7 +86,7 @@ def _show(spark: SparkSession, question: str, query: str, console: Console) -> N
 
 
 def _seconds(answer: DataFrame) -> float:
-    """Seconds to produce every row and column of an answer, which go nowhere."""
+    """Seconds to compute every row and column of an answer, without writing them."""
 
     def run() -> None:
         answer.write.format("noop").mode("overwrite").save()
@@ -130,19 +133,19 @@ def _show_comparison(found: Comparison, console: Console) -> None:
 
 @contextlib.contextmanager
 def _session(state: Path) -> Iterator[SparkSession]:
-    """Spark in this process, its chatter in a log; when the block ends its JVM has ended too."""
+    """A Spark session in this process, whose output goes to a log. Its JVM ends with the block."""
     with _output_to(state / "logs" / "spark-sql.log"):
         spark = build_session("weft demo", {"spark.driver.memory": "2g"}, scratch=state / "scratch" / "demo")
     try:
         yield spark
     finally:
-        gateway = SparkContext._gateway  # noqa: SLF001 - pyspark has no way to end its JVM before Python ends
-        with contextlib.suppress(Exception):  # a JVM that died is what is wanted here
+        gateway = SparkContext._gateway  # noqa: SLF001 - pyspark cannot end its JVM before Python ends
+        with contextlib.suppress(Exception):  # the JVM may have ended already
             spark.stop()
         process = getattr(gateway, "proc", None)
         if isinstance(process, subprocess.Popen):
             _end_jvm(process)
-            # The next session of this process must start a JVM of its own.
+            # The next session of this process must start another JVM.
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - see above
 
 
@@ -159,7 +162,7 @@ def _end_jvm(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Let what is started in the block write to a file: a JVM takes over its parent's output for good."""
+    """Redirect the output of processes that are started in the block to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         saved = [(number, os.dup(number)) for number in (1, 2)]

@@ -1,15 +1,14 @@
-"""What happens in the demo's shop: four topics of JSON messages, made from a seed.
+"""The messages of the demo: four topics of JSON messages, generated from a seed.
 
-Pure (no I/O, clock or global randomness), the same messages for the same arguments, and every
-trouble that weft is for is in every stream:
-- *out of order*: some messages are displaced by a little, within and across commits;
-- *late*: some arrive after a long time, when newer events of their key have long been committed;
-- *duplicate*: some are delivered twice, the copy later;
-- *ties*: some events share key and time with the one before; a sequence number decides;
-- *deletes*, by another convention in each topic (`streams.demo.shop` says how each is read);
-- keys that only some of the streams know.
+Pure functions (no I/O, clock or global randomness): the same arguments give the same messages. Every stream has
+- messages *out of order*: displaced by a little, within and across commits;
+- *late* messages: they arrive long after newer events of their key have been committed;
+- *duplicates*: delivered twice, the copy later;
+- *ties*: events with the key and time of the event before; a sequence number decides;
+- *deletes*, with another convention in each topic (`streams.demo.shop` reads them);
+- keys that only some of the streams have.
 
-Events are columns of numbers until a slice is asked for; only then is it text.
+Events are columns of numbers; `Topic.messages` formats a range of them as text.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _START_MS: Final = int(START.timestamp() * 1000)
 _SPAN_MS: Final = DAYS * 86_400_000
 
 MIN_ROWS: Final = 1_000
-"""Below this some of the troubles would not occur in every stream."""
+"""With fewer messages some of these cases would not occur in every stream."""
 ROWS_PER_KEY: Final = 6
 FIRST_KEY: Final = 10_000_000_000
 """Keys need more than 32 bits."""
@@ -45,15 +44,15 @@ DELETE_SHARE: Final = 0.05
 
 MIN_PARTITIONS: Final = 2
 MAX_PARTITIONS: Final = 32
-"""Of one topic: every partition is a task of every batch, and the broker is one thread."""
+"""Of one topic. Every partition is a task of every batch, and the broker has one thread."""
 _FILL: Final = 0.5
-"""Share of a partition's limit that is planned for: small batches compress worse than the sample did."""
+"""Planned share of the size limit of a partition, because small batches compress worse than the sample."""
 _SAMPLE: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages of one topic in the order of their delivery; parallel lists."""
+    """Messages of one topic in order of delivery, as parallel lists."""
 
     partitions: Sequence[int]
     keys: Sequence[bytes]
@@ -62,7 +61,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: ``columns`` hold a number a message, in order of delivery."""
+    """One topic; ``columns`` have one number per message, in order of delivery."""
 
     name: str
     partitions: int
@@ -71,7 +70,7 @@ class Topic:
 
     @property
     def rows(self) -> int:
-        """How many messages the topic gets in all."""
+        """Number of messages of the topic."""
         return len(self.columns["key"])
 
     def part(self, number: int, parts: int) -> Messages:
@@ -80,7 +79,7 @@ class Topic:
         return self.messages(edges[0], edges[1])
 
     def messages(self, start: int, end: int) -> Messages:
-        """The messages from place ``start`` to before ``end``. All of one key are in one partition, as producers do."""
+        """The messages from position ``start`` to ``end`` (exclusive). All messages of a key are in one partition."""
         columns = {name: values[start:end] for name, values in self.columns.items()}
         keys = columns["key"]
         return Messages(
@@ -91,13 +90,17 @@ class Topic:
 
 
 def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
-    """The four topics of a run with ``rows`` messages in all, wide enough for the embedded broker to keep everything.
+    """The four topics of a run, with enough partitions that the embedded broker keeps all messages.
+
+    Args:
+        rows: Number of messages of all topics together.
+        seed: Seed of the messages.
 
     Raises:
-        InvalidInput: So few messages show nothing, or so many do not fit into the broker.
+        InvalidInput: ``rows`` is too small, or so many messages do not fit into the broker.
     """
     if rows < MIN_ROWS:
-        raise InvalidInput(f"{rows} rows are too few for a demo", hint=f"at least {MIN_ROWS}")
+        raise InvalidInput(f"{rows} rows are too few for a demo", hint=f"give at least {MIN_ROWS}")
     topics = {}
     for number, (name, stream) in enumerate(_STREAMS.items()):
         partitions = _partitions(name, stream, rows)
@@ -108,7 +111,7 @@ def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
 
 
 def _partitions(name: str, stream: _Stream, rows: int) -> int:
-    """How many partitions a topic needs, from compressing a few messages as the producer does."""
+    """Number of partitions that a topic needs, estimated by compressing a sample as the producer does."""
     rng = np.random.default_rng(0)
     sample = Topic(name, 1, stream.events(rng, _SAMPLE, rows // ROWS_PER_KEY), stream.format).part(0, 1)
     compressed = len(pa.Codec("zstd").compress(b"".join([*sample.keys, *sample.values]), asbytes=True))
@@ -118,7 +121,7 @@ def _partitions(name: str, stream: _Stream, rows: int) -> int:
             f"{rows} rows do not fit into the embedded broker: a partition keeps {PARTITION_LIMIT_BYTES >> 20} MB, "
             f"and topic {name!r} would need {int(need) + 1} partitions of at most {MAX_PARTITIONS}",
             hint=f"about {int(rows * MAX_PARTITIONS / need) // 100_000 * 100_000} rows fit; "
-            "for more, point a pipeline file at a real Kafka",
+            "for more, use a pipeline file with a real Kafka",
         )
     return max(MIN_PARTITIONS, int(need) + 1)
 
@@ -127,7 +130,7 @@ def _partitions(name: str, stream: _Stream, rows: int) -> int:
 
 
 def _events(rng: np.random.Generator, count: int, keys: Ints) -> Columns:
-    """Events of one stream in the order in which they happened: key, time, sequence number, what each is about."""
+    """Events of one stream in order of time: key, time, sequence number, and random numbers for the other fields."""
     moments = np.sort(rng.integers(0, _SPAN_MS, count))
     ties = np.flatnonzero(rng.random(count) < TIE_SHARE)
     ties = ties[ties > 0]
@@ -139,13 +142,13 @@ def _events(rng: np.random.Generator, count: int, keys: Ints) -> Columns:
         "seq": np.arange(1, count + 1),
         "delete": (rng.random(count) < DELETE_SHARE).astype(np.int64),
         "money": rng.integers(0, 100_000, count),
-        # One number for each message out of which the columns of text pick their words.
+        # A random number per message, from which the columns of text choose their values.
         "dice": rng.integers(0, 1 << 40, count),
     }
 
 
 def _delivered(rng: np.random.Generator, columns: Columns) -> Columns:
-    """The same events as they reach the topic: displaced, late, and some of them twice."""
+    """The events in order of delivery: some are displaced, some late, some are there twice."""
     count = len(columns["key"])
     place = np.arange(count, dtype=np.float64)
     moved = rng.random(count)
@@ -155,13 +158,13 @@ def _delivered(rng: np.random.Generator, columns: Columns) -> Columns:
     copied = np.flatnonzero(rng.random(count) < DUPLICATE_SHARE)
     copies = place[copied] + rng.random(len(copied)) * (count - place[copied])
     order = np.argsort(np.concatenate([place, copies]), kind="stable")
-    # Copies take the place of the newest events, so that the number of messages is as asked for.
+    # The last events are cut off, so that the number of messages is `count` in spite of the copies.
     chosen = np.concatenate([np.arange(count), copied])[order][:count]
     return {name: values[chosen] for name, values in columns.items()}
 
 
 def _keys(rng: np.random.Generator, count: int, keys: int, low: float, high: float) -> Ints:
-    """Keys from a part of the key space; low ones are met more often."""
+    """Random keys from a part of the key space; small keys occur more often."""
     return np.int64(FIRST_KEY + int(low * keys)) + (rng.random(count) ** 1.5 * (high - low) * keys).astype(np.int64)
 
 
@@ -189,7 +192,7 @@ def _clicks(rng: np.random.Generator, count: int, keys: int) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """How a topic is made: its share of all messages, its events (rng, count, keys), their text."""
+    """How a topic is generated: its share of all messages, its events from (rng, count, keys), and their format."""
 
     share: float
     events: Callable[[np.random.Generator, int, int], Columns]

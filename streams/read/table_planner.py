@@ -105,6 +105,7 @@ class TablePlanner:
         parallelism: Number of tasks that run at the same time.
         has_access: Whether Spark's Parquet reader can read a file.
         on_scan: Called with the facts of every scan that is planned.
+        tuning: Values that affect speed only.
     """
 
     table: Table

@@ -27,7 +27,7 @@ from storage.config import build_schema, load_config
 from storage.errors import InvalidInput, StoreUnavailable
 from streams.demo import reference, shop
 from streams.demo.broker import PARTITION_LIMIT_BYTES, EmbeddedBroker
-from streams.demo.feed import Feed, Landed
+from streams.demo.feed import Feed, TableProgress
 from streams.demo.reference import Comparison
 from streams.demo.run_demo import DemoFailed, Interrupted, _check_alive, _folder, _limited
 from streams.demo.verdict import _show_comparison
@@ -192,30 +192,30 @@ def test_every_message_is_produced_once_in_parts(broker: EmbeddedBroker) -> None
 
 
 def test_a_broker_that_does_not_answer_is_an_error() -> None:
-    with EmbeddedBroker() as broker:
-        feed = Feed(broker, plan_topics(ROWS), flush_seconds=0.2)
-        broker.set_reachable(reachable=False)
-        with pytest.raises(StoreUnavailable, match="did not take"):
+    with EmbeddedBroker() as private_broker:
+        feed = Feed(private_broker, plan_topics(ROWS), flush_seconds=0.2)
+        private_broker.set_reachable(reachable=False)
+        with pytest.raises(StoreUnavailable, match="did not accept"):
             feed.send_part()
 
 
 def test_what_has_landed_is_told_by_the_commits_of_the_table(tmp_path: Path, topics: dict[str, Topic]) -> None:
     config = yaml.safe_load(shop.write_pipeline(tmp_path, "127.0.0.1:9").read_text())["table"]["config"]
     table = Table.create(tmp_path / shop.TABLE, config)
-    landed = Landed(tmp_path / shop.TABLE, topics)
-    landed.refresh()
-    assert (landed.total, landed.everything) == (0, False)
+    progress = TableProgress(tmp_path / shop.TABLE, topics)
+    progress.refresh()
+    assert (progress.total, progress.complete) == (0, False)
     click = dict.fromkeys(table.schema.group_by_name["click"].columns) | {"clicked_at": NOW, "click_no": 1}
     batch = pa.Table.from_pylist([{"order_id": 1, **click}])
     for incarnation in (1, 2):
         with table.writer("clicks") as writer:
             source = {"offsets": [{"clicks": {"0": 100 * incarnation, "1": 7}}]}
             writer.append(batch, batch=("q", incarnation), source=source)
-        landed.refresh()
-        assert landed.messages == {"orders": 0, "payments": 0, "shipments": 0, "clicks": 100 * incarnation + 7}
-        assert landed.claims["clicks"] == landed.events["clicks"] == incarnation
-    assert not landed.everything
-    assert Landed(tmp_path / shop.TABLE, {}).everything
+        progress.refresh()
+        assert progress.messages == {"orders": 0, "payments": 0, "shipments": 0, "clicks": 100 * incarnation + 7}
+        assert progress.claims["clicks"] == progress.events["clicks"] == incarnation
+    assert not progress.complete
+    assert TableProgress(tmp_path / shop.TABLE, {}).complete
 
 
 # --- run -------------------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_columns_that_differ_are_named(joined: DataFrame) -> None:
     found = reference.compare(joined, narrower)
     assert not found.equal
     assert found.schema_differences == (
-        "only here: amount decimal(12,2)",
-        "only here: gift boolean",
-        "only there: amount double",
+        "only in the first: amount decimal(12,2)",
+        "only in the first: gift boolean",
+        "only in the second: amount double",
     )

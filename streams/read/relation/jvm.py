@@ -4,8 +4,8 @@ Everything that the other modules of this package need from the JVM is a method 
 this module changes. It uses these properties of Spark 4.3, found by reading its source:
 
 * The scan of a Python data source (`PythonScan`) asks a Python worker for two byte strings: the pickled function that
-  reads and the pickled partitions (`PythonDataSourceReadInfo`). If they are set beforehand (`PythonDataSourceV2.setReadInfo`),
-  no worker is started, which saves 0.2 s per query. This process has the planner, so it sets them.
+  reads and the pickled partitions (`PythonDataSourceReadInfo`). If `PythonDataSourceV2.setReadInfo` sets them
+  beforehand, no worker is started, which saves 0.2 s per query. This process has the planner, so it sets them.
 * `QueryPlanningTracker.get` is the tracker of the `QueryExecution` that is analysed or optimized on this JVM thread. A
   callback runs its calls on the JVM thread that called it (Py4J's `ClientServer`), so it can read the tracker.
 * `MetadataLogFileIndex`, the list of files that a streaming file sink has written, is read from one small JSON file,
