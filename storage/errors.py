@@ -62,7 +62,7 @@ class TableError(Exception):
         }
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exception's own pickling loses keyword arguments.
+        # The default pickling of exceptions loses keyword arguments.
         return _rebuild, (type(self), self.message, self.hint, self._fields())
 
 

@@ -54,16 +54,16 @@ def read_scores(results: str) -> dict[str, Score]:
         if separator:
             counts.setdefault(name.rpartition(".")[0], Counter())[status] += 1
     scores = {}
-    for module, own in sorted(counts.items()):
-        total = sum(count for status, count in own.items() if status not in NO_MUTANT)
-        if total and not any(own[status] for status in NOT_RUN):
-            scores[module] = Score(sum(own[status] for status in NOTICED), total)
+    for module, by_status in sorted(counts.items()):
+        total = sum(count for status, count in by_status.items() if status not in NO_MUTANT)
+        if total and not any(by_status[status] for status in NOT_RUN):
+            scores[module] = Score(sum(by_status[status] for status in NOTICED), total)
     return scores
 
 
 def read_record() -> dict[str, Score]:
     """The scores that were recorded, per module."""
-    return {module: Score(*own) for module, own in json.loads(RECORD.read_text(encoding="utf-8")).items()}
+    return {module: Score(*counts) for module, counts in json.loads(RECORD.read_text(encoding="utf-8")).items()}
 
 
 def lower(scores: Mapping[str, Score], recorded: Mapping[str, Score]) -> list[str]:
@@ -93,7 +93,7 @@ def main() -> int:
         written = {module: [*score] for module, score in sorted({**recorded, **scores}.items())}
         RECORD.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     worse = lower(scores, recorded)
-    whole = Score(sum(own.killed for own in scores.values()), sum(own.total for own in scores.values()))
+    whole = Score(sum(score.killed for score in scores.values()), sum(score.total for score in scores.values()))
     print(f"{whole if scores else 'no module was run to its end'}; lower than recorded: {', '.join(worse) or 'none'}")
     return 1 if worse or not scores else 0
 

@@ -1,6 +1,6 @@
 """The nightly loop: everything that is too deep for a test run, part after part, each with a time limit.
 
-    bash deploy/nightly.sh                      all parts, in an environment of its own
+    bash deploy/nightly.sh                      all parts, in a separate environment
     python -m tests.nightly --only soak models  some of them
     python -m tests.nightly --scale 0.1         a tenth of the time for what runs for a time
 
@@ -125,7 +125,7 @@ def _run(part: Part, log: Path) -> Result:
                 outcome = "out of time"
                 break
             if status != 0:
-                outcome = f"failed ({status})"  # the part's other commands still run: each tells something of its own
+                outcome = f"failed ({status})"  # the other commands of the part still run
     return Result(part, outcome, time.monotonic() - started, next(iter(_tail(log, 1)), ""))
 
 

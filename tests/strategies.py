@@ -205,13 +205,13 @@ def configs(
             values = dict(zip(names, types, strict=True))
             if mode != "latest" or draw(st.booleans()):
                 group["merge"] = mode
-        own = orders | values
-        for name, type_name in own.items():
+        group_columns = orders | values
+        for name, type_name in group_columns.items():
             wants_default = defaults and type_name in DEFAULT_TYPES and draw(st.integers(0, 3)) == 0
             columns[name] = (
                 {"type": type_name, "default": draw(st.sampled_from(POOLS[type_name]))} if wants_default else type_name
             )
-        groups[f"g{g}"] = {"columns": draw(st.permutations(list(own))), **group}
+        groups[f"g{g}"] = {"columns": draw(st.permutations(list(group_columns))), **group}
     order = draw(st.permutations(list(columns)))
     return {
         "key": key,
@@ -255,18 +255,20 @@ def _streams(draw: st.DrawFn, groups: Mapping[str, Any]) -> dict[str, Any]:
         if not all(function in RETRACTABLE for function in map(_function_name, group.get("functions", {}).values()))
     }
     chosen = draw(st.lists(st.lists(st.sampled_from(list(groups)), min_size=1, unique=True), min_size=1, max_size=4))
-    fed = {group for own in chosen for group in own}
+    fed = {group for stream_groups in chosen for group in stream_groups}
     if rest := [group for group in groups if group not in fed]:
         chosen.append(rest)
     policies: dict[str, str] = {}
     streams = {}
-    for i, own in enumerate(chosen):
+    for i, stream_groups in enumerate(chosen):
         policy = draw(st.sampled_from(["group", "row", "ignore"]))
-        if only_upserts.intersection(own) or any(policies.get(group, policy) != policy for group in own):
+        if only_upserts.intersection(stream_groups) or any(
+            policies.get(group, policy) != policy for group in stream_groups
+        ):
             policy = "ignore"
         if policy != "ignore":
-            policies.update(dict.fromkeys(own, policy))
-        streams[f"s{i}"] = {"groups": own, "on_delete": policy}
+            policies.update(dict.fromkeys(stream_groups, policy))
+        streams[f"s{i}"] = {"groups": stream_groups, "on_delete": policy}
     return streams
 
 

@@ -103,5 +103,5 @@ def test_every_invariant_has_a_mutant() -> None:
     protocol = (ROOT / "storage" / "PROTOCOL.md").read_text(encoding="utf-8")
     invariants = set(re.findall(r"^\| ([SL]\d+) \|", protocol, re.MULTILINE))
     assert len(invariants) > 25
-    # That a publish ends is a matter of its own loop: a model shows it (lane_live_no_deadline).
+    # That a publish ends depends on its loop alone: a model shows it (lane_live_no_deadline).
     assert invariants - {name.split()[0] for name in MUTANTS} == {"L2"}

@@ -41,7 +41,7 @@ def read_row_groups(
 ) -> Iterator[dict[str, pa.Array]]:
     """The rows of a base or shadow file, in batches of about one row group, each column as one array.
 
-    Everything that is read is verified: the footer against the entry, pages against their own checksums.
+    All bytes that are read are verified: the footer against the entry, pages by their checksums.
 
     Args:
         env: The environment of the table.

@@ -162,7 +162,7 @@ def scan_changes(
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
         since = _under(since, until.state)
         if until.table_log.refresh().oldest_retained <= since.cut.table:
-            with _logs_after(until.table_log.env, since.cut):  # a large index is in a file of its own
+            with _logs_after(until.table_log.env, since.cut):  # a large index is in a sidecar
                 start = _start(since.cut, until.state)
                 touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))

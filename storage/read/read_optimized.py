@@ -120,7 +120,7 @@ class ReadOptimized:
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
-        filter: Filter | None = None,  # noqa: A002 - pyarrow's own word for it
+        filter: Filter | None = None,  # noqa: A002 - pyarrow uses this name
         require: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of the base files as one table, in no particular order."""

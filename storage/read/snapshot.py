@@ -137,7 +137,7 @@ class Snapshot:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: Filter | None = None,  # noqa: A002 - pyarrow's own word for it
+        filter: Filter | None = None,  # noqa: A002 - pyarrow uses this name
         require: Sequence[str] | None = None,
         *,
         parallelism: int | None = None,

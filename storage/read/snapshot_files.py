@@ -48,7 +48,7 @@ class SnapshotFiles:
             SnapshotExpired: The snapshot has expired.
         """
         if self._log_files is None:
-            with explain_missing_file(self.table_log.env, self.cut):  # a large index is in a file of its own
+            with explain_missing_file(self.table_log.env, self.cut):  # a large index is in a sidecar
                 self._log_files = self.table_log.live_files(self.state, self.cut)
         return self._log_files
 

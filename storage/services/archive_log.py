@@ -56,7 +56,7 @@ class _Chunk:
 def archive_log(
     table_log: TableLog, state: TableState, needed: Needed, held: Sequence[Cut], *, dry_run: bool
 ) -> Archived:
-    """Archive the entries that do not have to be in slots of their own.
+    """Archive the entries that no process needs as separate objects.
 
     Args:
         table_log: The table's log.

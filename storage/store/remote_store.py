@@ -255,7 +255,7 @@ class RemoteStore:
                 return []
         # Not below it is an object, or on some servers a folder, of that very name. Names that end with a slash are
         # placeholders for folders, made by consoles and other tools.
-        prefix = f"{top.rstrip('/')}/"  # the store's own folder ends with one
+        prefix = f"{top.rstrip('/')}/"  # the folder of the store ends with a slash
         objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")
         return sorted((name, int(info["size"])) for name, info in objects)
 
@@ -277,7 +277,7 @@ class RemoteStore:
         names = [{"Key": self._fs.split_path(self._full(path))[1]} for path in paths]
         with normalise_errors(paths[0]), _normalise_sdk_errors():
             answer = self._fs.call_s3("delete_objects", Bucket=bucket, Delete={"Objects": names, "Quiet": True})
-        failed = answer.get("Errors", [])  # fsspec's own bulk delete would pass over them
+        failed = answer.get("Errors", [])  # the bulk delete of fsspec would ignore them
         if failed:
             raise StoreUnavailable(
                 f"{len(failed)} of {len(paths)} objects were not deleted; {failed[0].get('Key')}: "

@@ -74,8 +74,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
 def _function(name: str) -> Any:
     """A C function of the librdkafka that confluent-kafka uses."""
     result, arguments = _SIGNATURES[name]
-    # Opening the extension module again gives a handle that also searches the libraries that it is linked with, wherever
-    # the wheel has them.
+    # The handle of the extension module also searches the libraries that it is linked with, wherever they are.
     library = ctypes.CDLL(cimpl.__file__)
     try:
         function = getattr(library, name)

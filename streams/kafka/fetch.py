@@ -58,7 +58,7 @@ POLL_SECONDS: Final = 0.1
 """Longest one poll waits for a full batch. At the end of a log no batch fills, so this much is lost there."""
 SILENCE_SECONDS: Final = 2.0  # a topic is deleted rarely, and a busy broker may be silent for a second
 
-_END_OF_LOG: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the names of librdkafka's own errors begin like this
+_END_OF_LOG: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - names of librdkafka's errors begin with an underscore
 _OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - what `auto.offset.reset=error` turns it into
 
 _TUNING: Final[dict[str, Any]] = {
@@ -71,7 +71,7 @@ _TUNING: Final[dict[str, Any]] = {
     "fetch_queue_backoff_ms": 10,
 }
 _MAX_QUEUED: Final = 100_000
-"""librdkafka's own default of messages to fetch ahead; a small range needs no more than its size."""
+"""librdkafka's default number of messages to fetch ahead; a small range needs no more than its size."""
 
 
 def read_range(

@@ -76,7 +76,7 @@ _HEADERS: Final = StructField(
 
 
 def columns(*, include_headers: bool) -> StructType:
-    """Schema of the source: Spark's own Kafka source's, `streams.kafka.fetch.SCHEMA` in Spark's words."""
+    """Schema of the source: `streams.kafka.fetch.SCHEMA` with types of Spark, the same as of Spark's Kafka source."""
     return StructType([*_COLUMNS, _HEADERS] if include_headers else list(_COLUMNS))
 
 
@@ -125,8 +125,8 @@ def _check_schema(schema: StructType, options: KafkaOptions) -> None:
     offered = columns(include_headers=options.include_headers)
     if schema != offered:
         raise InvalidInput(
-            f"weft_kafka does not take a schema of its own; its columns are: {', '.join(offered.fieldNames())}",
-            hint="leave out .schema(...) and decode the value with from_json or a function of your own",
+            f"weft_kafka does not accept a schema; its columns are: {', '.join(offered.fieldNames())}",
+            hint="leave out .schema(...) and decode the value with from_json or another function",
         )
 
 

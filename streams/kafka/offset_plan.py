@@ -127,7 +127,7 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
         raise InvalidInput(
             "option 'startingOffsets' must name exactly the partitions that exist: "
             + name_some(f"{p} is {'not named' if p in logs else 'no partition'}" for p in odd),
-            hint=f"use {EARLIEST} (earliest) or {LATEST} (latest) for a partition without an offset of its own, and "
+            hint=f"use {EARLIEST} (earliest) or {LATEST} (latest) for a partition without an offset, and "
             f'"{ANY_PARTITION}" for all that are not named',
         )
     wanted = {p: {EARLIEST: log.low, LATEST: log.high}.get(named[p], named[p]) for p, log in logs.items()}

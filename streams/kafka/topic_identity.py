@@ -28,7 +28,7 @@ class Identity:
     """What is known of which topic it is.
 
     Attributes:
-        topic_id: As Kafka's own tools print it; "" if it is not known.
+        topic_id: In the form that Kafka's tools print; "" if it is not known.
         epochs: Leader epochs by partition number; only used where there is no topic id.
     """
 

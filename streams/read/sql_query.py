@@ -1,4 +1,4 @@
-"""One Spark SQL query over one table, in a local Spark session of its own: what ``weft sql`` runs."""
+"""``weft sql``: runs one Spark SQL query over one table, in a new local Spark session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VIEW: Final = "t"
 
 @dataclass(frozen=True)
 class PlannedQuery:
-    """A query in a Spark session of its own.
+    """A query in a new Spark session.
 
     Attributes:
         table: The table.

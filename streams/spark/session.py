@@ -1,4 +1,4 @@
-"""SparkSession for weft's own processes: one small local JVM each, quick to start, settings of the user's on top.
+"""SparkSession for processes that weft starts: a small local JVM that starts quickly, with the settings of the user.
 
 A pipeline runs one JVM per writer, so what each costs counts. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of
 the JVM; `from_json` over 300 000 small messages, first and sixth time; resident memory at most):
@@ -34,7 +34,7 @@ SERIAL: Final = "-XX:+UseSerialGC -XX:-UsePerfData"
 QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
-MIN_JAVA: Final = 17  # Spark 4's own minimum
+MIN_JAVA: Final = 17  # the minimum of Spark 4
 MAX_CORES: Final = 4  # of one writer: its tasks follow the topic's partitions, and other writers want the rest
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second; a JVM on a busy machine some more
 _BATCH_ROWS: Final = "100000"  # Arrow rows handed to Python at once: few calls, and far from the memory of a task
@@ -101,7 +101,7 @@ def build_session(
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's own default is for ever
+        "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's default is no limit
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **settings,
@@ -111,7 +111,7 @@ def build_session(
     scratch.mkdir(parents=True)
     if settled["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks up the machine's name, and complains
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's own default is whatever python3 the PATH has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # by default Spark takes the first python3 of the PATH
     builder = SparkSession.builder
     for key, value in settled.items():
         builder = builder.config(key, value)

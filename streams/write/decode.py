@@ -382,7 +382,7 @@ def _is_field(expression: Column | str, schema: StructType) -> bool:
     """Whether an expression is just a column or a field within one, which cannot fail.
 
     Args:
-        expression: As the user wrote it, or of our own.
+        expression: SQL of the user, or an expression that weft added.
         schema: Of the messages.
     """
     if not isinstance(expression, str):

@@ -317,7 +317,7 @@ def _stream_writer(
         return target.trigger(availableNow=True)
     if trigger is None:
         return target
-    # Spark's own intervals know no "500 ms"; but they know forms that a pipeline does not.
+    # Spark does not parse "500 ms", but it parses forms that a pipeline file does not have.
     with contextlib.suppress(ValueError):
         trigger = f"{round(parse_duration(trigger) * 1000)} milliseconds"
     try:

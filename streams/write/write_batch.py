@@ -59,15 +59,15 @@ def write_batch(
         df: As for `streams.write_stream`.
         uri: The table.
         stream: A stream of its configuration.
-        batch: (query id, number): makes the call idempotent. The id is any text that is this query's alone, in this
-            table; numbers begin anywhere and then go up by one, so batches without rows are written too. A job that
-            uses the query id of another one fences it.
-        lane: Commit log to write to. Leave it out: then a job without ``batch`` has a lane of its own, which is closed
-            when it ends, and a query id has one that stays open. A lane that is named belongs to whoever claims it
-            last, so never name that of a live query.
-        lateness: As for `streams.write_stream`, from one batch of the lane to the next: what is in this batch is never
-            late among itself. The stream's watermark does not go beyond that of an open lane.
-        storage_options: For the table's store.
+        batch: (query id, number): makes the call idempotent. The id is a text that no other query of this table uses.
+            Numbers begin anywhere and then increase by one, so batches without rows are committed, too. A job that
+            uses the query id of a running one fences it.
+        lane: Name of the lane. By default a job without ``batch`` gets a new lane, which is closed when the job ends,
+            and a query id has a lane that stays open. Never name the lane of a running query: claiming it fences that
+            query.
+        lateness: As for `streams.write_stream`, from one batch of the lane to the next: rows of one batch never make
+            each other late. The watermark of the stream does not go beyond that of an open lane.
+        storage_options: Options of the fsspec file system.
         dead_letter: Folder for messages that cannot be stored. Without it the first is an error.
 
     Returns:

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from streams.write.sink import CommitReport
 
 REPORT_SECONDS: Final = 0.5  # often enough for a terminal
-DRAIN_SECONDS: Final = 8.0  # most batches end in that; with Spark's own stop it stays below `job_process.STOP_SECONDS`
+DRAIN_SECONDS: Final = (
+    8.0  # most batches end in time; with the stop of Spark the total stays below `job_process.STOP_SECONDS`
+)
 MAX_STARTS: Final = (
     3  # a writer that is being fenced may commit one more batch between the look at the lane and the claim
 )

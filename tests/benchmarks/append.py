@@ -121,17 +121,17 @@ def compare(folder: Path, shape: Shape, count: int, rounds: int) -> dict[str, fl
                 # Events lie within two hours of their moment: later rounds are later.
                 rows = events(shape, GROUP, keys, shape.commits + 2 + 2 * number, chance)
                 pq.write_table(rows, folder / "rows.parquet")
-                own = show(folder / "weft", writer, rows)
-                own[THROUGH_SPARK] = append_with_spark(spark, folder / "spark", folder / "rows.parquet")
-                own[PLAIN] = append_plain(spark, folder / "appended", folder / "rows.parquet")
-                own[BARE] = run_bare_job(spark, folder / "rows.parquet")
+                times = show(folder / "weft", writer, rows)
+                times[THROUGH_SPARK] = append_with_spark(spark, folder / "spark", folder / "rows.parquet")
+                times[PLAIN] = append_plain(spark, folder / "appended", folder / "rows.parquet")
+                times[BARE] = run_bare_job(spark, folder / "rows.parquet")
                 if delta is not None:
-                    own[DELTA] = merge(delta, rows)
+                    times[DELTA] = merge(delta, rows)
                 if number:
-                    taken.append(own)
+                    taken.append(times)
     finally:
         spark.stop()
-    return {name: statistics.median(own[name] for own in taken) for name in taken[0]}
+    return {name: statistics.median(times[name] for times in taken) for name in taken[0]}
 
 
 def main() -> None:
@@ -151,16 +151,16 @@ def main() -> None:
     print(f"{asked.keys:,} keys x {shape.columns} columns, {asked.rows:,} new rows of one group")
     for name in PARTS:
         print(f"weft in process, {name:12s} {seconds[name] * 1000:8.1f} ms")
-    own, spark = sum(seconds[name] for name in PARTS), seconds[THROUGH_SPARK]
-    print(f"weft in process, in all       {own * 1000:8.1f} ms")
-    print(f"weft through Spark            {spark * 1000:8.1f} ms   {spark / own:.1f} x in process")
+    in_process, spark = sum(seconds[name] for name in PARTS), seconds[THROUGH_SPARK]
+    print(f"weft in process, in all       {in_process * 1000:8.1f} ms")
+    print(f"weft through Spark            {spark * 1000:8.1f} ms   {spark / in_process:.1f} x in process")
     print(
         f"Spark appends plain Parquet   {seconds[PLAIN] * 1000:8.1f} ms   weft is {spark / seconds[PLAIN]:.2f} x that"
     )
     print(f"Spark, Python tasks alone     {seconds[BARE] * 1000:8.1f} ms   weft is {spark / seconds[BARE]:.2f} x that")
     if DELTA in seconds:
         found = seconds[DELTA]
-        ratio = f"weft in process is {found / own:.1f} x sooner (target: at least {TARGET:g})"
+        ratio = f"weft in process is {found / in_process:.1f} x sooner (target: at least {TARGET:g})"
         print(f"Delta in process, MERGE       {found * 1000:8.1f} ms   {ratio}, through Spark {found / spark:.1f} x")
 
 

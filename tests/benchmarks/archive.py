@@ -58,7 +58,7 @@ def milliseconds(run: Callable[[], object]) -> float:
 
 def describe(name: str, uri: str) -> None:
     objects = open_store(uri).list(Path(""))
-    log = [own for own, _ in objects if own.startswith(("_weft/timeline", "_weft/archive"))]
+    log = [path for path, _ in objects if path.startswith(("_weft/timeline", "_weft/archive"))]
     started = time.perf_counter()
     report = opened(uri)[0].verify()
     seconds = time.perf_counter() - started

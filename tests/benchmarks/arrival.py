@@ -44,13 +44,13 @@ def measure(folder: Path, lanes: int, *, ordered: bool) -> tuple[float, float]:
     seconds, requests = [], 0
     with ExitStack() as stack:
         others = [stack.enter_context(Table.open(uri).writer("s", lane=f"o{number}")) for number in range(lanes - 1)]
-        own = stack.enter_context(other_process(uri, SystemClock(), store).writer("s"))
+        writer = stack.enter_context(other_process(uri, SystemClock(), store).writer("s"))
         for number in range(COMMITS + WARM_UP):
             if others:
                 others[number % len(others)].append(rows)
             store.calls.clear()
             started = time.perf_counter()
-            own.append(rows)
+            writer.append(rows)
             seconds.append(time.perf_counter() - started)
             if number >= WARM_UP:
                 requests += sum(call == "get" and "timeline/" in path for call, path in store.calls)

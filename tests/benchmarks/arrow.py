@@ -189,14 +189,15 @@ def report(shape: Shape, seconds: dict[str, float], memory: dict[str, float], fa
     for name, peak in memory.items():
         taken = " " * 27
         if name in seconds:
-            own = seconds[name]
-            taken = f"{own:8.3f} {own / seconds[SPARK]:8.2f} {own / seconds[PYARROW]:9.2f}"
+            elapsed = seconds[name]
+            taken = f"{elapsed:8.3f} {elapsed / seconds[SPARK]:8.2f} {elapsed / seconds[PYARROW]:9.2f}"
         print(f"{name:28s} {taken} {peak:9.0f} {peak / memory[SPARK]:8.2f}")
-    own, base = seconds["weft"], SPARK
-    print(f"weft : {base}  {own / seconds[base]:5.2f} x the time (target: at most {PLAIN_TARGET:g})")
+    elapsed, base = seconds["weft"], SPARK
+    print(f"weft : {base}  {elapsed / seconds[base]:5.2f} x the time (target: at most {PLAIN_TARGET:g})")
     print(f"weft : {base}  {memory['weft'] / memory[base]:5.2f} x the memory (target: at most {MEMORY_TARGET:g})")
     print(
-        f"weft : DuckDB     {seconds[fastest] / own:5.2f} x faster than {fastest} (target: at least {DUCKDB_TARGET:g})"
+        f"weft : DuckDB     {seconds[fastest] / elapsed:5.2f} x faster than {fastest} "
+        f"(target: at least {DUCKDB_TARGET:g})"
     )
 
 

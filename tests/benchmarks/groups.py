@@ -56,7 +56,7 @@ class Figure:
 
     def least(self, other: Figure) -> Figure:
         """Of two runs the faster; calls are those of the first, which is the one that counts them."""
-        cpu, collector = min((own.cpu, own.collector) for own in (self, other))
+        cpu, collector = min((figure.cpu, figure.collector) for figure in (self, other))
         return Figure(cpu, collector, min(self.wall, other.wall), other.requests, self.calls)
 
     @property
@@ -79,7 +79,7 @@ class Measured:
 
     def least(self, other: Measured) -> Measured:
         """Of two runs at one size."""
-        figures = {name: own.least(other.figures[name]) for name, own in self.figures.items()}
+        figures = {name: figure.least(other.figures[name]) for name, figure in self.figures.items()}
         return Measured(self.groups, self.lanes, figures, min(self.peak_mib, other.peak_mib))
 
 
@@ -137,7 +137,7 @@ def _sum(stores: list[CountingStore]) -> dict[str, int]:
 
 
 def _calls(profile: cProfile.Profile) -> int:
-    return sum(own.callcount for own in profile.getstats())
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def _peak_mib() -> float:
@@ -154,32 +154,32 @@ def report(title: str, sizes: list[int], measured: list[Measured]) -> list[str]:
     growth = sizes[-1] / sizes[-2]
     wrong = []
     print(f"\n{title}: {', '.join(f'{size:,}' for size in sizes)}; peak memory in MiB: ", end="")
-    print(", ".join(f"{own.peak_mib:,.0f}" for own in measured))
+    print(", ".join(f"{one.peak_mib:,.0f}" for one in measured))
     print(
         f"{'':17} {'CPU s':>24} {'collector s':>12} {'wall s':>24} {'requests':>24}  "
         "exponents of CPU, calls, requests; requests by kind"
     )
     for name in measured[0].figures:
-        own = [found.figures[name] for found in measured]
-        of_cpu = exponent(own[-2].work, own[-1].work, growth)
-        of_requests = exponent(own[-2].total, own[-1].total, growth)
-        of_calls = exponent(own[-2].calls, own[-1].calls, growth)
-        cpu_text = f"{of_cpu:5.2f}" if own[-1].work >= NOISE else "    -"
+        figures = [found.figures[name] for found in measured]
+        of_cpu = exponent(figures[-2].work, figures[-1].work, growth)
+        of_requests = exponent(figures[-2].total, figures[-1].total, growth)
+        of_calls = exponent(figures[-2].calls, figures[-1].calls, growth)
+        cpu_text = f"{of_cpu:5.2f}" if figures[-1].work >= NOISE else "    -"
         print(
             f"{name:17} "
             + " ".join(
                 [
-                    f"{' '.join(f'{figure.cpu:7.3f}' for figure in own):>24}",
-                    f"{own[-1].collector:12.3f}",
-                    f"{' '.join(f'{figure.wall:7.3f}' for figure in own):>24}",
-                    f"{' '.join(f'{figure.total:7d}' for figure in own):>24}",
+                    f"{' '.join(f'{figure.cpu:7.3f}' for figure in figures):>24}",
+                    f"{figures[-1].collector:12.3f}",
+                    f"{' '.join(f'{figure.wall:7.3f}' for figure in figures):>24}",
+                    f"{' '.join(f'{figure.total:7d}' for figure in figures):>24}",
                     f" {cpu_text} {of_calls:5.2f} {of_requests:5.2f} ",
-                    " ".join(f"{kind} {count}" for kind, count in own[-1].requests.items()),
+                    " ".join(f"{kind} {count}" for kind, count in figures[-1].requests.items()),
                 ]
             )
         )
         judged = {"requests": of_requests, "calls": of_calls}
-        if own[-1].work >= NOISE:
+        if figures[-1].work >= NOISE:
             judged["CPU seconds"] = of_cpu
         wrong += [
             f"{name}, {title}: {what} grow with exponent {found:.2f}" for what, found in judged.items() if found > LIMIT
@@ -194,7 +194,7 @@ def sweep(root: Path, sizes: list[tuple[int, int]], repeat: int) -> list[Measure
             [pool.apply(measure, (root, *size), {"count_calls": number == 0}) for size in sizes]
             for number in range(repeat + 1)
         ]
-    return [functools.reduce(Measured.least, own) for own in zip(*rounds, strict=True)]
+    return [functools.reduce(Measured.least, repeated) for repeated in zip(*rounds, strict=True)]
 
 
 def size(text: str) -> int:
@@ -238,11 +238,11 @@ def main() -> None:
     wrong = []
     try:
         if len(groups) > 1:
-            found = sweep(root, [(own, lanes[0]) for own in groups], arguments.repeat)
+            found = sweep(root, [(count, lanes[0]) for count in groups], arguments.repeat)
             title = f"file groups, at {lanes[0]} lanes"
-            wrong += report(title, [own.groups for own in found], found)
+            wrong += report(title, [one.groups for one in found], found)
         if len(lanes) > 1:
-            found = sweep(root, [(groups[0], own) for own in lanes], arguments.repeat)
+            found = sweep(root, [(groups[0], count) for count in lanes], arguments.repeat)
             wrong += report(f"lanes, at {found[0].groups} file groups", lanes, found)
     finally:
         if arguments.folder is None:

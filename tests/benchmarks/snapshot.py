@@ -170,7 +170,7 @@ def run(folder: Path, shape: Shape, count: int) -> None:
     finally:
         spark.stop()
     stage = stages(built)
-    sizes = {name: size_mb(own) for name, own in (("spark_written", written), ("plain", plain), ("encoded", encoded))}
+    sizes = {name: size_mb(path) for name, path in (("spark_written", written), ("plain", plain), ("encoded", encoded))}
     sizes |= {"dirty": stored_mb(built), "clean": sum(file.size for file in base_files(compacted)) / 1e6}
     report(shape, fast, slow, planned, stage, sizes, result.seconds)
 
@@ -183,7 +183,7 @@ def bases(table: Table, columns: list[str]) -> Iterator[pa.Table]:
 
 def stored_mb(table: Table) -> float:
     """What a snapshot reads: base files, shadows and logs."""
-    return sum(part.base_bytes + part.log_bytes for part in table.snapshot().slices) / 1e6
+    return sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in table.snapshot().slices) / 1e6
 
 
 def report(

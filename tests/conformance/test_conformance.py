@@ -104,8 +104,8 @@ def interleavings(steps: Steps) -> Iterator[Steps]:
     last_change = max(i for i, step in enumerate(steps) if "append" in step)
     final = [step for step in steps[last_change:] if "expect" in step]
     assert final, "an order-free case ends with an expectation"
-    for order in _orders({lane: len(own) for lane, own in by_lane.items()}):
-        queues = {lane: iter(own) for lane, own in by_lane.items()}
+    for order in _orders({lane: len(steps) for lane, steps in by_lane.items()}):
+        queues = {lane: iter(steps) for lane, steps in by_lane.items()}
         yield [*(next(queues[lane]) for lane in order), *final]
 
 

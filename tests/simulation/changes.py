@@ -121,15 +121,15 @@ def config_of(schema: Mapping[str, Any]) -> Config:
 def lost(before: Config, after: Config) -> list[str]:
     """What an older schema has and this one has not."""
     parts = [
-        (f"{kind} {name}", own, after[kind].get(name, {}))
+        (f"{kind} {name}", old, after[kind].get(name, {}))
         for kind in ("columns", "groups", "streams")
-        for name, own in before[kind].items()
+        for name, old in before[kind].items()
     ]
-    return [what for what, own, now in parts if not _grown(own, now)]
+    return [what for what, old, now in parts if not _grown(old, now)]
 
 
-def _grown(own: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    for part, value in own.items():
+def _grown(old: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    for part, value in old.items():
         if part in {"columns", "groups"}:
             if not set(value) <= set(now.get(part, ())):
                 return False

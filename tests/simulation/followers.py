@@ -47,7 +47,7 @@ class Follower(Worker):
         self.runs -= 1
         chance, since, until = self.simulation.chance, self.at, None
         cuts = [text for text in self.simulation.kept if text.startswith(PREFIX)]
-        saved = [str(Cut(*own)) for own in self.simulation.history.table.savepoints.values()]
+        saved = [str(Cut(*savepoint)) for savepoint in self.simulation.history.table.savepoints.values()]
         if saved and chance.random() < 1 / 3:
             since = chance.choice(saved)  # of after it nothing is kept that the newest snapshot does not need
         elif cuts and chance.random() < 1 / 4:
@@ -57,7 +57,7 @@ class Follower(Worker):
     def look_back(self, process: Process, table: Table) -> None:
         """When all is over: from savepoints, and from what was read on the way, to the newest snapshot."""
         chance, history = self.simulation.chance, self.simulation.history
-        saved = [str(Cut(*own)) for own in history.table.savepoints.values()]
+        saved = [str(Cut(*savepoint)) for savepoint in history.table.savepoints.values()]
         cuts = [text for text in self.simulation.kept if text.startswith(PREFIX)]
         for since in [*saved[:LOOKS], *chance.sample(cuts, min(LOOKS, len(cuts)))]:
             self._ask(process, table, since, None)
@@ -128,7 +128,7 @@ class Follower(Worker):
 
     def _is_restored(self, since: Cut, until: Cut | None) -> bool:
         """Whether a restore or an undo was completed between two snapshots."""
-        restored = [own.done for own in self.simulation.history.table.restorations]
+        restored = [restoration.done for restoration in self.simulation.history.table.restorations]
         return any(since.table < done and (until is None or done <= until.table) for done in restored)
 
     def _forwards(self, since: Cut, until: Cut) -> bool:

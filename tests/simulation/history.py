@@ -231,7 +231,7 @@ class History:
             for made in slices:
                 if any(seq > len(self.lanes.get(lane, ())) for lane, seq in made["cut"].items()):
                     raise Violation(f"S8 SnapshotAtomic: entry {entry['seq']} holds what no lane has: {made['cut']}")
-        claims = {lane: [e for e in own if e["kind"] == "CLAIM"] for lane, own in self.lanes.items()}
+        claims = {lane: [e for e in entries if e["kind"] == "CLAIM"] for lane, entries in self.lanes.items()}
         if entry["kind"] == "MARK":
             self._check_mark(entry)
         self.table.add(entry, slices, claims)
@@ -241,9 +241,11 @@ class History:
     def _check_mark(self, entry: Entry) -> None:
         """A mark covers all entries that existed when the entry before it was written, and only existing ones."""
         for lane, there in self._heads.items():
-            own = entry["lanes"].get(lane, 0)
-            if not min(there, self.table.closed.get(lane, there)) <= own <= len(self.lanes.get(lane, ())):
-                raise Violation(f"S24 TimeStable: MARK {entry['seq']} reaches to {own} of {lane!r}, which had {there}")
+            marked = entry["lanes"].get(lane, 0)
+            if not min(there, self.table.closed.get(lane, there)) <= marked <= len(self.lanes.get(lane, ())):
+                raise Violation(
+                    f"S24 TimeStable: MARK {entry['seq']} reaches to {marked} of {lane!r}, which had {there}"
+                )
 
     def _slices(self, entry: Entry) -> list[Mapping[str, Any]]:
         """Slices that an entry publishes or restores; of a FOLD its file groups."""

@@ -57,16 +57,18 @@ class Judge:
 
     def heads(self) -> dict[str, int]:
         """The last entry of the table lane and of every writer's lane; of a closed lane its end."""
-        own = self.history.lanes
-        return {TABLE: len(own[TABLE])} | {
-            lane: self.history.table.closed.get(lane, len(own.get(lane, ()))) for lane in self.history.table.lane_ids
+        lanes = self.history.lanes
+        return {TABLE: len(lanes[TABLE])} | {
+            lane: self.history.table.closed.get(lane, len(lanes.get(lane, ()))) for lane in self.history.table.lane_ids
         }
 
     def newest_stamp(self) -> int:
         """The newest stamp that a writer that enters now must be ordered after (W2), closed lanes up to their ends."""
         heads = self.heads()
         return max(
-            entry["stamp"] for lane, own in self.history.lanes.items() for entry in own[: heads.get(lane, len(own))]
+            entry["stamp"]
+            for lane, entries in self.history.lanes.items()
+            for entry in entries[: heads.get(lane, len(entries))]
         )
 
     def newest_rival(self, lane: str) -> int:
@@ -75,16 +77,20 @@ class Judge:
         Rivals are commits of lanes that share a group with it in which the order of commits decides.
         """
         streams, groups = self.config["streams"], self.config["groups"]
-        own, known = self.history.table.streams, {name for name in groups if _is_in_commit_order(groups[name])}
+        stream_of, known = self.history.table.streams, {name for name in groups if _is_in_commit_order(groups[name])}
         stream = next(batch.stream for batch in self.batches.values() if batch.lane == lane)
         contested = known.intersection(streams[stream]["groups"])
-        rivals = [other for other in own if other != lane and contested.intersection(streams[own[other]]["groups"])]
+        rivals = [
+            other
+            for other in stream_of
+            if other != lane and contested.intersection(streams[stream_of[other]]["groups"])
+        ]
         commits = (entry for other in rivals for entry in self.history.lanes.get(other, ()))
         return max((entry["stamp"] for entry in commits if entry["kind"] == "DATA"), default=0)
 
     def draw_moment(self, chance: random.Random) -> int:
         """A time at which something was committed, or one close by."""
-        moments = [entry["committed_at_ms"] for own in self.history.lanes.values() for entry in own]
+        moments = [entry["committed_at_ms"] for entries in self.history.lanes.values() for entry in entries]
         return chance.choice(moments) + chance.choice([-1, 0, 0, 1])
 
     def check_time(self, time_ms: int, cut: Cut, *, settled: bool) -> None:
@@ -171,12 +177,12 @@ class Judge:
         undone = next(r for r in self.history.table.restorations if r.done == done)
         limit = round(since.timestamp() * 1000)
         kept = meaning(self.history.lanes, self.history.lanes[TABLE][: undone.intent - 1], limit - 1).lanes
-        for lane, own in self.history.table.streams.items():
+        for lane, lane_stream in self.history.table.streams.items():
             if lane in self.history.table.closed:
                 continue
             for entry in self.history.lanes.get(lane, [])[: before.get(lane, 0)]:
                 was = self.history.table.is_live(lane, entry["seq"], undone.intent - 1)
-                gone = lane in undone.rolled_back and own == stream and entry["seq"] > kept.get(lane, 0)
+                gone = lane in undone.rolled_back and lane_stream == stream and entry["seq"] > kept.get(lane, 0)
                 if self.history.table.is_live(lane, entry["seq"], done) != (was and not gone):
                     raise Violation(
                         f"S18 RolledBackNeverVisible: undo of {stream} since {limit}: entry {entry['seq']} of {lane}"

@@ -82,7 +82,7 @@ class Needs:
                 self._folds = []
         cuts = dict(self.table.cuts)
         start = dict(self._covered)
-        files = frozenset().union(*self._slices.values(), *(own for _, own in self._folds))
+        files = frozenset().union(*self._slices.values(), *(paths for _, paths in self._folds))
         self.states.append(_State(cuts, start, files))
 
     def check_delete(self, path: str) -> None:
@@ -157,5 +157,5 @@ def paths_of(file: Mapping[str, Any]) -> Iterator[str]:
 
 
 def slice_paths(made: list[Mapping[str, Any]]) -> Iterator[str]:
-    for own in made:
-        yield from (file["path"] for file in (own["base"], own["shadow"]) if file is not None)
+    for file_slice in made:
+        yield from (file["path"] for file in (file_slice["base"], file_slice["shadow"]) if file is not None)

@@ -128,7 +128,7 @@ class Plan:
 
     @property
     def batches(self) -> dict[int, Batch]:
-        return {batch.id: batch for own in self.lanes.values() for batch in own}
+        return {batch.id: batch for batches in self.lanes.values() for batch in batches}
 
 
 def draw_plan(seed: int, name: str | None = None) -> Plan:
@@ -179,8 +179,8 @@ def _batch(
     versions: Iterator[int] | None,
 ) -> Batch:
     """A batch of a sender that knows the table as it was created, or with one of the new columns."""
-    own = config["streams"][stream]["groups"]
-    new = [change for change in changes if change.column is not None and change.arguments["group"] in own]
+    stream_groups = config["streams"][stream]["groups"]
+    new = [change for change in changes if change.column is not None and change.arguments["group"] in stream_groups]
     change = chance.choice(new) if new and chance.random() < 1 / 2 else None
     known = config if change is None else with_column(config, change)
     rows = draw_batch(chance, known, keys, stream, versions)

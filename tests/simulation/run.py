@@ -239,7 +239,7 @@ def run_seed(seed: int, theme: str | None = None) -> Outcome:
     started = time.perf_counter()
     simulation = Simulation(draw_plan(seed, theme))
     simulation.run()
-    entries = Counter(entry["kind"] for own in simulation.history.lanes.values() for entry in own)
+    entries = Counter(entry["kind"] for lane_entries in simulation.history.lanes.values() for entry in lane_entries)
     return Outcome(
         seed=seed,
         failure=simulation.scheduler.failure,

@@ -28,7 +28,7 @@ from tests.simulation.mutant import Mutant, always
 
 def without_holders(what: str) -> Callable[[Any], Any]:
     def make(held: Any) -> Any:
-        return lambda *args: [own for own in held(*args) if own[0].what != what]
+        return lambda *args: [holder for holder in held(*args) if holder[0].what != what]
 
     return make
 
@@ -145,7 +145,7 @@ def learns_nothing(read: Any) -> Any:
 def of_its_own_stream(unseen: Any) -> Any:
     def broken(self: OtherLanes, table: Any) -> Any:
         found = unseen(self, table)
-        return {lane: own for lane, own in found.items() if table.lanes[lane].stream == self._stream}
+        return {lane: span for lane, span in found.items() if table.lanes[lane].stream == self._stream}
 
     return broken
 

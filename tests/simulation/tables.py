@@ -25,12 +25,12 @@ def draw_config(chance: random.Random, *, distinct: bool) -> Config:
     columns: dict[str, Any] = dict(key)
     groups: dict[str, Any] = {}
     for number in range(chance.choice([1, 2, 2, 3])):
-        own, group = _group(f"g{number}", chance.choice(_MODES))
+        group_columns, group = _group(f"g{number}", chance.choice(_MODES))
         if distinct or chance.random() < 3 / 4:
-            own[f"g{number}_o"] = chance.choice(["bigint", "int"])
+            group_columns[f"g{number}_o"] = chance.choice(["bigint", "int"])
             group["ordering"] = [f"g{number}_o"]
-        columns |= own
-        groups[f"g{number}"] = {"columns": list(own), **group}
+        columns |= group_columns
+        groups[f"g{number}"] = {"columns": list(group_columns), **group}
     return {
         "key": list(key),
         "partition_by": ["region"] if "region" in key and chance.random() < 1 / 2 else [],
@@ -66,13 +66,13 @@ def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]
         fed.append(chance.sample(names, chance.randint(1, len(names))))
     policies: dict[str, str] = {}
     streams = {}
-    for number, own in enumerate(fed):
+    for number, stream_groups in enumerate(fed):
         policy = chance.choice(["group", "row", "ignore"])
-        if any(_only_upserts(groups[name]) or policies.get(name, policy) != policy for name in own):
+        if any(_only_upserts(groups[name]) or policies.get(name, policy) != policy for name in stream_groups):
             policy = "ignore"
         if policy != "ignore":
-            policies.update(dict.fromkeys(own, policy))
-        streams[f"s{number}"] = {"groups": own, "on_delete": policy}
+            policies.update(dict.fromkeys(stream_groups, policy))
+        streams[f"s{number}"] = {"groups": stream_groups, "on_delete": policy}
     return streams
 
 
@@ -97,8 +97,12 @@ def draw_batch(
     chance: random.Random, config: Config, keys: list[Row], stream: str, versions: Iterator[int] | None
 ) -> list[Row]:
     """Rows of one batch; ``versions`` gives ordering values that never repeat."""
-    own = config["streams"][stream]["groups"]
-    groups = own if chance.random() < 3 / 4 else chance.sample(own, chance.randint(1, len(own)))
+    stream_groups = config["streams"][stream]["groups"]
+    groups = (
+        stream_groups
+        if chance.random() < 3 / 4
+        else chance.sample(stream_groups, chance.randint(1, len(stream_groups)))
+    )
     with_op = chance.random() < 2 / 3
     rows = []
     for _ in range(chance.choice(_ROWS)):

@@ -42,11 +42,11 @@ def meaning(lanes: Mapping[str, Sequence[Entry]], table_lane: Sequence[Entry], t
     rev = max((e["seq"] for e in past if e["kind"] in REVISIONS and e.get("intent") not in intents), default=0)
     ends = {}
     for lane in (e["name"] for e in past if e["kind"] == "LANE_ADD" and e["name"] not in closed):
-        own = lanes.get(lane, ())
-        until = len(own) if mark is None else max(mark["lanes"].get(lane, 0), seen.get(lane, 0))
+        entries = lanes.get(lane, ())
+        until = len(entries) if mark is None else max(mark["lanes"].get(lane, 0), seen.get(lane, 0))
         ends[lane] = sum(
             (e["seq"] <= seen.get(lane, 0) or e["committed_at_ms"] <= time_ms) and e["table_rev"] <= rev
-            for e in own[:until]
+            for e in entries[:until]
         )
     return Meaning(table, ends, mark is not None)
 

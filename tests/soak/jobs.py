@@ -1,6 +1,6 @@
 """The soak's processes: each job of the pipeline, its incarnations, and what is done to them.
 
-Unlike a pipeline's own supervisor this one can leave a frozen process where it is and start its successor beside it: a
+Unlike the supervisor of a pipeline this one can leave a frozen process where it is and start its successor beside it: a
 zombie, which goes on later with what it had in mind. It starts again whatever ended, as an operator would who does not
 ask why, and keeps a record of why. No process outlives the block.
 """
@@ -49,7 +49,7 @@ class Incarnation:
         return self.thaw_at is not None
 
     def signal(self, number: int) -> None:
-        """To the process and its JVM: every job leads a group of its own."""
+        """Send a signal to the process and its JVM, which are one process group."""
         pid = self.status.pid
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -107,12 +107,16 @@ class Jobs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for own in [*self._current.values(), *(zombie for zombie, _ in self._zombies)]:
-            own.supervisor.stop(at_once=True)
+        for incarnation in [*self._current.values(), *(zombie for zombie, _ in self._zombies)]:
+            incarnation.supervisor.stop(at_once=True)
 
     def names(self) -> list[str]:
         """Jobs that have a process that is not frozen."""
-        return [name for name, own in self._current.items() if own.status.pid is not None and not own.frozen]
+        return [
+            name
+            for name, incarnation in self._current.items()
+            if incarnation.status.pid is not None and not incarnation.frozen
+        ]
 
     def pid(self, name: str) -> int | None:
         return self._current[name].status.pid
@@ -125,73 +129,73 @@ class Jobs:
     def freeze(self, name: str, seconds: float) -> None:
         """SIGSTOP, and SIGCONT so much later."""
         self.tally.freezes += 1
-        own = self._current[name]
-        own.signal(signal.SIGSTOP)
-        own.thaw_at = time.monotonic() + seconds
+        incarnation = self._current[name]
+        incarnation.signal(signal.SIGSTOP)
+        incarnation.thaw_at = time.monotonic() + seconds
 
     def replace(self, name: str, seconds: float) -> None:
         """Freeze a process and start its successor beside it; so much later the frozen one goes on."""
         self.freeze(name, seconds)
-        own = self._current[name]
-        self._zombies.append((own, time.monotonic() + seconds + ZOMBIE_SECONDS))
+        incarnation = self._current[name]
+        self._zombies.append((incarnation, time.monotonic() + seconds + ZOMBIE_SECONDS))
         self.tally.zombies += 1
         self._start(name)
 
     def wake(self, name: str) -> None:
         """Let the zombies of a job go on now."""
-        for own, _ in self._zombies:
-            if own.job.name == name and own.frozen:
-                own.thaw()
+        for incarnation, _ in self._zombies:
+            if incarnation.job.name == name and incarnation.frozen:
+                incarnation.thaw()
 
     def step(self) -> None:
         """Take note of what ended, and start it again."""
         now = time.monotonic()
-        for name, own in self._current.items():
-            if own.step() or name in self._next_start:
+        for name, incarnation in self._current.items():
+            if incarnation.step() or name in self._next_start:
                 continue
-            self._note(own)
+            self._note(incarnation)
             self._next_start[name] = now + RESTART_SECONDS
         for name in [name for name, at in self._next_start.items() if at <= now]:
             del self._next_start[name]
             self._start(name)
         zombies = []
-        for own, until in self._zombies:
-            if not own.step():
-                self._note(own)
+        for incarnation, until in self._zombies:
+            if not incarnation.step():
+                self._note(incarnation)
             elif now >= until:
                 # It may wait for a source that has nothing for it: only a commit shows it that it is fenced.
-                own.supervisor.stop(at_once=True)
+                incarnation.supervisor.stop(at_once=True)
             else:
-                zombies.append((own, until))
+                zombies.append((incarnation, until))
         self._zombies = zombies
 
     def calm(self) -> None:
         """Let whatever is frozen go on; zombies are of no use any more."""
-        for own, _ in self._zombies:
-            own.supervisor.stop(at_once=True)
+        for incarnation, _ in self._zombies:
+            incarnation.supervisor.stop(at_once=True)
         self._zombies = []
-        for own in self._current.values():
-            if own.frozen:
-                own.thaw()
+        for incarnation in self._current.values():
+            if incarnation.frozen:
+                incarnation.thaw()
 
     def stop(self) -> None:
         """End everything in order, as Ctrl-C does."""
         self.calm()
-        for own in self._current.values():
-            own.supervisor.ask_stop()
-        for name, own in self._current.items():
-            if own.supervisor.stop()[0].phase is Phase.FAILED and name not in self._next_start:
-                self._note(own)
+        for incarnation in self._current.values():
+            incarnation.supervisor.ask_stop()
+        for name, incarnation in self._current.items():
+            if incarnation.supervisor.stop()[0].phase is Phase.FAILED and name not in self._next_start:
+                self._note(incarnation)
 
     def _start(self, name: str) -> None:
         self.tally.restarts += 1
         self._current[name] = Incarnation.start(self._jobs[name])
 
-    def _note(self, own: Incarnation) -> None:
-        status = own.status
-        own.supervisor.stop()  # it has ended: this closes its pipes
+    def _note(self, incarnation: Incarnation) -> None:
+        status = incarnation.status
+        incarnation.supervisor.stop()  # it has ended: this closes its pipes
         if status.exit_code == -signal.SIGKILL:
-            return  # our own doing
+            return  # stopped by this program
         if status.phase is Phase.FENCED:
             self.tally.fenced += 1
             return

@@ -85,11 +85,11 @@ class _Soak:
         """Send what is due, take care of the processes, look at the table now and then."""
         now = time.monotonic()
         elapsed, self._sent_at = now - (self._sent_at or now), now
-        for name, own in self.events.items():
-            room = MAX_MESSAGES - len(own.delivered)
+        for name, stream_events in self.events.items():
+            room = MAX_MESSAGES - len(stream_events.delivered)
             count = min(room, round(rate * min(elapsed, 1.0)))
             if count > 0:
-                self.send(name, own.take(count))
+                self.send(name, stream_events.take(count))
         self.jobs.step()
         self.lanes.refresh()
         if now >= self._next_look:
@@ -198,9 +198,9 @@ class _Soak:
     def finish(self) -> None:
         """The rest of the messages, and peace, until the table holds them all."""
         self.jobs.calm()
-        for name, own in self.events.items():
-            self.send(name, own.rest())
-        sent = {name: len(own.delivered) for name, own in self.events.items()}
+        for name, stream_events in self.events.items():
+            self.send(name, stream_events.rest())
+        sent = {name: len(stream_events.delivered) for name, stream_events in self.events.items()}
         self.until(lambda: self.lanes.reached() == sent, DRAIN_SECONDS, f"all of {sent} messages")
         self.jobs.stop()
         self.lanes.refresh()
@@ -277,7 +277,7 @@ def _judge(soak: _Soak) -> Verdict:
     for name in soak.kept:
         soak.check_kept(name)
     table, wrong = soak.table, [*soak.wrong, *soak.jobs.tally.findings]
-    sent = {name: len(own.delivered) for name, own in soak.events.items()}
+    sent = {name: len(stream_events.delivered) for name, stream_events in soak.events.items()}
     if soak.lanes.events() != sent:
         wrong.append(f"live commits hold {soak.lanes.events()} events of {sent} messages")
     wanted = expected(soak.events)
@@ -342,5 +342,5 @@ def _folder(given: Path | None) -> Iterator[_Place]:
         if place.keep:
             print(f"everything is kept in {place.path}: logs in .weft/pipeline/logs; weft show {place.path}/table")
         else:
-            # Ignored: a JVM that is just ending may still remove files of its own.
+            # Errors are ignored, because a JVM that is ending may remove files at the same time.
             shutil.rmtree(place.path, ignore_errors=True)

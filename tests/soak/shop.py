@@ -162,7 +162,10 @@ class Events:
 def expected(events: Mapping[str, Events]) -> list[dict[str, Any]]:
     """Rows of the table that holds every delivered message once, by key."""
     oracle = Oracle(CONFIG)
-    for arrival, (stream, own) in enumerate(events.items()):
-        rows = [{("_op" if name == "op" else name): value for name, value in event.items()} for event in own.delivered]
+    for arrival, (stream, stream_events) in enumerate(events.items()):
+        rows = [
+            {("_op" if name == "op" else name): value for name, value in event.items()}
+            for event in stream_events.delivered
+        ]
         oracle.append(stream, rows, arrival)
     return [row for _, row in sorted(oracle.read().items())]

@@ -56,9 +56,9 @@ def under(snapshot: Snapshot, later: Snapshot) -> Snapshot:
 def by_key(key: Sequence[str], table: pa.Table) -> dict[Key, Row]:
     result: dict[Key, Row] = {}
     for row in table.to_pylist():
-        own = canonical(tuple(row[name] for name in key))
-        assert own not in result, f"key {own} comes twice"
-        result[own] = {name: canonical(value) for name, value in row.items()}
+        row_key = canonical(tuple(row[name] for name in key))
+        assert row_key not in result, f"key {row_key} comes twice"
+        result[row_key] = {name: canonical(value) for name, value in row.items()}
     return result
 
 

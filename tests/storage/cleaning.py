@@ -34,7 +34,7 @@ def stored(table: Table, *folders: str) -> set[str]:
 
 def used(snapshot: Snapshot) -> set[str]:
     """Data files that a snapshot reads."""
-    slices = [file for own in snapshot.state.slices.values() for file in (own.base, own.shadow) if file]
+    slices = [file for made in snapshot.state.slices.values() for file in (made.base, made.shadow) if file]
     return {file.path for file in slices} | {live.file.file.path for live in snapshot.files}
 
 
@@ -54,7 +54,7 @@ def compacted(table: Table, status: str, ts: int) -> Snapshot:
 
 
 def copied(table: Table, clock: FakeClock) -> Table:
-    """The same table once more, in a folder of its own; of a table in memory."""
+    """A copy of a table in memory."""
     uri = new_uri()
     memory_store._folders[uri] = dict(memory_store._folders[table.uri])
     return other_process(uri, clock)

@@ -63,8 +63,8 @@ class Damage:
 
     def slot(self, lane: str, kind: str, number: int = -1) -> str:
         """Path of an entry: the last of its kind, or another one."""
-        own = [entry for entry in self.entries(lane) if entry.kind == kind]
-        return slot_path(LaneName(lane), own[number].seq)
+        matching = [entry for entry in self.entries(lane) if entry.kind == kind]
+        return slot_path(LaneName(lane), matching[number].seq)
 
     def edit(self, path: str, change: Callable[[Json], object]) -> str:
         """Another entry, whose checksum fits."""

@@ -203,18 +203,18 @@ def _spec(config: Config, column: str) -> dict[str, Any]:
 def _group(draw: st.DrawFn, config: Config, prefix: str) -> dict[str, Any]:
     other = draw(configs(max_groups=1))
     group = other["groups"]["g0"]
-    own = {
+    new_group = {
         **group,
         "columns": [prefix + name for name in group["columns"]],
         "ordering": [prefix + name for name in group["ordering"]],
     }
     if "functions" in group:
-        own["functions"] = {prefix + name: function for name, function in group["functions"].items()}
+        new_group["functions"] = {prefix + name: function for name, function in group["functions"].items()}
     columns = {prefix + name: other["columns"][name] for name in group["columns"]}
     name = f"{prefix}g"
     config["columns"] = {**config["columns"], **columns}
-    config["groups"][name] = own
-    removed = {part: value for part, value in own.items() if part != "columns"}
+    config["groups"][name] = new_group
+    removed = {part: value for part, value in new_group.items() if part != "columns"}
     stream = draw(st.sampled_from(list(config["streams"])))
     config["streams"][stream]["groups"] = [*config["streams"][stream]["groups"], name]
     if draw(st.booleans()) and _is_valid(config):

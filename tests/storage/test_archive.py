@@ -353,7 +353,7 @@ def test_a_damaged_archive_is_told_and_its_slots_stay(table: Table) -> None:
     with pytest.raises(CorruptData, match=path):
         other_process(table.uri, FakeClock()).clean(NOW)
     assert slots(table)[:SMALL] == before[:SMALL]
-    assert [(own.invariant, own.where) for own in wrong(table)] == [("S20", path)]
+    assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S20", path)]
 
 
 @pytest.mark.parametrize("how", ["flip", "remove"])
@@ -362,9 +362,9 @@ def test_verify_tells_of_a_damaged_or_missing_archive(archived: Table, how: str)
     path = archive_path(ORDERS, 2)
     damage.flip(path) if how == "flip" else damage.remove(path)
     found = wrong(archived)
-    assert [own.where for own in found][:1] == [path]
+    assert [finding.where for finding in found][:1] == [path]
     assert "from a copy of the store" in found[0].hint
-    assert {own.invariant for own in found} <= {"S20", "S2"}
+    assert {finding.invariant for finding in found} <= {"S20", "S2"}
     with pytest.raises(CorruptData):
         CommitLog(Environment(open_store(archived.uri), FakeClock())).read_after(ORDERS, 0, COMMITS)
 
@@ -395,7 +395,7 @@ def test_a_damaged_entry_keeps_its_chunk_from_being_archived(table: Table) -> No
     fresh = other_process(table.uri, FakeClock())
     assert fresh.clean(NOW).archived
     assert path.rpartition("/")[2] in slots(table)
-    assert [own.invariant for own in wrong(table)] == ["S1"]
+    assert [finding.invariant for finding in wrong(table)] == ["S1"]
 
 
 def test_versions_from_before_archives_refuse_the_table(archived: Table) -> None:
@@ -426,4 +426,4 @@ def test_a_chunk_with_a_missing_entry_stays_as_it_is(table: Table) -> None:
     fresh = other_process(table.uri, FakeClock())
     fresh.clean(NOW)
     assert {f"{seq:020d}.json" for seq in (1, 3, 4)} <= set(slots(table))
-    assert [(own.invariant, own.where) for own in wrong(table)] == [("S2", path)]
+    assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S2", path)]

@@ -114,7 +114,7 @@ def test_a_group_in_which_order_means_nothing_is_not_looked_for(functions: dict[
     uri = new_uri()
     given = dict(config(merge="aggregate", functions=functions))
     given["streams"] = {
-        name: {"groups": own["groups"], "on_delete": "ignore"} for name, own in given["streams"].items()
+        name: {"groups": stream["groups"], "on_delete": "ignore"} for name, stream in given["streams"].items()
     }
     Table.create(uri, given, clock=FakeClock(NOW_MS))
     assert _gets(uri, "y", lambda: states(1), lanes=4) == _gets(uri, "z", lambda: notes(1), lanes=0)

@@ -132,8 +132,8 @@ def test_every_key_with_any_state_stands_in_one_place_and_says_what_the_format_s
                 vector = keys.key_vector(rows.column(schema.sort_column))
                 assert keys.stable_order(vector).tolist() == list(range(len(rows)))
                 assert len(keys.run_starts(vector)) == len(rows), "no key twice"
-                own = [keys.one_array(rows.column(name)) for name in schema.key]
-                assert set(keys.buckets(own, one.bits).tolist()) == {one.bucket}
+                key_columns = [keys.one_array(rows.column(name)) for name in schema.key]
+                assert set(keys.buckets(key_columns, one.bits).tolist()) == {one.bucket}
                 for row in rows.to_pylist():
                     stored_keys.append(repr([row[name] for name in schema.key]))
                     _check_row(world, row, visible=visible)

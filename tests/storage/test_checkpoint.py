@@ -235,7 +235,7 @@ def test_a_checkpoint_that_cannot_be_written_changes_nothing(table: Table, call:
 def test_what_is_published_stays_published_when_the_checkpoint_after_it_fails(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compaction that took the error for its own would remove the very files that its BASE names."""
+    """If the compaction took the error for a failure of its BASE, it would remove the files that the BASE names."""
     tune(monkeypatch, table_checkpoint_every=1)
     table = tuned(table, table_checkpoint_every=1)
     append(table, orders(1, status="newer", ts=5))

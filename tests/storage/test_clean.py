@@ -168,7 +168,9 @@ class TestKeepers:
         compacted(table, "third", 4)
         result = table.clean(NOW)
         assert result.oldest_retained > first.cut.table
-        assert [(own.what, own.name) for own in result.held] == [("savepoint", n) for n in ("logs", "slices", "both")]
+        assert [(holder.what, holder.name) for holder in result.held] == [
+            ("savepoint", n) for n in ("logs", "slices", "both")
+        ]
         for name, answer in answers.items():
             assert contents(table, as_of=name) == answer
         for name in answers:

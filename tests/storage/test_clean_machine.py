@@ -122,7 +122,7 @@ class CleaningMachine(RuleBasedStateMachine):
         self.table = Table.create(self.uri, SHOP, clock=self.clock)
 
     def attempt(self, step: Callable[[Table], Any], dies_at: int | None) -> None:
-        """A step in a process of its own that may be killed; whoever looks after it starts it once more."""
+        """A step in another process, which may be killed and is then started once more."""
         self.clock.time_ms += 1
         if dies_at is not None:
             store = MortalStore(open_store(self.uri), dies_at=dies_at)
@@ -190,15 +190,15 @@ class CleaningMachine(RuleBasedStateMachine):
     def thaw(self, data: st.DataObject) -> None:
         """It goes on, and either commits what it has written or learns that it must not."""
         lane = data.draw(st.sampled_from(sorted(self.frozen)))
-        own = self.frozen.pop(lane)
+        frozen = self.frozen.pop(lane)
         self.clock.time_ms += 1
         try:
-            own.writer.commit(own.ticket, [own.written])
+            frozen.writer.commit(frozen.ticket, [frozen.written])
         except Fenced:
             return
         finally:
-            own.writer.__exit__(None, None, None)
-        self.committed(lane, own.batch, own.commit)
+            frozen.writer.__exit__(None, None, None)
+        self.committed(lane, frozen.batch, frozen.commit)
 
     @rule(lane=lanes)
     def fence(self, lane: str) -> None:
@@ -207,7 +207,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule(chosen=st.just(frozenset(range(4))) | st.frozensets(st.integers(0, 3)), dies_at=calls)
     def compact(self, chosen: frozenset[int], dies_at: int | None) -> None:
-        self.attempt(lambda table: table.compact(only=lambda own: own.group.bucket in chosen), dies_at)
+        self.attempt(lambda table: table.compact(only=lambda file_slice: file_slice.group.bucket in chosen), dies_at)
 
     @rule(how=st.sampled_from([killed, killed_late]))
     def compaction_dies(self, how: Any) -> None:
@@ -277,7 +277,7 @@ class CleaningMachine(RuleBasedStateMachine):
             self.attempt(lambda table: table.undo(stream, when), dies_at)
         except (NotFound, SnapshotExpired):  # nothing was done
             return
-        self.restored([own for own in self.model.live if own.stream != stream or own.at_ms < since])
+        self.restored([event for event in self.model.live if event.stream != stream or event.at_ms < since])
 
     @rule(cut=cuts, minutes=st.integers(1, 120))
     def pin(self, cut: str, minutes: int) -> None:
@@ -342,7 +342,7 @@ class CleaningMachine(RuleBasedStateMachine):
         self.the_newest_snapshot_is_the_model()
         snapshot = self.table.snapshot()
         state = replace(snapshot.state, folded={})  # a fold makes no event file dead
-        wanted = {f.path for own in state.slices.values() for f in (own.base, own.shadow) if f is not None}
+        wanted = {f.path for made in state.slices.values() for f in (made.base, made.shadow) if f is not None}
         wanted |= {path for fold in state.folds for file in fold.files for path in _both(file)}
         for live in self.table._table_log.live_files(state, snapshot.cut):
             wanted |= _both(live.file)
@@ -351,7 +351,7 @@ class CleaningMachine(RuleBasedStateMachine):
         log = {Kind.ENTRY, Kind.TABLE_INDEX, Kind.CHECKPOINT}
         assert {path for path, parsed in parsed_paths.items() if parsed is None or parsed.kind not in log} == wanted
         again = self.table.clean(NOW, abandon_after=NOW)
-        # The first one's own entries may have brought a new checkpoint, in the place of older ones.
+        # The entries of the first clean may have caused a new checkpoint, which replaces older ones.
         assert (set(again.deleted) - {Kind.CHECKPOINT}, again.oldest_retained) == (set(), again.oldest_retained_before)
 
 

@@ -62,14 +62,14 @@ def written(rows: pa.Table) -> pq.ParquetFile:
 
 def encodings(parquet: pq.ParquetFile) -> dict[str, tuple[str, ...]]:
     group = parquet.metadata.row_group(0)
-    return {(own := group.column(i)).path_in_schema: own.encodings for i in range(group.num_columns)}
+    return {(column := group.column(i)).path_in_schema: column.encodings for i in range(group.num_columns)}
 
 
 def test_values_that_do_not_repeat_get_the_encoding_of_their_kind() -> None:
     parquet = written(pa.table(DISTINCT))
     assert parquet.read().equals(pa.table(DISTINCT))
     found = encodings(parquet)
-    assert {name: own for name, own in EXPECTED.items() if own not in found[name]} == {}
+    assert {name: encoding for name, encoding in EXPECTED.items() if encoding not in found[name]} == {}
     assert [name for name in EXPECTED if "RLE_DICTIONARY" in found[name]] == []
     assert "RLE_DICTIONARY" in found["map.key_value.key"]
     assert "RLE_DICTIONARY" in found["struct.y.z.list.element"]

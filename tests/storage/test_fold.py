@@ -124,7 +124,7 @@ def test_each_event_is_read_once_whatever_was_folded_or_compacted_before(counts:
             counts.fold()
         if number % 3 == 2:
             first, *_ = counts.snapshot().slices
-            counts.compact(only=lambda s, own=first.group: s.group == own)
+            counts.compact(only=lambda s, group=first.group: s.group == group)
         expected = {key: min(key, number) + 1 for key in range(20)}
         for opened in (counts, Table.open(uri)):
             assert dict(contents(opened, ["id", "events"])) == expected
@@ -135,15 +135,15 @@ def test_each_event_is_read_once_whatever_was_folded_or_compacted_before(counts:
 
 def test_what_a_read_asks_of_the_store_does_not_grow_with_commits(uri: str) -> None:
     def asked(commits: int, *, folded: bool) -> int:
-        own = f"{uri}-{commits}-{folded}"
-        table = Table.create(own, COUNTS)
+        copy_uri = f"{uri}-{commits}-{folded}"
+        table = Table.create(copy_uri, COUNTS)
         with table.writer("events") as writer:
             for number in range(commits):
                 writer.append(event_rows(1, 2, 3, number + 4))
         if folded:
             table.fold()
-        store = FaultyStore(open_store(own))
-        assert len(contents(other_process(own, FakeClock(), store))) == commits + 3
+        store = FaultyStore(open_store(copy_uri))
+        assert len(contents(other_process(copy_uri, FakeClock(), store))) == commits + 3
         return len(store.calls)
 
     few, many = asked(6, folded=True), asked(60, folded=True)

@@ -363,14 +363,14 @@ def test_folds_compactions_readers_and_a_writer_at_once_neither_lose_nor_double_
                 lane.append(event_rows(*keys))
 
     def serve(seed: int) -> int:
-        own, chosen = other_process(counts.uri, SystemClock()), random.Random(seed)
+        table, chosen = other_process(counts.uri, SystemClock()), random.Random(seed)
         done = 0
         while not stop.is_set():
             if chosen.random() < 0.7:
-                done += len(own.fold().done)
+                done += len(table.fold().done)
             else:
                 bucket = chosen.randrange(1 << BITS)
-                own.compact(lambda file_slice, bucket=bucket: file_slice.group.bucket == bucket)
+                table.compact(lambda file_slice, bucket=bucket: file_slice.group.bucket == bucket)
         return done
 
     def read() -> int:

@@ -189,7 +189,7 @@ def test_the_overview_tells_what_keeps_old_files(table: Table, uri: str, clock: 
     snapshot = table.snapshot()
     with snapshot.pinned():
         found = Inspection(uri, clock=clock).overview()
-        assert [(own.what, own.note) for own in found.keepers] == [
+        assert [(keeper.what, keeper.note) for keeper in found.keepers] == [
             ("savepoint", "checked"),
             ("compaction", ""),
             ("pin", ""),
@@ -204,7 +204,7 @@ def test_the_overview_tells_what_keeps_old_files(table: Table, uri: str, clock: 
     table.compact()
     keep = table.clean(NOW, abandon_after=NOW).oldest_retained
     found = Inspection(uri, clock=clock).overview()
-    assert (found.oldest_retained, [own.what for own in found.keepers]) == (keep, ["savepoint"])
+    assert (found.oldest_retained, [keeper.what for keeper in found.keepers]) == (keep, ["savepoint"])
 
 
 def test_the_timeline_has_words_for_every_kind_of_entry(table: Table, uri: str) -> None:

@@ -44,7 +44,9 @@ def table() -> Table:
 def files(table: Table) -> list[LiveFile]:
     for start in (0, 100, 200):
         append(table, orders(*range(start, start + 100)))
-    files = [LiveFile(LaneName("orders"), seq, seq, *own) for seq, own in enumerate(live_files(table))]
+    files = [
+        LiveFile(LaneName("orders"), seq, seq, *file_and_index) for seq, file_and_index in enumerate(live_files(table))
+    ]
     assert all(len(live.index.blocks.rows) > 10 for live in files)
     return files
 
@@ -116,7 +118,9 @@ def few_descriptors() -> Iterator[int]:
     """16 files more may be open than are now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     more = 16
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(own.name) for own in Path("/dev/fd").iterdir()) + more, hard))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(descriptor.name) for descriptor in Path("/dev/fd").iterdir()) + more, hard)
+    )
     yield more
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

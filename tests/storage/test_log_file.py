@@ -117,9 +117,11 @@ def _check_pieces(schema: TableSchema, file: LogFile, index: LogIndex, batches: 
         assert order.tolist() == list(range(len(rows)))
     assert covered == sorted(covered)
     for block, batch in enumerate(batches):
-        own = [(start, rows) for b, start, rows in covered if b == block]
-        assert [start for start, _ in own] == np.cumsum([0, *(rows for _, rows in own)])[:-1].tolist()
-        assert sum(rows for _, rows in own) == len(batch)
+        ranges_of_block = [(start, rows) for b, start, rows in covered if b == block]
+        assert [start for start, _ in ranges_of_block] == np.cumsum([0, *(rows for _, rows in ranges_of_block)])[
+            :-1
+        ].tolist()
+        assert sum(rows for _, rows in ranges_of_block) == len(batch)
 
 
 def _range(column: pa.Array) -> tuple[Any, Any]:

@@ -42,8 +42,10 @@ def base_files(table: Table) -> set[str]:
 
 
 def rows_for(table: Table, groups: list[FileGroup], status: str, ts: int) -> None:
-    own = locate_keys(table.schema, key_table(table.schema, list(KEYS)))
-    append(table, orders(*(int(key) for group in groups for key in own[group].tolist()), status=status, ts=ts))
+    key_positions = locate_keys(table.schema, key_table(table.schema, list(KEYS)))
+    append(
+        table, orders(*(int(key) for group in groups for key in key_positions[group].tolist()), status=status, ts=ts)
+    )
 
 
 def test_who_is_left_behind_gets_a_slice_without_having_rows(table: Table) -> None:
@@ -59,11 +61,11 @@ def test_who_is_left_behind_gets_a_slice_without_having_rows(table: Table) -> No
     assert base_files(table).isdisjoint(old)
     assert wrong(table) == []
     # It is by itself now, and stays so, however often the others get newer slices.
-    own = table.state().slices[LAST]
-    assert own.base_part is None
+    last = table.state().slices[LAST]
+    assert last.base_part is None
     rows_for(table, awake, "sent", 3)
     assert LAST not in table.compact().done
-    assert table.state().slices[LAST] == own
+    assert table.state().slices[LAST] == last
 
 
 def test_a_file_that_is_still_used_enough_is_left_alone(table: Table) -> None:
@@ -75,14 +77,14 @@ def test_a_file_that_is_still_used_enough_is_left_alone(table: Table) -> None:
 def test_only_means_those_left_behind_too(table: Table) -> None:
     awake = sorted(table.state().slices)[:-1]
     rows_for(table, awake, "paid", 2)
-    assert LAST not in table.compact(lambda own: own.group != LAST).done
-    assert table.compact(lambda own: own.group == LAST).done == (LAST,)
+    assert LAST not in table.compact(lambda file_slice: file_slice.group != LAST).done
+    assert table.compact(lambda file_slice: file_slice.group == LAST).done == (LAST,)
     assert table.compact().done == ()
 
 
 def test_a_service_finds_it_due(table: Table) -> None:
     rows_for(table, sorted(table.state().slices)[:-1], "paid", 2)
-    table.compact(lambda own: own.group != LAST)
+    table.compact(lambda file_slice: file_slice.group != LAST)
     append(table, orders(10**6, status="far"))
     snapshot = table.snapshot()
     due = plan_due(snapshot.slices, snapshot.files, snapshot.cut.lanes, min_commits=5, max_log_ratio=100.0)
@@ -94,13 +96,13 @@ def test_a_slice_that_goes_as_far_as_the_snapshot_gets_no_successor(table: Table
     rows_for(table, sorted(table.state().slices)[:-1], "paid", 2)
     table.compact()
     snapshot = table.snapshot()
-    # As if it had shared a file of which nearly nothing is its own.
-    (own,) = [own for own in snapshot.slices if own.group == LAST]
-    assert own.slice is not None
-    assert own.slice.base is not None
-    shared = own.slice.base.model_copy(update={"rows": 10**6})
-    part = FilePart(first=0, rows=own.slice.base.rows)
-    slices = [replace(own, slice=own.slice.model_copy(update={"base": shared, "base_part": part}))]
+    # As if it shared a file and had only a few of its rows.
+    (last,) = [file_slice for file_slice in snapshot.slices if file_slice.group == LAST]
+    assert last.slice is not None
+    assert last.slice.base is not None
+    shared = last.slice.base.model_copy(update={"rows": 10**6})
+    part = FilePart(first=0, rows=last.slice.base.rows)
+    slices = [replace(last, slice=last.slice.model_copy(update={"base": shared, "base_part": part}))]
     assert mostly_unreferenced(slices, (), snapshot.cut.lanes) == frozenset()
     further = {lane: seq + 1 for lane, seq in snapshot.cut.lanes.items()}
     assert mostly_unreferenced(slices, (), further) == {LAST}

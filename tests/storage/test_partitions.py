@@ -1,4 +1,4 @@
-"""Partitions: any text is a folder of its own, and no text leaves the table's folder."""
+"""Partitions: each text has a different folder, and no text leads out of the table's folder."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_get_gives_the_rows_of_the_keys_and_no_others(story: Story, data: st.Dat
         appended = [tuple(row[name] for name in key) for one in story.appends for row in one.rows]
         asked = data.draw(st.lists(st.sampled_from(appended), max_size=3)) if appended else []
         found = snapshot.get(asked)
-        chosen = pa.array([own in set(asked) for own in known], pa.bool_())
+        chosen = pa.array([row_key in set(asked) for row_key in known], pa.bool_())
         assert bag(found) == bag(whole.filter(chosen))
 
 
@@ -186,8 +186,8 @@ def test_keys_may_come_in_any_form_of_their_type() -> None:
     day = pa.array([20_000], pa.int32()).cast(pa.date32())
     with table.writer("s") as writer:
         writer.append(pa.table({"day": day, "shop": ["a"], "id": [1], "v": [5]}))
-    for own in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
-        keys = pa.table({"day": day.cast(pa.timestamp("us")), "shop": pa.array(["a"], own), "id": [1.0]})
+    for text_type in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+        keys = pa.table({"day": day.cast(pa.timestamp("us")), "shop": pa.array(["a"], text_type), "id": [1.0]})
         assert table.get(keys, ["v"]).to_pylist() == [{"v": 5}]
     with pytest.raises(InvalidInput, match="int64 was given for string"):
         table.get([(day[0].as_py(), 1, 1)])

@@ -191,9 +191,9 @@ def test_writers_that_fight_for_one_lane_lose_and_double_nothing() -> None:
     committed: list[tuple[int, int]] = []
 
     def work() -> None:
-        own = other_process(uri, SystemClock())
+        table = other_process(uri, SystemClock())
         for _ in range(5):
-            with contextlib.suppress(Fenced), own.writer("orders") as lane:
+            with contextlib.suppress(Fenced), table.writer("orders") as lane:
                 last = lane.last_batch("q")
                 for number in range(0 if last is None else last, batches):
                     commit = lane.append(orders(number, status="x", ts=number), batch=("q", number))
@@ -209,7 +209,7 @@ def test_writers_that_fight_for_one_lane_lose_and_double_nothing() -> None:
     seqs: dict[int, set[int]] = {}
     for number, seq in committed:
         seqs.setdefault(number, set()).add(seq)
-    assert all(len(own) == 1 for own in seqs.values()), "one batch, one entry"
+    assert all(len(entries) == 1 for entries in seqs.values()), "one batch, one entry"
 
 
 @pytest.mark.parametrize("threads", [8])

@@ -289,9 +289,9 @@ def test_every_file_group_shows_what_was_true_at_its_own_cut(story: Story) -> No
             assert world.answer(dataset.to_table()) == found
             held = {group.file_group: answers[str(Cut(1, group.cut))] for group in read.file_groups if group.cut}
             for group, fragment in zip(_with_base(read), dataset.get_fragments(), strict=True):
-                own = world.answer(fragment.to_table(schema=dataset.schema))
-                assert len(own) == group.rows
-                assert own.items() <= held[group.file_group].items()
+                rows = world.answer(fragment.to_table(schema=dataset.schema))
+                assert len(rows) == group.rows
+                assert rows.items() <= held[group.file_group].items()
             cuts = {str(Cut(1, group.cut or {})) for group in read.file_groups}
             if len(cuts) == 1 and held:
                 assert found == answers[cuts.pop()]

@@ -73,12 +73,12 @@ def test_what_the_answer_is(table: Table) -> None:
 
 
 def test_pieces_that_follow_each_other_are_one_and_others_are_not(table: Table) -> None:
-    slices = [own for own in table.snapshot().slices if len(own.rows)]
+    slices = [file_slice for file_slice in table.snapshot().slices if len(file_slice.rows)]
     whole = combine_slices(slices)
-    assert len(whole.rows) < sum(len(own.rows) for own in slices) / 4
-    assert whole.rows.sum() == sum(own.rows.sum() for own in slices)
+    assert len(whole.rows) < sum(len(file_slice.rows) for file_slice in slices) / 4
+    assert whole.rows.sum() == sum(file_slice.rows.sum() for file_slice in slices)
     parts = combine_slices(slices[::2])
-    assert parts.rows.sum() == sum(own.rows.sum() for own in slices[::2])
+    assert parts.rows.sum() == sum(file_slice.rows.sum() for file_slice in slices[::2])
     keys = pa.array([row[0] for row in contents(table, ["id"])][::7])
     assert sorted(table.get(keys.to_pylist(), ["id"])["id"].to_pylist()) == sorted(keys.to_pylist())
 
@@ -88,9 +88,11 @@ def test_some_file_groups_are_planned_as_among_all(table: Table) -> None:
     whole = snapshot.slices
     elsewhere = [FileGroup("", 6, 999), FileGroup("day=1", 6, 0)]
     for chosen in (whole, whole[::3], whole[5:6], []):
-        found = plan_slices(snapshot.state, snapshot.files, only=[*elsewhere, *(own.group for own in reversed(chosen))])
+        found = plan_slices(
+            snapshot.state, snapshot.files, only=[*elsewhere, *(file_slice.group for file_slice in reversed(chosen))]
+        )
         assert repr(found) == repr(chosen)
-    assert any(len(own.rows) == 0 for own in whole)
+    assert any(len(file_slice.rows) == 0 for file_slice in whole)
 
 
 @pytest.mark.slow
@@ -104,10 +106,10 @@ def test_keys_of_any_kind_are_read_together_as_alone() -> None:
     ):
         config = {**SHOP, "buckets": MANY, "columns": {**SHOP["columns"], "id": key_type}}
         table = Table.create(new_uri(), config)
-        own = pa.array(sorted(set(keys)))
-        own = own.view(pa.timestamp("us", tz="UTC")) if key_type == "timestamp" else own
+        key_values = pa.array(sorted(set(keys)))
+        key_values = key_values.view(pa.timestamp("us", tz="UTC")) if key_type == "timestamp" else key_values
         for step in (1, 5, 7):
-            rows = pa.table({"id": own[:: step if step > 1 else 2]})
+            rows = pa.table({"id": key_values[:: step if step > 1 else 2]})
             columns = {"status": pa.array([f"at {step}"] * len(rows)), "ots": pa.array([step] * len(rows))}
             deletes = pa.array(["delete" if step == 5 and i % 3 == 0 else "upsert" for i in range(len(rows))])
             append(table, pa.table({"id": rows["id"], **columns, "_op": deletes}))

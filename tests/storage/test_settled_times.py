@@ -91,7 +91,7 @@ def test_a_time_that_may_still_change_says_so_until_it_is_marked(table: Table, c
     assert "weft mark" in raised.value.hint
     assert str(table.snapshot(asked).cut) in raised.value.hint
     table.mark()
-    assert not table.snapshot(asked).settled, "a time of the mark's own millisecond is not before the mark"
+    assert not table.snapshot(asked).settled, "a time in the same millisecond as the mark is not before the mark"
     clock.time_ms += 1
     assert table.mark() == asked
     settled = table.snapshot(asked, settled=True)
@@ -166,10 +166,10 @@ def test_later_times_show_no_less(table: Table, clock: FakeClock) -> None:
     """Whatever clocks say: of two times the later one is not before the other in any lane."""
     clocks = [FakeClock(NOW_MS + skew) for skew in (0, -60_000, 60_000, YEAR_MS, -YEAR_MS)]
     with table.writer("orders", lane="first") as first, table.writer("payments", lane="second") as second:
-        for number, own in enumerate(clocks * 2):
-            other_process(table.uri, own).mark()
+        for number, skewed in enumerate(clocks * 2):
+            other_process(table.uri, skewed).mark()
             first.append(orders(number))
-            other_process(table.uri, own).compact()
+            other_process(table.uri, skewed).compact()
             second.append(payments(number))
             clock.time_ms += 500
     entries = [entry for lane in (TABLE_LANE, LaneName("first"), LaneName("second")) for entry in _lane(table, lane)]
@@ -225,8 +225,8 @@ def test_services_record_a_mark_if_something_was_committed_since(table: Table, c
 @pytest.mark.parametrize("error", [OSError("the network is down"), PermissionError("read only")])
 def test_a_mark_that_fails_fails_no_commit(table: Table, clock: FakeClock, error: Exception) -> None:
     store = FaultyStore(open_store(table.uri))
-    own = other_process(table.uri, clock, store)
-    with own.writer("orders") as writer:
+    same_table = other_process(table.uri, clock, store)
+    with same_table.writer("orders") as writer:
         writer.append(orders(1))
         clock.time_ms += MARK_EVERY_MS
         store.faults.append(Fault("put_if_absent", "timeline/table", times=FOREVER, error=error))

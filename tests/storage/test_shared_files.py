@@ -55,29 +55,33 @@ def files(table: Table) -> list[str]:
 
 def one_more(table: Table, group: FileGroup, status: str, ts: int) -> None:
     """A newer slice of one file group; the others are as they were."""
-    own = locate_keys(table.schema, key_table(table.schema, list(KEYS)))[group]
-    append(table, orders(*own.tolist(), status=status, ts=ts))
+    group_keys = locate_keys(table.schema, key_table(table.schema, list(KEYS)))[group]
+    append(table, orders(*group_keys.tolist(), status=status, ts=ts))
     assert table.compact(lambda one: one.group == group).done == (group,)
 
 
 def test_neighbours_are_rows_of_one_file(table: Table) -> None:
     assert len(files(table)) == 2
     made = slices(table)
-    assert len({own.base.path for own in made if own.base}) == len({own.shadow.path for own in made if own.shadow}) == 1
+    assert (
+        len({each.base.path for each in made if each.base})
+        == len({each.shadow.path for each in made if each.shadow})
+        == 1
+    )
     taken: list[int] = []
-    for own in made:
-        assert own.base_part is not None
-        assert own.shadow_part is not None
-        taken += range(own.base_part.first, own.base_part.first + own.base_part.rows)
+    for each in made:
+        assert each.base_part is not None
+        assert each.shadow_part is not None
+        taken += range(each.base_part.first, each.base_part.first + each.base_part.rows)
     assert taken == list(range(26))
-    (base, *_) = [own.base for own in made if own.base]
+    (base, *_) = [each.base for each in made if each.base]
     assert base.rows == 26
-    assert 0 <= base.size - sum(own.base_bytes for own in made) < len(made)
+    assert 0 <= base.size - sum(each.base_bytes for each in made) < len(made)
     assert pq.read_metadata(open_store(table.uri).open_input(base.path, base.size)).row_group(0).sorting_columns == ()
 
 
 def test_what_is_shared_is_bounded(table: Table) -> None:
-    sizes = [own.base_bytes + own.log_bytes for own in table.snapshot().slices]
+    sizes = [each.base_bytes + each.log_bytes for each in table.snapshot().slices]
     assert list(map(len, compaction.cut_tasks(table.snapshot().slices, Tuning()))) == [4]
     tuning = Tuning(shared_file_bytes=sum(sizes[:2]))
     assert len(compaction.cut_tasks(table.snapshot().slices, tuning)[0]) == 2
@@ -88,15 +92,15 @@ def test_what_is_shared_is_bounded(table: Table) -> None:
 def test_a_slice_without_shared_files_has_no_parts(table: Table) -> None:
     damage = Damage(table)
     shared = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
-    assert all("base_part" in own and "shadow_part" in own for own in shared["slices"])
-    append(table, orders(*KEYS, status="own", ts=3))
+    assert all("base_part" in each and "shadow_part" in each for each in shared["slices"])
+    append(table, orders(*KEYS, status="alone", ts=3))
     tuned(table, small_group_bytes=0).compact()
     single = json.loads(damage.content(damage.slot(TABLE_LANE, "BASE")))
-    assert all(set(shared["slices"][0]) - set(own) == {"base_part", "shadow_part"} for own in single["slices"])
+    assert all(set(shared["slices"][0]) - set(each) == {"base_part", "shadow_part"} for each in single["slices"])
     append(table, orders(*KEYS[:20], status="shared", ts=4))
     rows = contents(table)
     table.compact()
-    assert all(own.base_part is not None for own in slices(table))
+    assert all(each.base_part is not None for each in slices(table))
     assert contents(table) == contents(Table.open(table.uri)) == rows
 
 
@@ -122,7 +126,7 @@ def test_a_compaction_that_died_leaves_files_that_cleaning_removes(table: Table)
     assert contents(table) == rows
     table.compact()
     table.clean(NOW, abandon_after=NOW)
-    kept = {file.path for own in slices(table) for file in (own.base, own.shadow) if file is not None}
+    kept = {file.path for each in slices(table) for file in (each.base, each.shadow) if file is not None}
     assert set(files(table)) == kept
     assert contents(table) == rows
 
@@ -138,14 +142,14 @@ def test_a_shared_file_goes_only_if_all_its_slices_lost_their_race(table: Table,
     first = set(files(table))
 
     def overtake() -> None:
-        table.compact(only=lambda own: own.group in overtaken)
+        table.compact(only=lambda file_slice: file_slice.group in overtaken)
 
     store.faults.append(Fault("open_output", "base/", action=overtake))
     result = slow.compact()
     assert sorted(result.skipped) == overtaken
-    kept = {file.path for own in slices(table) for file in (own.base, own.shadow) if file is not None}
+    kept = {file.path for each in slices(table) for file in (each.base, each.shadow) if file is not None}
     assert set(files(table)) - first == kept
-    assert len({own.base.path for own in slices(table) if own.base}) == (1 if lost == 4 else 2)
+    assert len({each.base.path for each in slices(table) if each.base}) == (1 if lost == 4 else 2)
     for one in (table, slow, Table.open(table.uri)):
         assert contents(one) == rows
     assert wrong(table) == []
@@ -163,7 +167,7 @@ def test_files_that_some_have_left_are_not_read_as_they_are(table: Table) -> Non
     for arguments in ({}, {"read_optimized": True}):
         assert scan_of(table, **arguments).clean_files is None
     append(table, orders(*KEYS, ts=4))
-    table.compact(lambda own: own.group != first)
+    table.compact(lambda file_slice: file_slice.group != first)
     assert scan_of(table).clean_files is None
     assert len(scan_of(table, read_optimized=True).clean_files) == 2
 
@@ -235,8 +239,8 @@ def two_files_in_turns() -> Table:
     table.compact()
     append(table, orders(*KEYS, ts=2))
     for odd in (0, 1):
-        table.compact(lambda own, odd=odd: own.group.bucket % 2 == odd)
-    paths = [own.base.path for _, own in sorted(table.state().slices.items()) if own.base]
+        table.compact(lambda file_slice, odd=odd: file_slice.group.bucket % 2 == odd)
+    paths = [each.base.path for _, each in sorted(table.state().slices.items()) if each.base]
     assert paths[0] == paths[2] != paths[1] == paths[3]
     return table
 
@@ -265,22 +269,22 @@ def test_verify_decodes_a_row_group_once(monkeypatch: pytest.MonkeyPatch) -> Non
     table, decoded = two_files_in_turns(), []
     read = pq.ParquetFile.read_row_group
 
-    def spy(own: pq.ParquetFile, *arguments: Any, **named: Any) -> Any:
+    def spy(parquet: pq.ParquetFile, *arguments: Any, **named: Any) -> Any:
         decoded.append(arguments)
-        return read(own, *arguments, **named)
+        return read(parquet, *arguments, **named)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
     assert wrong(table) == []
-    assert len(decoded) == len({own.base.path for own in slices(table) if own.base})
+    assert len(decoded) == len({each.base.path for each in slices(table) if each.base})
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_counts_and_sizes_are_told_once(table: Table, *, own: bool) -> None:
-    table = tuned(table, small_group_bytes=0 if own else 2**20)
+@pytest.mark.parametrize("unshared", [True, False])
+def test_counts_and_sizes_are_told_once(table: Table, *, unshared: bool) -> None:
+    table = tuned(table, small_group_bytes=0 if unshared else 2**20)
     append(table, orders(*KEYS, ts=3))
     result = table.compact()
     stored = {file.path: file.size for one in slices(table) for file in (one.base, one.shadow) if file is not None}
-    assert len(stored) == (4 if own else 1)
+    assert len(stored) == (4 if unshared else 1)
     assert result.bytes_written == sum(stored.values())
     assert result.rows == len(KEYS)
     compacted = table.snapshot().read_optimized().file_groups

@@ -114,7 +114,7 @@ TABLE: dict[str, tuple[Do, list[str]]] = {
     ),
     "a mark of before": (
         lambda d: append_table(
-            d, kind="MARK", began_at_ms=1, lanes={own: len(d.entries(own)) for own in ("orders", "payments")}
+            d, kind="MARK", began_at_ms=1, lanes={name: len(d.entries(name)) for name in ("orders", "payments")}
         ),
         ["S24"],
     ),
@@ -133,9 +133,9 @@ def misnamed(damage: Damage) -> Callable[[dict[str, Any]], None]:
         path = old.replace("00000000000000000004-", "00000000000000000002-")
         damage.store.put(path, damage.content(old))
         damage.store.delete(old)
-        for own in entry["slices"]:
-            if own["base"]["path"] == old:
-                own["base"]["path"] = path
+        for made in entry["slices"]:
+            if made["base"]["path"] == old:
+                made["base"]["path"] = path
 
     return change
 
@@ -242,8 +242,8 @@ def test_the_end_of_a_lane_that_is_gone_is_missed_where_slices_hold_it(table: Ta
 def test_a_commit_after_the_end_of_a_closed_lane(table: Table, damage: Damage) -> None:
     commit = damage.entries("orders")[5].model_dump()
     closed = table.close_lane("orders")
-    own = ("kind", "stream", "query_id", "rows_ignored", "source")
-    append_lane(damage, "orders", rows=0, files=[], batch=4, **{name: commit[name] for name in own})
+    copied = ("kind", "stream", "query_id", "rows_ignored", "source")
+    append_lane(damage, "orders", rows=0, files=[], batch=4, **{name: commit[name] for name in copied})
     (finding,) = wrong(table)
     assert (finding.invariant, finding.where) == ("S4", lane("orders", closed + 1))
 
@@ -268,7 +268,7 @@ def test_a_lane_that_the_table_does_not_know(table: Table, damage: Damage) -> No
 def test_a_file_that_only_a_savepoint_needs_is_missed(table: Table, damage: Damage) -> None:
     table.savepoint("keep")
     table.compact()
-    newest = {file.path for own in table.state().slices.values() for file in (own.base, own.shadow) if file}
+    newest = {file.path for made in table.state().slices.values() for file in (made.base, made.shadow) if file}
     older = next(path for path in damage.paths("base") if path not in newest)
     damage.flip(older)
     (finding,) = wrong(table)
@@ -279,7 +279,7 @@ def test_a_file_that_only_a_savepoint_needs_is_missed(table: Table, damage: Dama
 
 
 def test_a_damaged_entry_of_the_table_lane_ends_what_is_known(table: Table, damage: Damage) -> None:
-    """What follows from what cannot be read is not told as damage of its own."""
+    """Consequences of an unreadable object are not reported as further damage."""
     table.compact()
     append(table, payments(1), "payments")
     table.compact()
@@ -386,8 +386,8 @@ def test_checkpoints_are_compared_with_the_replay(table: Table) -> None:
     table.savepoint("one")
     append(table, orders(7), "orders")
     assert verified(table).checked["checkpoints"] == 2
-    for own in (TABLE_LANE, LaneName("orders")):
-        (path,) = damage.paths(checkpoint_folder(own))
+    for where in (TABLE_LANE, LaneName("orders")):
+        (path,) = damage.paths(checkpoint_folder(where))
         before = damage.content(path)
         damage.overwrite(path, before[:-5] + b"12345")
         assert [(f.severity, f.where) for f in wrong(table)] == [(Severity.WARNING, path)]

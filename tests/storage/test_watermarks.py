@@ -30,7 +30,7 @@ def table() -> Table:
 
 
 def put(table: Table, rows: pa.Table, lateness: Any = 3, stream: str = "orders", lane: str | None = None) -> int:
-    """Append with a writer of its own; how many events were late."""
+    """Append with a new writer; returns how many events were late."""
     with table.writer(stream, lane, lateness=lateness) as writer:
         return writer.append(rows).late
 
@@ -226,7 +226,7 @@ def test_a_stream_is_as_far_as_its_last_open_lane(table: Table) -> None:
     put(table, orders(1, ts=20), lane="b")
     found = mark(table)
     assert (found.value, found.held_by) == (7, ("a",))
-    assert {name: own.value for name, own in found.lanes.items()} == {"a": 7, "b": 17}
+    assert {name: watermark.value for name, watermark in found.lanes.items()} == {"a": 7, "b": 17}
     append(table, orders(1, ts=99))
     found = mark(table)
     assert (found.value, found.held_by) == (None, ("orders",))
@@ -244,7 +244,11 @@ def test_closed_lanes_hold_nobody_back_and_the_largest_promise_stays(table: Tabl
     assert mark(table).value == 17
     table.close_lane("b")
     found = mark(table)
-    assert (found.value, found.held_by, [own.closed for own in found.lanes.values()]) == (17, (), [True] * 3)
+    assert (found.value, found.held_by, [watermark.closed for watermark in found.lanes.values()]) == (
+        17,
+        (),
+        [True] * 3,
+    )
     assert before.watermarks()["orders"]["order"].value is None
 
 
@@ -308,7 +312,7 @@ def test_one_stream_promises_for_each_of_its_groups_that_its_lateness_fits() -> 
     table = Table.create(new_uri(), WIDE)
     rows = pa.table({"id": [1], "a": ["x"], "t1": [10], "t2": [1], "n": [1], "d": [dt.date(2024, 1, 31)], "x": ["x"]})
     put(table, rows, stream="all", lateness=3)
-    found = {name: (own.column, own.value) for name, own in table.watermarks()["all"].items()}
+    found = {name: (watermark.column, watermark.value) for name, watermark in table.watermarks()["all"].items()}
     assert found == {"two": ("t1", 7), "sum": ("d", None), "none": (None, None), "text": (None, None)}
     put(table, rows, stream="all", lateness=dt.timedelta(days=1))
     assert mark(table, "all", "two").value == 7
@@ -395,7 +399,7 @@ def test_text_fractions_and_decimals_have_no_watermark(lateness: Any) -> None:
     ):
         pass
     append(table, pa.table({"id": [1], "m": pa.array([Decimal("1.00")], pa.decimal128(9, 2))}), "vague")
-    assert {own.column for own in table.watermarks()["vague"].values()} == {None}
+    assert {watermark.column for watermark in table.watermarks()["vague"].values()} == {None}
 
 
 def test_a_look_at_the_table_tells_watermarks_lag_and_late_events() -> None:

@@ -116,7 +116,7 @@ class World:
 
 
 def bag(table: pa.Table) -> list[str]:
-    """Rows in an order of their own, for answers without keys."""
+    """Rows in a defined order, for answers without keys."""
     return sorted(repr(canonical(tuple(row.items()))) for row in table.to_pylist())
 
 

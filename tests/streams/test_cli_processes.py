@@ -88,7 +88,7 @@ def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) ->
     assert json.loads(asked.stdout) == {"n": 2, "newest": 51, "zone": "Asia/Tokyo"}, (
         "the pipeline's Spark settings hold"
     )
-    assert asked.stderr == "", "Spark's own words stay out of the way"
+    assert asked.stderr == "", "output of Spark is not shown"
 
 
 def test_a_pipeline_deletes_what_tombstones_name_and_keeps_bad_messages_by_default(
@@ -207,23 +207,23 @@ def test_an_outage_of_the_store_is_waited_out_and_shown(tmp_path: Path, no_broke
 
 
 def test_a_query_under_way_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
-    with EmbeddedBroker() as own:
-        own.create_topics({"away": 1})
-        produce(own, "away", [{"id": 1, "a": "before", "at": 1}])
-        path = kafka_pipeline(tmp_path, own, "away")
+    with EmbeddedBroker() as private_broker:
+        private_broker.create_topics({"away": 1})
+        produce(private_broker, "away", [{"id": 1, "a": "before", "at": 1}])
+        path = kafka_pipeline(tmp_path, private_broker, "away")
         whole = yaml.safe_load(path.read_text())
         whole["writers"]["sa"]["source"]["options"] = {"requestTimeoutMs": 500}
         path.write_text(yaml.safe_dump(whole))
         run = Running(path)
         runs.append(run)
         run.until("sa", rows=1)
-        own.set_reachable(reachable=False)
-        waits = run.until("sa", state="waiting", waiting_for=f"the broker {own.bootstrap_servers}")
+        private_broker.set_reachable(reachable=False)
+        waits = run.until("sa", state="waiting", waiting_for=f"the broker {private_broker.bootstrap_servers}")
         assert (waits["lag"], waits["freshness_seconds"]) == (None, None)
         while waits["waiting_seconds"] < 10:  # many times what one question waits
             waits = run.until("sa", state="waiting")
-        own.set_reachable(reachable=True)
-        produce(own, "away", [{"id": 2, "a": "after", "at": 2}])
+        private_broker.set_reachable(reachable=True)
+        produce(private_broker, "away", [{"id": 2, "a": "after", "at": 2}])
         last = run.until("sa", rows=2, waiting_for=None)
         assert (last["restarts"], last["failures"]) == (0, 0), "one process, one query"
         run.process.send_signal(signal.SIGTERM)

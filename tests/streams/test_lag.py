@@ -57,7 +57,7 @@ def test_offsets_of_a_kafka_source(source: dict[str, object], offsets: dict[Part
 
 
 @pytest.fixture
-def own() -> Iterator[EmbeddedBroker]:
+def private_broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as running:
         yield running
 
@@ -97,19 +97,19 @@ def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: Em
     assert (meter.lag.complete_at_ms or 0) >= times[2]
 
 
-def test_brokers_that_are_away_make_it_unknown(own: EmbeddedBroker) -> None:
-    own.create_topics({"away": 1})
-    produce(own, "away", [1])
-    with LagMeter(parsed(own, "away"), every_seconds=1, timeout_seconds=1) as meter:
+def test_brokers_that_are_away_make_it_unknown(private_broker: EmbeddedBroker) -> None:
+    private_broker.create_topics({"away": 1})
+    produce(private_broker, "away", [1])
+    with LagMeter(parsed(private_broker, "away"), every_seconds=1, timeout_seconds=1) as meter:
         meter.reached({Partition("away", 0): 1})
         _until(lambda: meter.lag is not None)
         assert meter.lag is not None
         assert meter.lag.waiting == 0
         assert meter.outage is None
-        own.set_reachable(reachable=False)
+        private_broker.set_reachable(reachable=False)
         _until(lambda: meter.lag is None)
         assert isinstance(meter.outage, SourceUnavailable)
-        own.set_reachable(reachable=True)
+        private_broker.set_reachable(reachable=True)
         _until(lambda: meter.lag is not None)
         assert meter.outage is None
 
@@ -131,16 +131,16 @@ def test_a_measurement_grows_old(broker: EmbeddedBroker) -> None:
     assert [meter.lag is None for meter in meters] == [False, True]
 
 
-def test_a_topic_that_is_not_the_one_that_was_read_makes_it_unknown(own: EmbeddedBroker) -> None:
-    own.create_topics({"again": 1})
-    produce(own, "again", [1, 2, 3])
-    meter = LagMeter(parsed(own, "again"), every_seconds=1)
+def test_a_topic_that_is_not_the_one_that_was_read_makes_it_unknown(private_broker: EmbeddedBroker) -> None:
+    private_broker.create_topics({"again": 1})
+    produce(private_broker, "again", [1, 2, 3])
+    meter = LagMeter(parsed(private_broker, "again"), every_seconds=1)
     meter.reached({Partition("again", 0): 3})
     assert meter.measure() is not None
-    own.delete_topic("again")
+    private_broker.delete_topic("again")
     assert meter.measure() is None
-    own.create_topics({"again": 1})
-    produce(own, "again", [1])
+    private_broker.create_topics({"again": 1})
+    produce(private_broker, "again", [1])
     assert meter.measure() is None
 
 

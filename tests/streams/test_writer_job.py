@@ -1,4 +1,4 @@
-"""The writer process's own small decisions: what it counts, what it calls lag, which error it tells."""
+"""The writer process: what it counts, how it computes lag, and which error it reports."""
 
 from __future__ import annotations
 

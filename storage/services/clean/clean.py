@@ -76,7 +76,7 @@ class CleanResult:
         reason: Why ``oldest_retained`` is not larger.
         deleted: Per kind of file what was deleted.
         kept: Per kind of file what remains.
-        archived: Number of log entries that were moved from objects of their own to archives.
+        archived: Number of log entries that were moved from their slots to archives.
         archives: Number of archives that were made of them.
         held: What keeps files of expired snapshots.
         aborted: Ids of the plans that were aborted.

@@ -152,7 +152,7 @@ def test_the_answer_names_keys_first_and_says_what_it_holds() -> None:
 def test_keys_alone_come_and_go() -> None:
     schema = schema_of({"k": "bigint"})
     shape = ChangeShape.of(schema, ["k"], before=False)
-    columns = [{"k": pa.array(own, pa.int64())} for own in ([1, 2], [3, 2])]
+    columns = [{"k": pa.array(key_values, pa.int64())} for key_values in ([1, 2], [3, 2])]
     (first, second) = diff(shape, columns[0], [columns[1]])
     assert first.to_pylist() == [{"k": 3, "_change": "insert", "_changed_groups": []}]
     assert second.to_pylist() == [{"k": 1, "_change": "delete", "_changed_groups": []}]

@@ -99,7 +99,7 @@ def _shown(group: Group, register: Arrays | None) -> dict[str, Any]:
 
 @given(st.lists(st.lists(st.sampled_from([-1.5, -0.0, 0.0, 2.5, float("nan")]), min_size=1, max_size=5), min_size=1))
 def test_of_equal_ordering_values_the_last_event_wins(runs: list[list[float]]) -> None:
-    lengths = np.array([len(own) for own in runs])
+    lengths = np.array([len(run) for run in runs])
     rank, run = np.concatenate(runs), np.repeat(np.arange(len(runs)), lengths)
     starts = np.cumsum(lengths) - lengths
     for values in (rank, np.nan_to_num(rank, nan=9.0).astype(np.int64)):

@@ -1,4 +1,4 @@
-"""What expressions say: read from Arrow's own form of them, and asked in the safe direction only."""
+"""Predicates: reads Arrow's serialised expressions; pruning by a predicate never drops a row of the answer."""
 
 from __future__ import annotations
 

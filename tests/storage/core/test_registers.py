@@ -70,7 +70,7 @@ def _folded(
     """As a fold's file has it, cut into blocks anywhere."""
     vector = keys.union([log_range.keys for log_range in ranges])
     found = {group.id: collapse_group(ranges, schema, group, group.columns, loaded) for group in schema.groups}
-    registers = {group: own for group, own in found.items() if own is not None}
+    registers = {group: columns for group, columns in found.items() if columns is not None}
     groups = [group for group in schema.groups if group.id in registers]
     columns = {"key": pa.array(vector)}
     rows = register_rows(schema, groups, LogState(KeyDirectory(vector, columns), registers))
@@ -139,7 +139,7 @@ def test_a_row_counts_as_delete_if_any_group_of_it_may_be_absent() -> None:
     ]
     directory = KeyDirectory.of(ranges, schema)
     found = {group.id: collapse_group(ranges, schema, group, group.columns, NO_MERGERS) for group in schema.groups}
-    state = LogState(directory, {group: own for group, own in found.items() if own is not None})
+    state = LogState(directory, {group: columns for group, columns in found.items() if columns is not None})
     rows = register_rows(schema, schema.groups, state)
     assert rows.columns["id"].to_pylist() == [1, 2, 3]
     assert rows.deletes.tolist() == [False, True, True]

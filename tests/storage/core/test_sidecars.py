@@ -1,4 +1,4 @@
-"""Parts of entries that stand in objects of their own."""
+"""Sidecars: parts of entries that are stored in separate objects."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def slice_of(bucket: int) -> SliceFile:
 
 def test_slices_that_are_read_again_are_not_decoded_again_unless_they_are_large() -> None:
     lists = DecodedSlices(10_000)
-    own, other = [slice_of(1), slice_of(2)], [slice_of(3)]
-    first = lists.decode(sidecar_codec.encode_list(own))
-    assert first == own
+    slices, other = [slice_of(1), slice_of(2)], [slice_of(3)]
+    first = lists.decode(sidecar_codec.encode_list(slices))
+    assert first == slices
     assert lists.decode(sidecar_codec.encode_list(other)) == other
-    again = lists.decode(sidecar_codec.encode_list(own))
+    again = lists.decode(sidecar_codec.encode_list(slices))
     assert again[0] is first[0]
     with pytest.raises(TypeError):
         first[0] = other[0]  # type: ignore[index]  # whoever has the list shares it with others
-    assert lists.decode(sidecar_codec.encode_list(own)) == own
-    large = DecodedSlices(10).decode(sidecar_codec.encode_list(own))
-    assert large == own
+    assert lists.decode(sidecar_codec.encode_list(slices)) == slices
+    large = DecodedSlices(10).decode(sidecar_codec.encode_list(slices))
+    assert large == slices
     assert large[0] is not again[0]
 
 
@@ -60,4 +60,4 @@ def test_slices_of_one_compaction_share_their_cuts() -> None:
     made = [slice_of(bucket).model_copy(update={"cut": cut, "parent": dict(cut)}) for bucket in range(8)]
     decoded = decode_list(sidecar_codec.encode_list(made))
     assert decoded == made
-    assert len({id(seqs) for own in decoded for seqs in (own.cut, own.parent)}) == 1
+    assert len({id(seqs) for made in decoded for seqs in (made.cut, made.parent)}) == 1

@@ -34,9 +34,9 @@ def test_brokers_that_refuse_a_login_are_not_waited_for() -> None:
     """The embedded broker knows no logins, and says so."""
     login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
     user = {"kafka.sasl.username": "u", "kafka.sasl.password": "p"}
-    with EmbeddedBroker() as own:
-        own.create_topics({"t": 1})
-        asking = cluster.Cluster(parsed(own, "t", requestTimeoutMs="60000", **login, **user))
+    with EmbeddedBroker() as private_broker:
+        private_broker.create_topics({"t": 1})
+        asking = cluster.Cluster(parsed(private_broker, "t", requestTimeoutMs="60000", **login, **user))
         with pytest.raises(SourceRefused, match="SASL authentication"):
             asking.await_answer(pytest.fail)
         asking.close()

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.mark.parametrize("headers", [False, True])
 def test_the_arrow_schema_is_what_spark_expects(*, headers: bool) -> None:
-    own = fetch.SCHEMA.append(fetch.HEADERS) if headers else fetch.SCHEMA
-    assert own == to_arrow_schema(kafka_source.columns(include_headers=headers), timezone="UTC")
+    arrow_schema = fetch.SCHEMA.append(fetch.HEADERS) if headers else fetch.SCHEMA
+    assert arrow_schema == to_arrow_schema(kafka_source.columns(include_headers=headers), timezone="UTC")
 
 
 def test_a_range_is_read_exactly(broker: Broker, topic: str) -> None:
@@ -124,31 +124,31 @@ def test_an_error_of_the_broker_is_raised(embedded_broker: EmbeddedBroker, embed
 
 def test_errors_without_an_end_do_not_keep_a_task_alive() -> None:
     topic = "errors"
-    with EmbeddedBroker() as own:
-        own.create_topics({topic: 1})
-        produce(own, topic, list(range(10)))
-        own.fail_requests(1, [KafkaError.OFFSET_OUT_OF_RANGE] * 10_000)
+    with EmbeddedBroker() as private_broker:
+        private_broker.create_topics({topic: 1})
+        produce(private_broker, topic, list(range(10)))
+        private_broker.fail_requests(1, [KafkaError.OFFSET_OUT_OF_RANGE] * 10_000)
         began = time.monotonic()
         with pytest.raises(SourceUnavailable, match="no message arrived in time"):
-            read(0, 10, parsed(own, topic, requestTimeoutMs="1000"))
+            read(0, 10, parsed(private_broker, topic, requestTimeoutMs="1000"))
         assert time.monotonic() - began < 10
 
 
 def test_a_broker_that_goes_away_ends_the_reading_in_time() -> None:
     topic = "away"
-    with EmbeddedBroker() as own:
-        own.create_topics({topic: 1})
-        produce(own, topic, list(range(2 * fetch.FIRST_BATCH_MESSAGES)))
+    with EmbeddedBroker() as private_broker:
+        private_broker.create_topics({topic: 1})
+        produce(private_broker, topic, list(range(2 * fetch.FIRST_BATCH_MESSAGES)))
         # One message per answer, so that the rest is not fetched ahead before the broker goes away.
         slow = {"kafka.queued.min.messages": "1", "kafka.fetch.queue.backoff.ms": "1000"}
         batches = read_range(
             OffsetRange(Partition(topic, 0), 0, 10**6),
-            parsed(own, topic, requestTimeoutMs="1000", **slow),
+            parsed(private_broker, topic, requestTimeoutMs="1000", **slow),
         )
         assert next(batches).num_rows == fetch.FIRST_BATCH_MESSAGES
-        own.set_reachable(reachable=False)
+        private_broker.set_reachable(reachable=False)
         began = time.monotonic()
-        with pytest.raises(SourceUnavailable, match=own.bootstrap_servers):
+        with pytest.raises(SourceUnavailable, match=private_broker.bootstrap_servers):
             list(batches)
         assert time.monotonic() - began < 10
 

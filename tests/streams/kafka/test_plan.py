@@ -51,10 +51,10 @@ def test_ranges_cover_every_offset_once_however_they_are_split(backlog: dict[Par
     ranges = plan_ranges(start, {p: 7 + count for p, count in backlog.items()}, least)
     assert len(ranges) >= min(least, sum(backlog.values()))
     for partition, count in backlog.items():
-        own = [r for r in ranges if r.partition == partition]
-        assert [r.start for r in own] == [7, *(r.end for r in own[:-1])]
-        assert own[-1].end == 7 + count
-        assert all(r.start < r.end for r in own)
+        of_partition = [r for r in ranges if r.partition == partition]
+        assert [r.start for r in of_partition] == [7, *(r.end for r in of_partition[:-1])]
+        assert of_partition[-1].end == 7 + count
+        assert all(r.start < r.end for r in of_partition)
 
 
 @hypothesis.given(backlogs)

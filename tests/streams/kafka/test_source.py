@@ -49,17 +49,17 @@ def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, s
 
 
 def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> None:
-    with EmbeddedBroker() as own:
-        own.create_topics({"away": 1})
-        produce(own, "away", [1, 2])
-        chosen = parsed(own, "away", startingOffsets="earliest", requestTimeoutMs="500")
+    with EmbeddedBroker() as private_broker:
+        private_broker.create_topics({"away": 1})
+        produce(private_broker, "away", [1, 2])
+        chosen = parsed(private_broker, "away", startingOffsets="earliest", requestTimeoutMs="500")
         running = kafka_source.KafkaStreamReader(chosen)
         first = running.latestOffset(running.initialOffset(), ReadAllAvailable())
         end = running.latestOffset(first, ReadAllAvailable())
         assert running.reportLatestOffset() == {"away": {"0": 2}}
         restarted, fresh, ending = (kafka_source.KafkaStreamReader(chosen) for _ in range(3))
         ending.prepareForTriggerAvailableNow()
-        own.set_reachable(reachable=False)
+        private_broker.set_reachable(reachable=False)
         for reader in (running, restarted):
             for _ in range(2):
                 assert reader.latestOffset(end, ReadAllAvailable()) == end
@@ -68,8 +68,8 @@ def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> No
             fresh.latestOffset(fresh.initialOffset(), ReadAllAvailable())
         with pytest.raises(SourceUnavailable):
             ending.latestOffset(end, ReadAllAvailable())
-        own.set_reachable(reachable=True)
-        produce(own, "away", [3])
+        private_broker.set_reachable(reachable=True)
+        produce(private_broker, "away", [3])
         deadline = time.monotonic() + WAIT_SECONDS
         for reader in (running, restarted):
             # librdkafka pauses before it connects again, for longer than this source waits for one answer.
@@ -341,5 +341,5 @@ def test_a_mistake_in_the_options_shows_when_loading(kafka: SparkSession, broker
             kafka.readStream.format("weft_kafka").options(**wrong).load()
     with pytest.raises(AnalysisException, match=r"(?s)InvalidInput.*maxOffsetsPerTrigger"):
         kafka.read.format("weft_kafka").options(**options(broker, topic, maxOffsetsPerTrigger="5")).load().collect()
-    with pytest.raises(AnalysisException, match=r"(?s)InvalidInput.*does not take a schema"):
+    with pytest.raises(AnalysisException, match=r"(?s)InvalidInput.*does not accept a schema"):
         kafka.read.format("weft_kafka").schema("value STRING").options(**options(broker, topic)).load().collect()

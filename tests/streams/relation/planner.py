@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
 
 
 def rows(start: int, count: int) -> pa.Table:
-    """Rows with nulls in every column but the first, each column with its own rhythm."""
+    """Rows with nulls in every column but the first; each column has another interval between its nulls."""
 
     def maybe(every: int, index: int, value: Any) -> Any:
         return None if index % every == 0 else value
