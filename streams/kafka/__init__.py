@@ -3,10 +3,10 @@
     streams.kafka.register(spark)
     spark.readStream.format("weft_kafka").option("kafka.bootstrap.servers", ...).option("subscribe", "orders").load()
 
-Modules, from pure to Spark: `errors` · `identity` (which topic offsets are of) · `options` (text to values) ·
-`offset_plan` (offset arithmetic, no I/O) · `topic_ids` and `cluster` (what the brokers hold) · `fetch` (one offset
-range to Arrow) · `kafka_source` (what Spark calls). Offsets are stored in Spark's checkpoint only; nothing is committed
-to Kafka.
+Modules: `errors`; `options` (parses options); `topic_identity` (to which topic offsets belong); `offset_plan` (which
+offsets a batch reads, no I/O); `topic_ids` and `cluster` (ask the brokers); `fetch` (reads one offset range into
+Arrow); `kafka_source` (the data source that Spark calls). Offsets are stored in Spark's checkpoint only; nothing is
+committed to Kafka.
 """
 
 from __future__ import annotations

@@ -20,18 +20,18 @@ from streams.kafka.topic_identity import Identity
 from streams.kafka.topic_ids import TopicIds
 
 GROUP_ID: Final = "weft-kafka-source"
-"""librdkafka requires a group id although no group is joined. Brokers with ACLs on groups can allow this prefix."""
+"""librdkafka requires a group id, although no group is joined. Brokers with ACLs on groups can allow this prefix."""
 
 RETRY_SECONDS: Final = 0.2
-"""Pause before asking again for a topic or leader that is not there yet; elections take about this long."""
+"""Pause before another request for a topic or leader that does not exist yet. Elections take about this long."""
 
 ASK_SECONDS: Final = 2.0  # a query that waits for brokers can be stopped within this time
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "group.id": GROUP_ID,
     "client.id": CLIENT_ID,
-    # At the level of errors librdkafka prints a refused connection twenty times a second. The reason is in the
-    # exception instead; `kafka.log_level` brings the lines back.
+    # At log level "error" librdkafka logs a refused connection twenty times a second. The exception has the reason; the
+    # option `kafka.log_level` enables the log lines.
     "log_level": 2,
 }
 _FORCED: Final[Mapping[str, Any]] = {
@@ -46,11 +46,11 @@ class Connection:
     """One librdkafka consumer, and its last error."""
 
     def __init__(self, options: KafkaOptions, **tuning: Any) -> None:
-        """Check the ``kafka.`` settings; connecting happens later, in the background.
+        """Check the ``kafka.`` settings. librdkafka connects later, in the background.
 
         Args:
-            options: The user's settings win over ``tuning``.
-            tuning: librdkafka settings with ``_`` for ``.``.
+            options: Options of the source; settings of the user override ``tuning``.
+            tuning: Settings of librdkafka with ``_`` for ``.``.
 
         Raises:
             InvalidInput: librdkafka does not accept a setting.
@@ -73,8 +73,8 @@ class Connection:
         self._refused |= is_refused(error)
 
     def unavailable(self, doing: str, error: Exception | KafkaError | None = None) -> SourceUnavailable:
-        """Build the error for brokers that did not answer, or refused (`SourceRefused`), with the reason they gave."""
-        self.consumer.poll(0)  # hands over what librdkafka's threads have noted meanwhile
+        """The error for brokers that did not answer, or refused access (`SourceRefused`), with the known reasons."""
+        self.consumer.poll(0)  # delivers errors that librdkafka's threads have recorded
         reasons = [_text(error)] if error is not None else []
         if self._complaint and self._complaint not in reasons:
             reasons.append(self._complaint)
@@ -88,30 +88,30 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Free sockets and threads; safe to call twice."""
+        """Close sockets and threads; may be called twice."""
         self.consumer.close()
 
 
 class Cluster:
-    """The driver's view of the subscribed topics. Connects on first use; `close` it."""
+    """Asks the brokers about the subscribed topics, in the driver. Connects on first use; must be closed."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        """Opens nothing yet."""
+        """Do not connect yet."""
         self._options = options
         self._connection: Connection | None = None
         self._topic_ids = TopicIds(options.kafka)
-        self._seen: dict[str, str] = {}  # topic ids of the last answer
+        self._seen: dict[str, str] = {}  # topic ids of the last response
 
     def await_answer(self, waiting: Callable[[str], bool], *, ask_seconds: float = ASK_SECONDS) -> None:
-        """Wait until the brokers answer; for ``requestTimeoutMs`` at most.
+        """Wait until the brokers answer, for at most ``requestTimeoutMs``.
 
         Args:
             waiting: Called every ``ask_seconds`` with the reason; False ends the wait.
             ask_seconds: Time between two calls.
 
         Raises:
-            SourceUnavailable: They do not answer.
-            SourceRefused: They refuse access; this ends the wait.
+            SourceUnavailable: The brokers do not answer.
+            SourceRefused: The brokers refuse access; this ends the wait.
         """
         connection = self._connect()
         deadline = time.monotonic() + self._options.request_timeout_seconds
@@ -124,22 +124,22 @@ class Cluster:
                     raise failure from error
                 if not waiting(failure.message):
                     return
-                connection.consumer.poll(RETRY_SECONDS)  # it may have failed at once
+                connection.consumer.poll(RETRY_SECONDS)  # the connection may have failed at once
             else:
                 return
 
     def load_logs(self, *, wait_for_topics: bool) -> dict[Partition, Log]:
-        """Ask for the offsets of every partition of the subscribed topics; see `load_topics`."""
+        """Request the offsets of every partition of the subscribed topics; see `load_topics`."""
         return self.load_topics(wait_for_topics=wait_for_topics).logs
 
     def load_topics(self, *, wait_for_topics: bool) -> Topics:
-        """Ask for the offsets of every partition of the subscribed topics, and which topics they are.
+        """Request the offsets of every partition of the subscribed topics, and the identities of the topics.
 
-        Topics that do not exist are left out. With ``wait_for_topics`` they get ``requestTimeoutMs`` to appear first;
-        the time for the questions themselves begins anew with every answer that such a topic is not there yet.
+        Topics that do not exist are left out. With ``wait_for_topics`` it first waits up to ``requestTimeoutMs`` for
+        them to be created. The time-out of the other requests starts again after each response in that wait.
 
         Raises:
-            SourceUnavailable: No answer in time, or the brokers refused.
+            SourceUnavailable: The brokers did not answer in time, or refused access.
         """
         connection = self._connect()
         appear_by = deadline = time.monotonic() + self._options.request_timeout_seconds
@@ -156,18 +156,18 @@ class Cluster:
                 elif late:
                     raise connection.unavailable("asking for topics that are being deleted or created")
             except KafkaException as error:
-                # A topic that is being created, deleted or moved to another leader: ask again, from the beginning.
+                # A topic is being created, deleted or moved to another leader: send all requests again.
                 if late or is_refused(error.args[0]):
                     raise connection.unavailable("asking for the offsets of the topics", error) from error
             connection.consumer.poll(RETRY_SECONDS)
 
     def _load_offsets(self, connection: Connection, partitions: list[Partition], deadline: float) -> Topics | None:
-        """Offsets and identities; None if a topic was deleted or created meanwhile, so that they may not match."""
+        """Offsets and identities; None if they may not match, because a topic was deleted or created meanwhile."""
         names = sorted({partition.topic for partition in partitions})
         if not names:
             return Topics({}, {})
-        # An id seen before the offsets and again after them is of the topic that the offsets are of. Mostly the answer
-        # to the last question does for the first of the two.
+        # If the topic id is the same before and after the offsets were read, they belong to that topic. Usually the ids
+        # of the last call are the ids before.
         if not self._seen.keys() >= set(names):
             self._seen = self._topic_ids.load(names, _remaining(deadline))
         lows = _ask_offsets(connection, partitions, EARLIEST, deadline)
@@ -213,7 +213,7 @@ class Cluster:
         return self._connection
 
     def close(self) -> None:
-        """Disconnect; the next question connects again."""
+        """Disconnect; the next request connects again."""
         self._topic_ids.close()
         if self._connection is not None:
             self._connection.close()
@@ -221,7 +221,7 @@ class Cluster:
 
 
 class _End(NamedTuple):
-    """One end of a log: an offset, and the leader epoch that the broker names with it; -1 if it names none."""
+    """One end of a log: an offset, and the leader epoch in the response of the broker; -1 if it has none."""
 
     offset: int
     epoch: int
@@ -233,7 +233,7 @@ def _ask_offsets(
     end: int,
     deadline: float,
 ) -> dict[Partition, _End]:
-    # ListOffsets takes -1 and -2 for the two ends in place of a time, and asks each leader once for all its partitions.
+    # In ListOffsets -1 and -2 stand for the two ends. Each leader gets one request for all its partitions.
     asked = [TopicPartition(partition.topic, partition.number, end) for partition in partitions]
     ends: dict[Partition, _End] = {}
     for answer in connection.consumer.offsets_for_times(asked, timeout=_remaining(deadline)):
@@ -245,7 +245,7 @@ def _ask_offsets(
 
 
 def _remaining(deadline: float) -> float:
-    # librdkafka takes 0 as "only what is at hand" and a negative number as "for ever".
+    # For librdkafka 0 means "do not wait", and a negative number "wait for ever".
     return max(deadline - time.monotonic(), 0.001)
 
 

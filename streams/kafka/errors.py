@@ -1,7 +1,7 @@
 """Errors of the Kafka source, besides a bad option (`InvalidInput`) or a missing topic (`NotFound`).
 
 Offsets that Kafka does not have any more are an error. They are skipped only with ``failOnDataLoss=false``, and then
-logged. Error and log name the partition, the wanted offset and the available ones.
+logged. Error and log name the partition, the wanted offset and the available offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.errors import TableError
 logger = logging.getLogger("weft.kafka")
 
 MAX_NAMED: Final = 5
-"""Most partitions that a message names; the others are counted."""
+"""Maximum number of partitions that a message names; the others are counted."""
 
 
 _GONE: Final = frozenset(
@@ -65,7 +65,7 @@ class SourceRefused(SourceUnavailable):
 
 
 class DataLoss(TableError):
-    """Offsets that were not read yet are gone: deleted by retention, truncated, or the topic was created again."""
+    """Records that were not read yet are lost: retention deleted them, or the topic was truncated or created again."""
 
     code = "DATA_LOSS"
 
@@ -74,40 +74,41 @@ def report_recreated(recreated: Iterable[str], *, strict: bool) -> None:
     """Raise for topics that were deleted and created again, or log that they are read from their beginning.
 
     Args:
-        recreated: One sentence for each topic; may be empty.
+        recreated: One sentence per topic; may be empty.
         strict: The option ``failOnDataLoss``.
 
     Raises:
-        DataLoss: There are such topics, and ``strict``.
+        DataLoss: There are such topics, and ``strict`` is true.
     """
-    told = name_some(recreated)
-    if told and strict:
+    topics = name_some(recreated)
+    if topics and strict:
         raise DataLoss(
-            f"deleted and created again in Kafka: {told}",
-            hint="what the old topic held and was not read is gone; failOnDataLoss=false reads the new topic from its"
-            " beginning",
+            f"deleted and created again in Kafka: {topics}",
+            hint="unread records of the old topic are lost; failOnDataLoss=false reads the new one from its beginning",
         )
-    if told:
-        logger.warning("failOnDataLoss=false, reading from the beginning what was deleted and created again: %s", told)
+    if topics:
+        logger.warning("failOnDataLoss=false: topics that were created again are read from their beginning: %s", topics)
 
 
 def report_losses(losses: list[str], *, strict: bool) -> None:
-    """Raise for offsets that are gone, or log that they are skipped.
+    """Raise for offsets that Kafka does not have any more, or log that they are skipped.
 
     Args:
-        losses: One sentence for each partition; may be empty.
+        losses: One sentence per partition; may be empty.
         strict: The option ``failOnDataLoss``.
 
     Raises:
-        DataLoss: There are losses, and ``strict``.
+        DataLoss: There are losses, and ``strict`` is true.
     """
     if losses and strict:
         raise DataLoss(
-            f"offsets are gone from Kafka: {name_some(losses)}",
-            hint="keep topics for longer than the query may stand still; failOnDataLoss=false goes on without them",
+            f"Kafka does not have the offsets any more: {name_some(losses)}",
+            hint="use a longer retention of the topics than the query may be stopped; failOnDataLoss=false skips them",
         )
     if losses:
-        logger.warning("failOnDataLoss=false, going on without offsets that are gone from Kafka: %s", name_some(losses))
+        logger.warning(
+            "failOnDataLoss=false: skipping offsets that Kafka does not have any more: %s", name_some(losses)
+        )
 
 
 def name_some(items: Iterable[str]) -> str:

@@ -1,16 +1,16 @@
 """Reads one offset range of one partition into Arrow batches, on an executor.
 
-- A range ends for one of four reasons and no other: its last offset was read; a later offset was seen; the log ended
-  at or after its end; its rest is gone. Counting messages is none of them, because offsets have gaps (transaction
-  markers, aborted records, compaction).
-- Every wait is bounded. librdkafka reports nothing when a topic disappears, so after a time without messages the
-  brokers are asked.
-- Brokers that are away or are being restarted are waited for, for ``requestTimeoutMs``: only what they say of the log
-  once they answer is taken for a loss. Every other error that a poll returns is raised.
-- Messages are yielded after the topic id was checked, later than they were fetched: ids are never used again, so the
-  messages belong to the topic of the range and not to a later one of the same name.
-- The consumer is assigned, never subscribed, commits nothing, and is closed however the reading ends. What asks for
-  topic ids is shared by the tasks of a process, and stays connected.
+- A range ends for exactly one of four reasons: its last offset was read; a later offset was read; the log ends at or
+  after the end of the range; the rest of the range does not exist any more. Messages are not counted, because offsets
+  have gaps (transaction markers, aborted records, compaction).
+- Every wait is bounded. librdkafka reports nothing when a topic is deleted, so after some time without messages the
+  task asks the brokers.
+- If brokers are unreachable or restarting, the task waits for up to ``requestTimeoutMs``. Only a response of the
+  brokers can show that offsets are lost. Every other error that a poll returns is raised.
+- The topic id is checked after messages were fetched and before they are yielded. Ids are never used again, so the
+  messages belong to the topic of the range, not to a later one of the same name.
+- The consumer is assigned, never subscribed, commits nothing, and is always closed. The client that asks for topic ids
+  is shared by the tasks of a process, and stays connected.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ HEADERS: Final = pa.field(
 )
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Payload aimed at for one Arrow batch; messages are counted by the mean size of the batch before."""
+"""Target size of the payload of an Arrow batch; the number of messages follows from the mean size in the last batch."""
 FIRST_BATCH_MESSAGES: Final = 500
-"""Of a first batch, whose message size is not known yet: with messages of Kafka's default limit (1 MB) it is 500 MB."""
+"""Messages of the first batch, when their size is unknown. With Kafka's default limit of 1 MB these are 500 MB."""
 MAX_BATCH_MESSAGES: Final = 20_000
 """Larger batches were not faster with small messages."""
 
 POLL_SECONDS: Final = 0.1
-"""Longest one poll waits for a full batch. At the end of a log no batch fills, so this much is lost there."""
+"""Maximum time of a poll, which waits for a full batch. At the end of a log no batch is full, so it takes this long."""
 SILENCE_SECONDS: Final = 2.0  # a topic is deleted rarely, and a busy broker may be silent for a second
 
 _END_OF_LOG: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - names of librdkafka's errors begin with an underscore
-_OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - what `auto.offset.reset=error` turns it into
+_OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's error because of `auto.offset.reset=error`
 
 _TUNING: Final[dict[str, Any]] = {
-    # The records of a range exist, so a broker has no reason to wait before it answers, except at a gap that ends the
+    # The records of a range usually exist, so a broker need not wait for more; it waits only at a gap at the end of the
     # log.
     "fetch_wait_max_ms": 50,
-    # One partition per consumer: let one answer carry more than the default of 1 MB.
+    # There is one partition per consumer: allow responses larger than the default of 1 MB.
     "fetch_message_max_bytes": 8 * 1024 * 1024,
-    # The default of 1000 ms stands still for a second whenever the local queue was full for an instant.
+    # With the default of 1000 ms fetching stops for a second whenever the local queue was full for a moment.
     "fetch_queue_backoff_ms": 10,
 }
 _MAX_QUEUED: Final = 100_000
@@ -77,7 +77,7 @@ _MAX_QUEUED: Final = 100_000
 def read_range(
     span: OffsetRange, options: KafkaOptions, *, silence_seconds: float = SILENCE_SECONDS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of one range in offset order; `SCHEMA`, and `HEADERS` where asked for.
+    """Yield the messages of one range in offset order: `SCHEMA`, and `HEADERS` if the options ask for it.
 
     Args:
         span: The range.
@@ -85,8 +85,9 @@ def read_range(
         silence_seconds: After so long without a message, ask the brokers whether the range still exists.
 
     Raises:
-        SourceUnavailable: The brokers refuse, or nothing arrives within ``requestTimeoutMs``.
-        DataLoss: Offsets of the range are gone and ``failOnDataLoss`` is set; otherwise they are left out.
+        SourceUnavailable: The brokers refuse access, or no message arrives within ``requestTimeoutMs``.
+        DataLoss: Kafka does not have offsets of the range any more, and ``failOnDataLoss`` is true; otherwise they are
+            skipped.
     """
     connection = Connection(options, queued_min_messages=min(span.end - span.start, _MAX_QUEUED), **_TUNING)
     topic_ids = shared_topic_ids(options)
@@ -99,7 +100,7 @@ def read_range(
 
 
 class _Reading:
-    """One range's reading; its state is the next offset wanted."""
+    """Reads one range; its state is the next offset to read."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class _Reading:
                 yield batch
             if stop is not None and self._position < self._span.end:
                 self._handle(stop)
-            # Only progress counts as an answer: a broker that keeps sending errors must not keep the task alive.
+            # Only messages reset the time-out: a broker that keeps sending errors must not keep the task running.
             now = time.monotonic()
             if self._position != before:
                 heard = asked = now
@@ -149,7 +150,7 @@ class _Reading:
         self._connection.consumer.assign([TopicPartition(partition.topic, partition.number, offset)])
 
     def _cut(self, polled: list[Message]) -> tuple[list[Message], Message | None]:
-        """Split what was polled at the first error or the first offset past the range."""
+        """Split the polled messages at the first error, or the first offset after the range."""
         if polled and not any([m.error() for m in polled]) and _offset(polled[-1]) < self._span.end:  # noqa: C419 - faster
             return polled, None
         for i, message in enumerate(polled):
@@ -158,24 +159,24 @@ class _Reading:
         return polled, None
 
     def _handle(self, stop: Message) -> None:
-        """Decide what an error, or a message past the end, means for the range."""
+        """Handle an error, or a message after the end of the range."""
         error = stop.error()
         if error is None or (error.code() == _END_OF_LOG and _offset(stop) >= self._span.end):
             self._position = self._span.end
         elif error.code() == _END_OF_LOG:
-            # The log ends before the range does: it was truncated, or a new leader is still catching up. Its bounds
-            # tell which; in the second case reading goes on.
+            # The log ends before the range: it was truncated, or a new leader has not caught up yet. The bounds of the
+            # log show which; in the second case reading continues.
             self._ask_bounds()
         elif error.code() == _OUT_OF_RANGE:
             self._ask_bounds()
             self._seek(self._position)
         elif is_gone(error):
-            self._ask_bounds()  # a broker that has just started may not know all of its partitions yet
+            self._ask_bounds()  # a broker that has just started may not have loaded all of its partitions
         else:
             raise self._connection.unavailable(f"reading {self._span}", error)
 
     def _ask_bounds(self) -> None:
-        """Ask what the log holds, and compare; brokers that cannot tell now are asked again after the next silence."""
+        """Compare the range with the bounds of the log. If the brokers do not answer, retry after the next silence."""
         try:
             log = self._load_log()
         except KafkaException as error:
@@ -189,7 +190,7 @@ class _Reading:
             self._check_bounds(log)
 
     def _load_log(self) -> Log | None:
-        """Ask for the bounds of the log; None where the partition does not exist."""
+        """Request the bounds of the log; None if the partition does not exist."""
         name, number = self._span.partition
         timeout = self._options.request_timeout_seconds
         topic = self._connection.consumer.list_topics(name, timeout=timeout).topics[name]
@@ -201,7 +202,7 @@ class _Reading:
         return Log(low, high)
 
     def _is_the_topic(self) -> bool:
-        """Whether the topic is (still) the one that the range is of; otherwise report the loss and end the range."""
+        """Whether the topic is still the one of the range; otherwise report the loss and end the range."""
         topic = self._span.partition.topic
         if not self._span.topic_id:
             return True
@@ -223,7 +224,7 @@ class _Reading:
         return f"{self._span.partition} wanted offsets [{self._position}, {self._span.end})"
 
     def _check_bounds(self, log: Log | None) -> None:
-        """Go on where the log holds the rest of the range; otherwise report the loss and pass over it."""
+        """Continue if the log has the rest of the range; otherwise report the lost offsets and skip them."""
         if log is not None and not self._is_the_topic():
             return
         wanted = self._wanted()
@@ -235,7 +236,7 @@ class _Reading:
             report_losses([f"{wanted}, {describe_log(log)}: the topic was truncated or recreated"], strict=strict)
             self._position = self._span.end
         elif self._position < log.low:
-            report_losses([f"{wanted}, {describe_log(log)}: older records have aged out"], strict=strict)
+            report_losses([f"{wanted}, {describe_log(log)}: retention deleted older records"], strict=strict)
             self._seek(min(log.low, self._span.end))
 
 
@@ -246,12 +247,12 @@ def _offset(message: Message) -> int:
 
 
 def encode_messages(messages: list[Message], span: OffsetRange, *, headers: bool) -> pa.RecordBatch:
-    """Turn messages of one partition into Arrow: n rows, `SCHEMA`, and `HEADERS` last where ``headers``.
+    """Convert n messages of one partition to n rows: `SCHEMA`, and `HEADERS` as the last column if ``headers``.
 
-    A message without a timestamp has a null one and type -1, as in Spark's own Kafka source; one without headers null.
+    As in Spark's Kafka source, a message without a timestamp gets null and type -1, one without headers gets null.
     """
     count = len(messages)
-    # Flat, because this loop is what reading costs in Python: numpy takes twice as long for a list of pairs.
+    # Flattened, because most of the CPU time is spent here, and numpy takes twice as long for a list of pairs.
     pairs = chain.from_iterable(message.timestamp() for message in messages)
     kinds, times = np.fromiter(pairs, np.int64, 2 * count).reshape(count, 2).T
     columns = [
@@ -261,7 +262,7 @@ def encode_messages(messages: list[Message], span: OffsetRange, *, headers: bool
         pa.repeat(pa.scalar(span.partition.number, SCHEMA.field("partition").type), count),
         pa.array(np.fromiter((message.offset() for message in messages), np.int64, count)),
         pa.array(times * 1000, mask=kinds == TIMESTAMP_NOT_AVAILABLE).cast(SCHEMA.field("timestamp").type),
-        # librdkafka counts from 0 (none, create time, append time), Spark from -1.
+        # The types none, create time and append time are 0, 1, 2 in librdkafka and -1, 0, 1 in Spark.
         pa.array((kinds - 1).astype(np.int32)),
     ]
     if not headers:
@@ -271,6 +272,6 @@ def encode_messages(messages: list[Message], span: OffsetRange, *, headers: bool
 
 
 def _header_pairs(message: Message) -> list[dict[str, str | bytes | None]] | None:
-    # Consumed messages give a list; the dict in the declared type is for producing. Names may repeat, order counts.
+    # Consumed messages have a list; the dict in the declared type is for producers. Names may repeat, and are ordered.
     headers = message.headers()
     return [{"key": key, "value": value} for key, value in headers] if isinstance(headers, list) and headers else None

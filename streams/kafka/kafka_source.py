@@ -1,16 +1,16 @@
-"""What Spark calls: the data source ``weft_kafka`` for ``spark.readStream`` and ``spark.read``.
+"""The data source ``weft_kafka`` for ``spark.readStream`` and ``spark.read``.
 
-Where this code runs: `KafkaSource` in a short-lived Python process at ``load()``; `KafkaStreamReader`'s
-planning methods in one Python process beside the driver, alive as long as the query; ``read`` in the executors' Python
-workers, on an unpickled copy of the reader. So a reader holds no connection until the first planning call.
+Where this code runs: `KafkaSource` in a short-lived Python process at ``load()``; the planning methods of
+`KafkaStreamReader` in one Python process beside the driver, which lives as long as the query; ``read`` in the Python
+workers of the executors, on an unpickled copy of the reader. So a reader has no connection until it plans.
 
-A new query starts with the empty offset ``{}`` and spends its first batch on writing down where it starts; see
-`streams.kafka.offset_plan` for why. ``Trigger.Once`` therefore reads nothing in a first run; use
+A new query starts with the empty offset ``{}``. Its first batch only stores the starting offsets in the checkpoint; see
+`streams.kafka.offset_plan` for the reason. So ``Trigger.Once`` reads nothing in a first run; use
 ``Trigger.AvailableNow``.
 
-Limits: a partition whose head ages out before the query first sees it starts at what is left. On brokers without topic
-ids (Kafka before 2.8) a topic that was deleted and created again is noticed by a leader epoch or a log that has become
-smaller, and otherwise not.
+Limits: if retention deletes records of a new partition before the query first sees it, the query starts at the first
+record that is left, without an error. On brokers without topic ids (Kafka before 2.8) a topic that was deleted and
+created again is detected only if its leader epoch or the end of its log is smaller than before.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ def columns(*, include_headers: bool) -> StructType:
 
 
 class KafkaSource(Source):
-    """Entry point that Spark instantiates for every ``load()``."""
+    """The data source; Spark creates an instance for every ``load()``."""
 
     @classmethod
     def name(cls) -> str:
-        """Name for ``format(...)``."""
+        """The name for ``format(...)``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Check the options, so that a mistake shows at ``load()``, and give the columns.
+        """Check the options, so that wrong ones are an error of ``load()``, and return the columns.
 
         Raises:
             InvalidInput: See `parse_options`; or librdkafka does not accept a setting.
@@ -131,7 +131,7 @@ def _check_schema(schema: StructType, options: KafkaOptions) -> None:
 
 
 class KafkaBatchReader(ForWorkers, DataSourceReader):
-    """One batch over all that the topics hold when it is planned."""
+    """A batch of all records that the topics have when it is planned."""
 
     def __init__(self, options: KafkaOptions) -> None:
         """Opens nothing yet."""
@@ -142,8 +142,8 @@ class KafkaBatchReader(ForWorkers, DataSourceReader):
 
         Raises:
             NotFound: A topic does not exist.
-            SourceUnavailable: No answer from the brokers.
-            DataLoss: The starting offsets are gone, or of another topic than is there now.
+            SourceUnavailable: The brokers do not answer.
+            DataLoss: Kafka does not have the starting offsets any more, or the topic was created again.
         """
         cluster = Cluster(self._options)
         try:
@@ -156,12 +156,12 @@ class KafkaBatchReader(ForWorkers, DataSourceReader):
         return plan_ranges(start, end, self._options.min_partitions, topics.identities)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range. Spark plans an empty partition where there is no range at all."""
+        """Read one range. If there are no ranges, Spark adds a partition of another type, which is empty."""
         return read_range(partition, self._options) if isinstance(partition, OffsetRange) else iter(())
 
 
 def _plan_start(options: KafkaOptions, topics: Topics) -> Offsets:
-    """First offsets of a query without a checkpoint; what is lost is reported."""
+    """First offsets of a query without a checkpoint; reports offsets that Kafka does not have any more."""
     recreated = find_recreated(options.starting_identities, topics.identities)
     report_recreated(recreated.values(), strict=options.fail_on_data_loss)
     plan = plan_start(restart_recreated(options.starting, recreated), topics.logs)
@@ -170,10 +170,10 @@ def _plan_start(options: KafkaOptions, topics: Topics) -> Offsets:
 
 
 class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches; its state beside the driver is a connection and what the last question brought."""
+    """Plans micro-batches; its state is a connection and the last response of the brokers."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        """Nothing is opened yet: the reader is pickled."""
+        """Do not connect yet, because Spark pickles the reader."""
         self._options = options
         self._cluster = Cluster(options)
         self._waited = False
@@ -182,7 +182,7 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         self._latest: Offsets | None = None
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
-        """The same for every new query, because Spark does not write it down; see the module's docstring."""
+        """The empty offset, for every new query, because Spark does not store the initial offset."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -191,35 +191,37 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember the ends of the logs: the run stops there, whatever is written meanwhile."""
+        """Remember the ends of the logs, where the run ends. Later records are not read."""
         self._target = {partition: log.high for partition, log in self._cluster.load_logs(wait_for_topics=True).items()}
         self._waited = True
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
-        """End of the batch that begins at ``start``.
+        """The end of the batch that begins at ``start``.
 
-        A query that is under way waits out an outage of the brokers: nothing new is seen, and the next trigger asks
-        again. One that begins, or that is to end with what there is now, fails instead.
+        A running query waits for the end of an outage of the brokers: it reports no new records, and asks again at the
+        next trigger. A query that starts, or that runs with ``Trigger.AvailableNow``, fails instead.
 
         Raises:
             NotFound: A subscribed topic does not exist when the query starts.
-            SourceUnavailable: No answer from the brokers, to a query that begins or is to end.
-            SourceRefused: The brokers refuse.
-            DataLoss: Offsets after ``start`` are gone, or of another topic than is there now.
+            SourceUnavailable: The brokers do not answer, and the query is one of those that fail.
+            SourceRefused: The brokers refuse access.
+            DataLoss: Kafka does not have the offsets after ``start`` any more, or the topic was created again.
         """
-        assert isinstance(limit, ReadAllAvailable | ReadMaxRows), f"Spark admits by a limit it was not given: {limit}"
+        assert isinstance(limit, ReadAllAvailable | ReadMaxRows), (
+            f"Spark passed a limit that this reader did not return: {limit}"
+        )
         begin = parse_position(start)
         try:
             topics = self._cluster.load_topics(wait_for_topics=not self._waited)
         except SourceUnavailable as error:
             if isinstance(error, SourceRefused) or not begin.offsets or self._target is not None:
                 raise
-            logger.warning("the brokers do not answer, they are asked again with the next trigger: %s", error.message)
+            logger.warning("the brokers do not answer; the next trigger asks them again: %s", error.message)
             self._latest = None
             return start
         self._waited = True
         if not self._required:
-            # Only now, not in every trigger: a topic that goes away later is a loss, and that is told as one.
+            # Only in the first call: if a topic is deleted later, that is reported as a loss.
             self._cluster.require(topics.logs, begin.offsets)
             self._required = True
         self._latest = {partition: log.high for partition, log in topics.logs.items()}
@@ -242,11 +244,11 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         return identify(plan.offsets, start, topics.identities)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
-        """Ends of the logs when the last batch was planned, for the query's progress (lag = this - ``endOffset``)."""
+        """Ends of the logs when the last batch was planned, for Spark's progress (lag = this - ``endOffset``)."""
         return None if self._latest is None else format_offsets(self._latest)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Ranges between two offsets of the checkpoint; asks no broker, so a replay plans the same."""
+        """The ranges between two offsets of the checkpoint. No broker is asked, so a replay plans the same ranges."""
         finish = parse_position(end)
         begin, _ = drop_recreated(parse_position(start), finish.identities)
         return plan_ranges(begin.offsets, finish.offsets, self._options.min_partitions, finish.identities)

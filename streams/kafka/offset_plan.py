@@ -1,19 +1,19 @@
-"""Offset arithmetic of the Kafka source: from what was read and what the brokers hold to what is read next. Pure.
+"""Decides which offsets a batch reads, from the offsets already read and the logs of the brokers. Pure functions.
 
-A partition enters the stream in two steps. The batch that first sees it only writes its
-first offset into Spark's checkpoint and reads nothing of it; the next batch reads from there:
+A partition enters the stream in two steps. The batch that first sees it only stores its first offset in Spark's
+checkpoint and reads nothing of it; the next batch reads from there:
 
     batch        0                   1                    2
     checkpoint   {} -> {t-0: 40}     {t-0: 40 -> 90}      {t-0: 90 -> 95, t-1: 0}      t-1 is new, read from batch 3 on
     reads        nothing             t-0 [40, 90)         t-0 [90, 95)
 
-Spark writes down only where a batch *ends*. A first offset that was merely computed ("latest", or the head of a log
-that ages) would come out differently when the batch is replayed after a crash, and records would be lost without a
-trace. With this rule every range that is ever read lies between two offsets of the checkpoint. The same step begins a
-topic anew that was deleted and created again, where ``failOnDataLoss=false`` allows it: to these rules its partitions
-are new ones, and no range lies between offsets of two topics (`streams.kafka.topic_identity`).
+Spark stores only the *end* of a batch. If the first offset were computed when the batch is read ("latest", or the first
+offset that retention has left), a replay after a crash could compute another one, and records would be lost silently.
+With this rule every range is between two offsets of the checkpoint. A topic that was deleted and created again starts
+in the same way, if ``failOnDataLoss=false`` allows it: its partitions count as new, and no range is between offsets of
+two topics (`streams.kafka.topic_identity`).
 
-Offsets are exclusive ends: ``{t-0: 90}`` means that 90 is the next to read.
+Offsets are exclusive ends: ``{t-0: 90}`` means that 90 is the next offset to read.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ Offsets = dict[Partition, int]
 
 
 class Log(NamedTuple):
-    """What one partition holds: offsets ``low`` (first kept) up to ``high`` (next to be written)."""
+    """The log of one partition: offsets from ``low`` (the first that exists) to ``high`` (the next to be written)."""
 
     low: int
     high: int
 
 
 class Topics(NamedTuple):
-    """What the brokers hold: all partitions of the subscribed topics, and which topics they are."""
+    """The logs of all partitions of the subscribed topics, and the identities of the topics."""
 
     logs: dict[Partition, Log]
     identities: dict[str, Identity]
 
 
 class Position(NamedTuple):
-    """Offsets, and which topics they are of (as far as that is known)."""
+    """Offsets, and the identities of their topics, as far as they are known."""
 
     offsets: Offsets
     identities: dict[str, Identity]
@@ -56,9 +56,9 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """One Spark task's work: offsets ``start`` up to, not including, ``end`` of one partition.
+    """The work of one Spark task: offsets from ``start`` to ``end`` (exclusive) of one partition.
 
-    ``topic_id`` is of the topic that the offsets are of; "" if that is not known.
+    ``topic_id`` is the id of the topic; "" if it is not known.
     """
 
     partition: Partition
@@ -71,7 +71,7 @@ class OffsetRange(InputPartition):
 
 
 def parse_offsets(json: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """Read the offsets in what Spark keeps in its checkpoint: ``{"topic": {"0": 23, "topic_id": "..."}}``."""
+    """Parse the offsets of an offset in Spark's checkpoint: ``{"topic": {"0": 23, "topic_id": "..."}}``."""
     return {
         Partition(topic, int(number)): offset
         for topic, partitions in json.items()
@@ -81,7 +81,7 @@ def parse_offsets(json: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def format_offsets(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Inverse of `parse_offsets`, sorted: Spark compares offsets as text to see whether there is anything new."""
+    """Inverse of `parse_offsets`. Sorted, because Spark compares the text of offsets to find new ones."""
     json: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         json.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
@@ -89,7 +89,7 @@ def format_offsets(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]
 
 
 def parse_position(json: Mapping[str, Mapping[str, Any]]) -> Position:
-    """Read what Spark keeps in its checkpoint; offsets of older versions have no identities."""
+    """Parse an offset in Spark's checkpoint; offsets of older versions have no identities."""
     return Position(parse_offsets(json), parse_identities(json))
 
 
@@ -102,7 +102,7 @@ def format_position(position: Position) -> dict[str, dict[str, Any]]:
 
 
 class OffsetPlan(NamedTuple):
-    """Where to go, and what is lost on the way there (one sentence for each partition, for `report_losses`)."""
+    """End offsets of a batch, and the losses: one sentence per partition, for `report_losses`."""
 
     offsets: Offsets
     losses: list[str]
@@ -112,7 +112,7 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
     """First offsets of a query without a checkpoint.
 
     Raises:
-        InvalidInput: ``startingOffsets`` leaves a partition out, or names one, or an offset, that is not there yet.
+        InvalidInput: ``startingOffsets`` lacks a partition, or names a partition or offset that does not exist.
     """
     if starting == "earliest":
         return OffsetPlan({partition: log.low for partition, log in logs.items()}, [])
@@ -142,10 +142,10 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
 
 
 def drop_recreated(start: Position, found: Mapping[str, Identity]) -> tuple[Position, list[str]]:
-    """Take out of a position the topics that are others by now.
+    """Remove topics that were deleted and created again from a position.
 
     Returns:
-        What is left, and one sentence for each topic that was taken out.
+        The rest of the position, and one sentence per removed topic.
     """
     recreated = find_recreated(start.identities, found)
     offsets = {partition: offset for partition, offset in start.offsets.items() if partition.topic not in recreated}
@@ -154,7 +154,7 @@ def drop_recreated(start: Position, found: Mapping[str, Identity]) -> tuple[Posi
 
 
 def restart_recreated(starting: Starting, recreated: Iterable[str]) -> Starting:
-    """``startingOffsets`` in which topics that are others by now begin at their beginning."""
+    """``startingOffsets`` with the beginning for topics that were deleted and created again."""
     names = set(recreated)
     if isinstance(starting, str) or not names:
         return starting
@@ -163,16 +163,16 @@ def restart_recreated(starting: Starting, recreated: Iterable[str]) -> Starting:
 
 
 def identify(offsets: Offsets, before: Position, found: Mapping[str, Identity]) -> Position:
-    """Say of which topics offsets are.
+    """Add the identities of the topics to offsets.
 
     Args:
         offsets: End of a batch.
-        before: Where it begins, without topics that are others by now.
-        found: What the brokers say.
+        before: Start of the batch, without topics that were created again.
+        found: Identities of the topics in the brokers.
 
     Returns:
-        A position that differs from ``before`` only if the offsets do, or an identity was not known: leader epochs
-        alone are no reason for a batch.
+        The position. It equals ``before`` if the offsets are the same and all identities were known: new leader epochs
+        alone do not cause a batch.
     """
     identities: dict[str, Identity] = {}
     for topic in {partition.topic for partition in offsets}:
@@ -198,17 +198,17 @@ def plan_end(
     limit: int | None,
     target: Mapping[Partition, int] | None = None,
 ) -> OffsetPlan:
-    """Where the batch that begins at ``start`` ends.
+    """The end of the batch that begins at ``start``.
 
-    A partition that Kafka no longer has, or that is no longer subscribed to, keeps its offset: should it come back, the
-    stream goes on where it was. New partitions are added at the head of their log (see the module).
+    A partition that no longer exists, or is no longer subscribed, keeps its offset, from which it continues if it comes
+    back. New partitions are added with the first offset of their log (see the module).
 
     Args:
-        start: End of the batch before, without topics that are others by now.
+        start: End of the batch before, without topics that were created again.
         logs: All partitions of the subscribed topics.
-        topics: The subscribed topics; losses are only told of these.
-        limit: Most offsets to admit, shared out by `share_limit`; None for all.
-        target: Offsets not to pass, and the only partitions to look at (``Trigger.AvailableNow``); None for no target.
+        topics: The subscribed topics; losses are reported for these only.
+        limit: Maximum number of offsets in the batch, divided by `share_limit`; None for no limit.
+        target: The partitions to read, and where they end (``Trigger.AvailableNow``); None for no target.
     """
     subscribed = set(topics)
     losses = [
@@ -228,9 +228,9 @@ def plan_end(
         if not log.low <= offset <= log.high:
             losses.append(describe_loss(partition, offset, log))
         if offset > log.high:
-            end[partition] = log.low  # read from there in the next batch, as a new partition would be
+            end[partition] = log.low  # like a new partition: the next batch reads from there
             continue
-        first = max(offset, log.low)  # what has aged out is not there to be read and takes nothing of the limit
+        first = max(offset, log.low)  # offsets that retention deleted do not count for the limit
         last = log.high if target is None else min(log.high, target[partition])
         if first < last:
             end[partition] = last
@@ -247,7 +247,7 @@ def plan_ranges(
     min_partitions: int | None,
     identities: Mapping[str, Identity] | None = None,
 ) -> list[OffsetRange]:
-    """Ranges of one batch: one for each partition with something to read, or more for ``min_partitions`` in all."""
+    """The ranges of one batch: one per partition with new offsets, or more, so that there are ``min_partitions``."""
     ids = {topic: identity.topic_id for topic, identity in (identities or {}).items()}
     ranges = [
         OffsetRange(partition, start[partition], end[partition], ids.get(partition.topic, ""))
@@ -268,11 +268,10 @@ def _split(span: OffsetRange, pieces: int) -> list[OffsetRange]:
 
 
 def share_limit(backlog: Mapping[Partition, int], limit: int) -> Offsets:
-    """Share ``limit`` out in proportion to each partition's backlog.
+    """Divide ``limit`` in proportion to the backlog of each partition.
 
-    Every partition gets at least one, so that a small one never starves beside a large one; only where there are more
-    partitions than ``limit`` do the shares add up to more than it. Otherwise they add up to exactly ``limit``, or to
-    the whole backlog where that is less.
+    Every partition gets at least one offset, so that a small one does not starve beside a large one. The shares add up
+    to ``limit``, or to the whole backlog if that is less, or to the number of partitions if that is more.
 
     Args:
         backlog: Offsets to read; each at least 1.
@@ -285,7 +284,7 @@ def share_limit(backlog: Mapping[Partition, int], limit: int) -> Offsets:
         return shares
     for partition, count in backlog.items():
         shares[partition] += spare * (count - 1) // rest
-    # What rounding down left over goes to the largest remainders; names break ties, so a replay shares alike.
+    # The rest from rounding down goes to the largest remainders. Ties are decided by name, so the result is stable.
     left = spare + len(backlog) - sum(shares.values())
     by_remainder = sorted(backlog, key=lambda p: (-(spare * (backlog[p] - 1) % rest), p))
     for partition in by_remainder[:left]:
@@ -294,11 +293,11 @@ def share_limit(backlog: Mapping[Partition, int], limit: int) -> Offsets:
 
 
 def describe_loss(partition: Partition, wanted: int, log: Log) -> str:
-    """One partition's loss in words: topic and number, wanted and available offsets, and the likely cause."""
-    cause = "older records have aged out" if wanted < log.low else "the topic was truncated or recreated"
+    """A sentence about the loss in one partition: topic and number, wanted and available offsets, the likely cause."""
+    cause = "retention deleted older records" if wanted < log.low else "the topic was truncated or recreated"
     return f"{partition} wanted offset {wanted}, {describe_log(log)}: {cause}"
 
 
 def describe_log(log: Log) -> str:
-    """What is available, in words."""
-    return f"the log holds [{log.low}, {log.high})"
+    """A phrase with the offsets that exist."""
+    return f"the log has offsets [{log.low}, {log.high})"

@@ -1,8 +1,8 @@
-"""Options of ``weft_kafka``, parsed and checked before any broker is asked.
+"""Parses and checks the options of ``weft_kafka``, without a request to a broker.
 
-Every error names the option as the user writes it and says how to fix it. An unknown option is an error, because a
-misspelt ``failOnDataLoss`` that is ignored would lose data. Spark passes names in lower case, so they are compared that
-way; names of librdkafka have no capitals.
+Every error names the option in the spelling of the documentation, and says how to fix it. An unknown option is an
+error, because a misspelt ``failOnDataLoss`` that is ignored would lose data. Spark passes names in lower case, so they
+are compared in lower case; names of librdkafka have no capitals.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _NAMES: Final = (
 )
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
-"""Long enough for a leader election or a slow TLS login, short enough that a supervisor still sees a failure as one."""
+"""Long enough for a leader election or a slow TLS login, short enough that a supervisor notices a failure soon."""
 MIN_REQUEST_TIMEOUT_MS: Final = 100
-"""With a shorter time-out even a healthy local broker sometimes counts as unreachable."""
+"""With a shorter time-out a healthy local broker is sometimes reported as unreachable."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Kafka's own codes for the two ends of a log, also accepted in ``startingOffsets`` as JSON."""
+"""Kafka's codes for the two ends of a log, also accepted in ``startingOffsets`` as JSON."""
 
 ANY_PARTITION: Final = "*"
-"""In ``startingOffsets`` as JSON: every partition of the topic that is not named."""
+"""Key in ``startingOffsets`` as JSON that stands for all partitions of the topic that are not named."""
 OTHERS: Final = -1
-"""The number of the partition that stands for `ANY_PARTITION`."""
+"""The partition number that `ANY_PARTITION` is parsed to."""
 
 _OWNED: Final = {
     "auto.offset.reset": "use startingOffsets and failOnDataLoss",
@@ -52,7 +52,7 @@ _OWNED: Final = {
     "enable.partition.eof": "the source needs this event to finish a range that ends in a gap",
     "group.instance.id": "partitions are assigned by Spark, the consumer never joins a group",
 }
-"""librdkafka settings on which the source's guarantees rest, and why they cannot be set."""
+"""Settings of librdkafka that the user cannot set, because the guarantees of the source depend on them; and why."""
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -72,14 +72,14 @@ Starting = Literal["earliest", "latest"] | Mapping[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """Checked options; picklable, because it travels to the executors.
+    """Checked options. Can be pickled, because executors need them.
 
     Attributes:
-        topics: At least one, sorted, no doubles.
-        starting: Where a query without a checkpoint begins. The mapping may hold `EARLIEST` and `LATEST`, and `OTHERS`.
-        starting_identities: Topics that the offsets in ``starting`` are of, where it says so.
-        kafka: librdkafka settings without the prefix. May hold secrets, so it is kept out of ``repr``.
-        request_timeout_seconds: Bound on every wait for the brokers.
+        topics: At least one, sorted, without duplicates.
+        starting: Where a query without a checkpoint begins. A mapping may contain `EARLIEST`, `LATEST` and `OTHERS`.
+        starting_identities: Identities of the topics in ``starting``, if it contains any.
+        kafka: Settings of librdkafka without the prefix. They may contain secrets, so ``repr`` does not show them.
+        request_timeout_seconds: Limit of every wait for the brokers.
     """
 
     topics: tuple[str, ...]
@@ -97,7 +97,7 @@ def parse_options(raw: Mapping[str, str], *, default_starting: Literal["earliest
     """Check everything that can be checked without a broker.
 
     Raises:
-        InvalidInput: An option is unknown, missing, or its value is not acceptable.
+        InvalidInput: An option is unknown or missing, or its value is invalid.
     """
     given = {name.lower(): value for name, value in raw.items()}
     kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}

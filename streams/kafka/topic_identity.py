@@ -1,14 +1,16 @@
-"""Which topic an offset belongs to: what tells a topic from a later one of the same name. Pure.
+"""Decides whether a topic is the one that was read before, or a later one of the same name. Pure functions.
 
-A topic that is deleted and created again counts its offsets from 0 again, and may long have passed the offset at which
-a query goes on. So every set of offsets says which topic it is of, in Spark's checkpoint and in the table's commits:
+A topic that is deleted and created again starts with offset 0, and may have passed the offset at which a query
+continues. So offsets are stored with the identity of their topic, in Spark's checkpoint and in the commits of the
+table:
 
     {"orders": {"0": 23, "1": 7, "topic_id": "km8rgRHeSCOtrsJ2iGC14Q"}}         Kafka 2.8 and later: a random id
     {"orders": {"0": 23, "1": 7, "leader_epochs": {"0": 4, "1": 4}}}            a broker without topic ids
 
-A topic id is never used again, so that the same id before and after a question means the same topic all the while.
-Leader epochs grow with every election and begin again at 0 with a new topic: one that has become smaller is another
-topic; one that has not proves nothing. Offsets without either are older than this rule and take on what is found.
+A topic id is never used again, so the same id before and after a request means that the topic was the same throughout.
+Leader epochs increase with every election and begin at 0 in a new topic. So a smaller epoch means another topic; an
+equal or larger one proves nothing. Offsets without either were written by an older version, and count as offsets of the
+topic that exists now.
 """
 
 from __future__ import annotations
@@ -20,41 +22,41 @@ from typing import Any, Final
 TOPIC_ID: Final = "topic_id"
 LEADER_EPOCHS: Final = "leader_epochs"
 IDENTITY_KEYS: Final = frozenset({TOPIC_ID, LEADER_EPOCHS})
-"""Keys beside the partitions' numbers in offsets as JSON."""
+"""Keys in offsets as JSON that are not partition numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of which topic it is.
+    """Identity of a topic, as far as it is known.
 
     Attributes:
         topic_id: In the form that Kafka's tools print; "" if it is not known.
-        epochs: Leader epochs by partition number; only used where there is no topic id.
+        epochs: Leader epochs by partition number; used only if there is no topic id.
     """
 
     topic_id: str = ""
     epochs: Mapping[int, int] = field(default_factory=dict)
 
     def difference(self, found: Identity) -> str:
-        """Say why ``found`` is another topic than this one; "" if nothing tells them apart."""
+        """A phrase that says why ``found`` is another topic; "" if the two may be the same."""
         if self.topic_id and found.topic_id:
             if self.topic_id == found.topic_id:
                 return ""
-            return f"has id {found.topic_id}, the offsets are of the topic with id {self.topic_id}"
+            return f"has id {found.topic_id}, but the offsets belong to the topic with id {self.topic_id}"
         for number in sorted(self.epochs.keys() & found.epochs.keys()):
             if found.epochs[number] < self.epochs[number]:
                 return (
                     f"has leader epoch {found.epochs[number]} in partition {number},"
-                    f" the offsets are of leader epoch {self.epochs[number]}"
+                    f" but the offsets belong to leader epoch {self.epochs[number]}"
                 )
         return ""
 
 
 def parse_identities(json: Mapping[str, Mapping[str, Any]]) -> dict[str, Identity]:
-    """Read the identities in offsets as JSON; topics without one are left out.
+    """Parse the identities in offsets as JSON; topics without one are left out.
 
     Raises:
-        TypeError, ValueError: An identity does not have its form.
+        TypeError, ValueError: An identity is malformed.
     """
     found: dict[str, Identity] = {}
     for topic, parts in json.items():
@@ -67,7 +69,7 @@ def parse_identities(json: Mapping[str, Mapping[str, Any]]) -> dict[str, Identit
 
 
 def format_identity(identity: Identity) -> dict[str, Any]:
-    """Inverse of `parse_identities` for one topic, sorted."""
+    """Inverse of `parse_identities` for one topic, with sorted keys."""
     json: dict[str, Any] = {}
     if identity.topic_id:
         json[TOPIC_ID] = identity.topic_id
@@ -77,7 +79,7 @@ def format_identity(identity: Identity) -> dict[str, Any]:
 
 
 def find_recreated(offsets_of: Mapping[str, Identity], found: Mapping[str, Identity]) -> dict[str, str]:
-    """Topics that are not those that the offsets are of, each with a sentence that says why."""
+    """Topics that were deleted and created again since the offsets were stored, each with a sentence that says why."""
     recreated: dict[str, str] = {}
     for topic in sorted(offsets_of.keys() & found.keys()):
         if difference := offsets_of[topic].difference(found[topic]):

@@ -1,4 +1,4 @@
-"""Asks the brokers for topic ids. Consumers cannot: librdkafka answers this question only to an admin client."""
+"""Asks the brokers for topic ids, with an admin client, because librdkafka has no such request for consumers."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from streams.kafka.errors import is_gone, is_refused
 from streams.kafka.options import CLIENT_ID, KafkaOptions
 
 RETRY_SECONDS: Final = 0.2
-_LEAST_SECONDS: Final = 0.001  # librdkafka does not take 0
+_LEAST_SECONDS: Final = 0.001  # librdkafka does not accept 0
 _NO_ID: Final = "A" * 22
-"""Of a broker older than topic ids: zero, in base64."""
+"""The id that a broker without topic ids returns: zero, in base64."""
 
 
 class TopicIds:
-    """A client for this one question; it connects in the background, at the first one."""
+    """A client that requests topic ids. It connects in the background, at the first request."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """Nothing is opened yet.
+        """Do not connect yet.
 
         Args:
-            settings: Those of librdkafka.
+            settings: Settings of librdkafka.
         """
         self._settings = dict(settings)
         self._client: AdminClient | None = None
 
     def connect(self, topics: Sequence[str], timeout: float) -> None:
-        """Begin to connect, so that the first `load` finds a connection; does not wait."""
+        """Start to connect in the background, so that the first `load` need not wait for a connection."""
         if self._client is None:
             self._connected().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
 
     def load(self, topics: Sequence[str], timeout: float) -> dict[str, str]:
-        """Ids by topic, as Kafka's tools print them; "" where the broker has none. A topic that is gone is left out.
+        """Ids by topic, in the form that Kafka's tools print; "" if the broker has no ids. Other topics are left out.
 
         Args:
             topics: At least one.
-            timeout: Seconds for the answer.
+            timeout: Time limit in seconds.
 
         Raises:
-            KafkaException: No answer in time, or the brokers refused.
+            KafkaException: The brokers did not answer in time, or refused access.
         """
         deadline = time.monotonic() + timeout
         while True:
             try:
                 return self._ask(topics, max(deadline - time.monotonic(), _LEAST_SECONDS))
             except KafkaException as error:
-                # librdkafka does not ask again when the connection breaks on which it waits for the answer.
+                # librdkafka does not repeat the request if the connection breaks while it waits for the response.
                 if is_refused(error.args[0]) or time.monotonic() + RETRY_SECONDS >= deadline:
                     raise
             time.sleep(RETRY_SECONDS)
@@ -66,13 +66,13 @@ class TopicIds:
                 if not is_gone(error.args[0]):
                     raise
             else:
-                # confluent-kafka writes base64's other two characters; Kafka's tools take those of URLs.
+                # confluent-kafka uses plain base64, Kafka's tools the variant for URLs.
                 found[topic] = "" if text == _NO_ID else text.replace("+", "-").replace("/", "_")
         return found
 
     def close(self) -> None:
-        """Disconnect; the next question connects again."""
-        self._client = None  # it has no method for this: sockets and threads end with the object
+        """Disconnect; the next request connects again."""
+        self._client = None  # it has no close method: sockets and threads end with the object
 
     def _connected(self) -> AdminClient:
         if self._client is None:
@@ -81,9 +81,9 @@ class TopicIds:
 
 
 def shared_topic_ids(options: KafkaOptions) -> TopicIds:
-    """The client of this process for these brokers, which stays connected.
+    """The shared client of this process for these brokers, which stays connected.
 
-    For tasks: they follow each other in one process, and to connect costs more than to read a small range.
+    Tasks use it: one process runs many of them, and a connection costs more than the read of a small range.
     """
     return _shared(tuple(sorted(options.kafka.items())))
 

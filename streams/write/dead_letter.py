@@ -2,11 +2,11 @@
 
     <folder>/<query id>/<batch>-<task>.jsonl      one JSON object a line, see `DeadLetterFile`
 
-1. **Exactly once.** A file's name follows from query, batch and task alone, and the file appears at once and whole. A
-   batch or a task that runs again replaces what the run before it left; `discard_others` removes what an earlier run
-   left under task numbers that this one did not use.
-2. **Durable before the commit.** A task reports its rows only after its file is closed and synced, so a batch is never
-   committed while a message of it is in neither place.
+1. **Exactly once.** The name of a file follows from query, batch and task alone, and the file is created atomically. A
+   batch or task that runs again replaces the file of the run before. `discard_others` removes files that an earlier run
+   has written under task numbers that the later run did not use.
+2. **Durable before the commit.** A task reports its rows only after its file is closed and synced. So when a batch is
+   committed, every message of it is either in the table or in a file of dead letters.
 3. A task without dead letters writes no file.
 """
 
@@ -29,9 +29,9 @@ from storage.errors import InvalidInput, StoreUnavailable
 SOURCE: Final = "__weft_source"
 """Hidden column of a frame (`streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``, ``timestamp``
 (milliseconds since 1970) and ``headers`` of the message that a row came from, its ``key`` and ``value`` as they came,
-and the ``reason`` why it could not be decoded (null if it could)."""
+and the ``reason`` why it could not be decoded (null if it was decoded)."""
 IGNORED: Final = "the message has no value (a tombstone), and is ignored"
-"""A ``reason`` that makes no dead letter: tasks drop and count such rows."""
+"""The ``reason`` of messages that are skipped: tasks drop and count them, without a dead letter."""
 _FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")
 
 
@@ -39,7 +39,7 @@ def default_folder(table_uri: str, lane: str) -> str:
     """Default folder of dead letters: beside the table, because every task reaches the store of the table.
 
     Raises:
-        InvalidInput: There is nothing beside the table: it fills its bucket.
+        InvalidInput: The table is the root of its bucket, so no folder can be beside it.
     """
     parts = urlsplit(table_uri)
     if parts.netloc and not parts.path.strip("/"):
@@ -54,8 +54,9 @@ def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str,
 
     Args:
         folder: Path or fsspec URL.
-        table_uri: Of the table.
-        storage_options: Of the table's store; they are used for the folder too if it lies in the same kind of store.
+        table_uri: Path or URL of the table.
+        storage_options: Options of the table's store. They are also used for the folder if it is in the same kind of
+            store.
 
     Raises:
         InvalidInput: The URL names no file system.
@@ -78,14 +79,14 @@ def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The dead letters of one batch; goes to tasks.
+    """Where the tasks of one batch write dead letters.
 
     Attributes:
         store: From `open_dead_letters`.
-        query_id: Folder.
+        query_id: Id of the query, the name of the folder.
         batch: Number of the batch.
-        stream: For the reader of the letters.
-        lane: Likewise.
+        stream: Name of the stream, which the letters contain.
+        lane: Name of the lane, which the letters contain.
     """
 
     store: ObjectStore
@@ -99,7 +100,7 @@ class DeadLetters:
         return DeadLetterFile(self, task)
 
     def discard_others(self, tasks: Collection[int]) -> None:
-        """Remove files of this batch that an earlier run of it left for other tasks than these."""
+        """Remove files that an earlier run of this batch has written for other tasks than these."""
         for name, _ in self.store.list(Path(self.query_id)):
             match = _FILE.fullmatch(name)
             if match and int(match.group(1)) == self.batch and int(match.group(2)) not in tasks:
@@ -107,13 +108,16 @@ class DeadLetters:
 
 
 class DeadLetterFile:
-    """One task's file. It is begun with the first letter, and becomes visible when the block ends without an error.
+    """The file of one task, a context manager. It is created with the first letter.
 
-    A line has: ``reason``; ``topic``, ``partition``, ``offset``, ``timestamp_ms`` since 1970 (null where the source has
-    none); ``key`` with ``key_encoding`` and ``value`` with ``encoding``, which say what the text is: ``utf-8`` (as it
-    came), ``base64`` (of what is not UTF-8), ``row`` (JSON of the row, where the source was not kept), or null for what
-    is not there; ``headers``, a list of ``key``, ``value`` and ``encoding`` (null unless the source reads them);
-    ``query_id``, ``batch``, ``task``, ``stream``, ``lane``.
+    It becomes visible when the block ends without an error. Each line is a JSON object with
+
+    - ``reason``: why the message could not be stored
+    - ``topic``, ``partition``, ``offset``, ``timestamp_ms`` since 1970; null if the source has none
+    - ``key`` and ``value``, with ``key_encoding`` and ``encoding``: ``utf-8`` (the text), ``base64`` (of bytes that are
+      not UTF-8), ``row`` (the row as JSON, if the frame has no `SOURCE`), or null if there is no key or value
+    - ``headers``: a list of ``key``, ``value`` and ``encoding``; null unless the source reads headers
+    - ``query_id``, ``batch``, ``task``, ``stream``, ``lane``
     """
 
     def __init__(self, letters: DeadLetters, task: int) -> None:
@@ -135,8 +139,8 @@ class DeadLetterFile:
 
         Args:
             reason: Why the message could not be stored.
-            source: Value of `SOURCE`; None where the frame has none.
-            row: The row as decoded, for want of a source.
+            source: Value of `SOURCE`; None if the frame has no such column.
+            row: The decoded row, which is written if there is no source.
         """
         if self._file is None:
             letters = self._letters
@@ -185,5 +189,5 @@ def _dumps(value: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """JSON form of what JSON has no form for: binary as base64; decimals, dates and times as text."""
+    """JSON form of other types: binary as base64; decimals, dates and times as text."""
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)

@@ -3,8 +3,8 @@
     value  --format-->  message fields  --where-->  wanted rows  --select-->  columns of a stream
 
 1. **No message is lost silently.** A message is decoded as a whole, or it is *undecodable*: the format gives a reason
-   (`streams.formats`), or the value is null and the writer wants to know (`streams.write.tombstones`). Only `where`
-   drops rows; it never sees an undecodable message.
+   (`streams.formats`), or the value is null and tombstones are dead letters (`streams.write.tombstones`). Only `where`
+   drops rows, and it is not applied to undecodable messages.
 2. **Undecodable messages remain rows.** With ``keep_source`` they go to the sink (`streams.write.sink`) in the hidden
    column `SOURCE`; the sink stores them as dead letters or stops. So do messages for which an expression of `select` or
    `where` fails (in Spark's ANSI mode: an overflow, a bad cast). Without ``keep_source`` the query fails at the first.
@@ -37,7 +37,7 @@ from streams.write.dead_letter import IGNORED, SOURCE
 from streams.write.tombstones import NO_KEY, decode_key
 
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
-"""Fields of the struct `KAFKA`, as far as the source has them."""
+"""Fields of the struct `KAFKA`. It has those that the source has."""
 
 SOURCE_TYPE: Final = StructType.fromJson(
     {
@@ -98,22 +98,22 @@ def decode_messages(
     """Decode messages.
 
     Args:
-        df: From Kafka, or shaped like it: ``value`` (binary or string), and of `METADATA` what there is.
+        df: Messages with the columns of a Kafka source: ``value`` (binary or string), and any columns of `METADATA`.
         schema: Fields of the message and their Spark SQL types, nested types too.
         message_format: Name of the format of the value, see `streams.formats`.
         select: Column name to SQL expression over the message's fields and `KAFKA`, for example
             ``{"order_id": "id", "status": "lower(status)", "seen": "_kafka.timestamp"}``. All fields by default.
         where: SQL condition over the same names; rows for which it is not true are dropped.
-        keep_source: Add the column `SOURCE`, which `streams.write.sink` needs to set undecodable messages aside.
-            Without it the first of them fails the query.
-        tombstones: What becomes of messages without a value, see `streams.write.tombstones`. With ``delete`` the column
-            ``_op`` is added if there is none.
+        keep_source: Add the column `SOURCE`, which `streams.write.sink` needs to write undecodable messages as dead
+            letters. Without it the first of them fails the query.
+        tombstones: How messages without a value are handled, see `streams.write.tombstones`. With ``delete`` the column
+            ``_op`` is added if ``select`` does not have it.
         key: Fields of the Kafka key and their types. `select` and `where` see them as ``_key``; fields of the message
             of the same name get their value in a tombstone. ``delete`` needs them, unless every key column of the
             table is an expression over ``_kafka``.
 
     Returns:
-        Columns of ``select`` in its order, then `SOURCE` where asked for. As lazy as ``df``; no shuffle.
+        The columns of ``select`` in its order, then `SOURCE` if ``keep_source``. Lazy, without a shuffle.
 
     Raises:
         InvalidInput: ``df`` has no value, there is no such format, or a type or an expression is wrong; the message
@@ -121,7 +121,7 @@ def decode_messages(
     """
     if tombstones not in get_args(Tombstones):
         raise InvalidInput(
-            f"tombstones: {tombstones!r} is none of {', '.join(get_args(Tombstones))}", hint="choose one"
+            f"tombstones: {tombstones!r} is not known", hint=f"use one of {', '.join(get_args(Tombstones))}"
         )
     reserved = {KAFKA} if key is None else {KAFKA, KEY}
     if not schema:
@@ -189,17 +189,17 @@ def _parsed(
     *,
     every_key: bool,
 ) -> DataFrame:
-    """One row a message: its fields, `KAFKA` if there is any metadata, `KEY` if it is declared, then hidden columns.
+    """One row per message: its fields, `KAFKA` if there is metadata, `KEY` if it is declared, then hidden columns.
 
-    The hidden columns are `_REASON` and what else `_source` needs.
+    The hidden columns are `_REASON` and those that `_source` needs.
 
     Args:
         df: The messages.
         message_format: Format of the value.
         message: Fields of the value.
         key: Fields of the key.
-        tombstones: What becomes of messages without a value.
-        every_key: The key of every message is wanted, not only that of tombstones.
+        tombstones: How messages without a value are handled.
+        every_key: Decode the key of every message, not only of tombstones.
     """
     given = {field.name: field.dataType for field in df.schema}
     if not isinstance(given.get("value"), BinaryType | StringType):
@@ -243,12 +243,11 @@ def _parsed(
 
 
 def _origin(given: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
-    """Hidden columns for the fields of `SOURCE` but the reason: what the messages have of them, with the type that is
-    wanted; else NULL.
+    """Hidden columns for the fields of `SOURCE` except the reason; NULL for those that the messages do not have.
 
     Args:
-        given: Types of the messages' columns.
-        columns: Those of them that are known.
+        given: Types of the columns of the messages.
+        columns: The columns of the messages that are used.
     """
     found = []
     for field in _ORIGIN:
@@ -268,7 +267,7 @@ def _source(reason: Column) -> Column:
 
 
 def _from_key(field: StructField, key: StructType) -> Column:
-    """A field of the message, in a tombstone the one of the key that has its name.
+    """A field of the message; in a tombstone the field of the key with the same name.
 
     Raises:
         InvalidInput: The two have different types.
@@ -293,7 +292,7 @@ def _is_tombstone() -> Column:
 def _filtered(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame:
     condition = F.expr(where)
     try:
-        _ = messages.where(condition).schema  # alone it must be a condition; inside a CASE, Spark would cast it
+        _ = messages.where(condition).schema  # check that it is a boolean: inside a CASE, Spark would cast it
         if not guarded:
             return messages.where(_decoded(_kept(condition)).otherwise(F.lit(True)))
         # NULL where it fails, and of undecodable messages.
@@ -308,23 +307,24 @@ def _filtered(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame:
 
 
 def _kept(condition: Column) -> Column:
-    """Only what is true is kept; of tombstones, which lack most fields, also what is unknown."""
+    """Keep rows for which the condition is true; tombstones, which lack most fields, also if it is unknown."""
     return F.when(_is_tombstone(), F.coalesce(condition, F.lit(True))).otherwise(condition)
 
 
 def _attempt(value: Column) -> Column:
-    """The value; NULL where the expression fails.
+    """The value of an expression; NULL if it fails.
 
-    Call it inside `_decoded`: what Spark does not always evaluate, it does not evaluate ahead of this either.
+    Use it only inside `_decoded`. There the expression is conditional, so Spark does not evaluate it separately before,
+    where an error would fail the query.
     """
-    jvm: Any = SparkContext._jvm  # noqa: SLF001 - Spark has the expression, for try_add and its kin, and no name for it
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 - Spark uses the expression for try_add and others, but has no function for it
     classic = jvm.org.apache.spark.sql.classic.ExpressionUtils
     inner = classic.expression(value._jc)  # noqa: SLF001 - as above
     return Column(classic.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(inner)))
 
 
 def _all_decoded(messages: DataFrame) -> DataFrame:
-    """The same rows; the query fails at an undecodable one."""
+    """The same rows; the query fails at the first undecodable message."""
     reason = F.col(_REASON)
     position = [
         F.concat(F.lit(f", {name} "), F.coalesce(F.col(f"{_HIDDEN}{name}").cast("string"), F.lit("unknown")))
@@ -336,13 +336,13 @@ def _all_decoded(messages: DataFrame) -> DataFrame:
 
 
 def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guarded: bool) -> DataFrame:
-    """The chosen columns, all NULL where the message is undecodable.
+    """The columns of ``select``, all NULL if the message is undecodable.
 
     Args:
         messages: From `_parsed`.
         columns: Name to expression.
-        guarded: A message for which an expression fails is undecodable, and `SOURCE` is the last column; else the query
-            fails.
+        guarded: If true, a message for which an expression fails is undecodable, and `SOURCE` is the last column. If
+            false, the query fails.
     """
     if not columns:
         raise InvalidInput("select is empty", hint="leave it out to get all fields of the message")
@@ -356,8 +356,8 @@ def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guard
     for number, (name, expression) in enumerate(columns.items()):
         value = F.expr(expression) if isinstance(expression, str) else expression
         try:
-            # One at a time, so that Spark's complaint can be given to the column it belongs to. The condition is also
-            # what keeps out generators and aggregates: neither gives one value for one message.
+            # One at a time, so that the error names the column. Inside the condition Spark also refuses generators and
+            # aggregates, which do not return one value per message.
             _ = messages.select(_decoded(value).alias(name), _REASON).schema
         except PySparkException as error:
             raise _refused(f"select: column {name!r}", str(expression), messages, error) from None
@@ -366,7 +366,7 @@ def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guard
             tried.append(_decoded(value).alias(place))
             chosen.append(F.col(place).alias(name))
             continue
-        # In a struct, so that a value that is NULL is told from one that fails.
+        # In a struct, to distinguish a value that is NULL from an expression that fails.
         tried.append(_decoded(_attempt(F.struct(value.alias("value")))).alias(place))
         chosen.append(F.col(place)["value"].alias(name))
         shown = f": {expression}" if isinstance(expression, str) else ""
@@ -379,7 +379,7 @@ def _selected(messages: DataFrame, columns: Mapping[str, Column | str], *, guard
 
 
 def _is_field(expression: Column | str, schema: StructType) -> bool:
-    """Whether an expression is just a column or a field within one, which cannot fail.
+    """Whether an expression is only a column or a field of one, which cannot fail.
 
     Args:
         expression: SQL of the user, or an expression that weft added.
@@ -407,11 +407,11 @@ def _decoded(value: Column) -> Column:
 def _refused(what: str, expression: str, messages: DataFrame, error: PySparkException) -> InvalidInput:
     names = [name for name in messages.columns if not name.startswith(_HIDDEN)]
     return InvalidInput(
-        f"{what}: the expression {expression!r} was refused: {_message(error)}",
+        f"{what}: Spark refuses the expression {expression!r}: {_message(error)}",
         hint=f"an SQL expression that gives one value for each message, over: {', '.join(names)}",
     )
 
 
 def _message(error: PySparkException) -> str:
-    """Spark's complaint without its quotation of the plan."""
+    """The message of an error of Spark, without the plan."""
     return str(error).split(";\n", 1)[0].strip()

@@ -1,10 +1,10 @@
 """Reads Spark's checkpoint of a query: its id, its last finished batch, and end offsets of batches.
 
-Nothing here writes. The folder may be where only Hadoop can read, so it is read through the JVM.
+It only reads, and reads through the JVM, because the folder may be on a file system that only Hadoop can access.
 
     metadata            {"id": ...}           the query, the same after every restart
-    offsets/<batch>     planned: where the batch ends in its sources
-    commits/<batch>     finished: its rows were handed over, and the sink did not fail
+    offsets/<batch>     the batch was planned; its end offsets in the sources
+    commits/<batch>     the batch has finished: the sink has taken its rows without an error
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["Checkpoint", "read_checkpoint", "read_offsets", "sibling_folders"]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A query, as its checkpoint describes it.
+    """The state of a query in its checkpoint.
 
     Attributes:
         folder: The folder, as given.
-        query_id: "" for a query that has not begun.
-        last: Its last finished batch; None before the first.
+        query_id: Id of the query; "" if it has not begun.
+        last: Number of its last finished batch; None before the first.
     """
 
     folder: str
@@ -34,16 +34,16 @@ class Checkpoint:
 
 
 def read_checkpoint(spark: SparkSession, folder: str) -> Checkpoint:
-    """The query whose checkpoint a folder is; one that has not begun if there is no such folder."""
+    """Read a checkpoint folder; a folder that does not exist is that of a query that has not begun."""
     text = _read_text(spark, f"{folder}/metadata")
     finished = [int(name) for name in _names(spark, f"{folder}/commits") if name.isdecimal()]
     return Checkpoint(folder, "" if text is None else str(json.loads(text)["id"]), max(finished, default=None))
 
 
 def read_offsets(spark: SparkSession, folder: str, batch_id: int) -> dict[str, Any]:
-    """Where a batch ends in its sources: ``{"offsets": [one a source, null for none]}``.
+    """End offsets of a batch: ``{"offsets": [...]}`` with one item per source, null for a source without an offset.
 
-    Empty if Spark has changed the form of its checkpoint.
+    Empty if the file is not in the form that this version of Spark writes.
     """
     text = _read_text(spark, f"{folder}/offsets/{batch_id}") or ""
     version, *lines = text.splitlines() or [""]
@@ -60,7 +60,7 @@ def sibling_folders(spark: SparkSession, folder: str, mark: str) -> list[str]:
 
 
 def _read_text(spark: SparkSession, path: str) -> str | None:
-    """A small file, None if there is none."""
+    """Content of a small file; None if it does not exist."""
     files, place = _open(spark, path)
     if not files.exists(place):
         return None
@@ -82,7 +82,7 @@ def _names(spark: SparkSession, path: str) -> list[str]:
 
 
 def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Hadoop's file system of a path, and the path in its words."""
+    """Hadoop's file system of a path, and its object for the path."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way to Hadoop's file systems
     place = jvm.org.apache.hadoop.fs.Path(path)
     return place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), place  # noqa: SLF001 - as above

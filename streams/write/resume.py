@@ -1,20 +1,20 @@
-"""Where a query goes on: in its checkpoint, or where the live commits of its lane end (`resume: table`).
+"""Decides where a query continues: at its checkpoint, or where the live commits of its lane end (`resume: table`).
 
-A checkpoint knows which batches it has handed over, the lane knows which of them are in the table. The two agree, or
-the lane is one batch ahead (a crash between the two), until the table is restored or a stream undone:
+A checkpoint has the batches that Spark has finished, the lane has the batches that are in the table. The two agree, or
+the lane is one batch ahead (after a crash between the two), until the table is restored or a stream is undone:
 
     checkpoint   0  1  2  3  4  5  6            finished: 6, the next batch is 7
     lane         0  1  2  3 (4  5  6) |         4 to 6 are rolled back: batch 7 would leave a gap, and is refused
 
-To go on, batch 4 has to be read again. Spark cannot turn a checkpoint back, so a new query is begun: in a folder beside
-the old one, which stays as it is, from the offsets that the lane's last live commit recorded. Rules:
+To continue, batch 4 has to be read again. Spark cannot set a checkpoint back, so a new query is started, with a new
+checkpoint folder beside the old one, at the offsets that the lane's last live commit recorded. Rules:
 
-1. **The lane decides.** A checkpoint is good if its query wrote the lane's last live commit and is not ahead of it.
-   Else a new one is begun. Its name says what it starts from, so that a start that crashed is found again.
-2. **Each message once, as far as the table is concerned.** What the lane recorded is exactly what its live commits
-   hold. Whoever commits between the look at the lane and its claim makes the look worthless: `ResumePoint.check`.
-3. **What cannot be known is refused**, never guessed: a commit that does not say where its source was, another topic,
-   a topic that was deleted and created again since (which the source refuses: offsets say which topic they are of).
+1. **The lane decides.** A checkpoint is used if its query wrote the lane's last live commit and is not ahead of it.
+   Otherwise a new one is created. Its name is derived from that commit, so that a start that crashed is found again.
+2. **Each message is in the table once.** The recorded offsets are exactly the end of the lane's live commits. If
+   another process commits to the lane after they were read and before the lane is claimed, `ResumePoint.check` fails.
+3. **Unknown offsets are refused**, never guessed: a commit that did not record them, another topic, or a topic that was
+   deleted and created again since (the source refuses it, because offsets are stored with the id of their topic).
 """
 
 from __future__ import annotations
@@ -36,35 +36,36 @@ from streams.write.query_checkpoint import Checkpoint, read_checkpoint, sibling_
 __all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "resume_point"]
 
 MARK: Final = "-resumed-"
-"""Between a checkpoint's name and what a new one beside it starts from."""
+"""Part of the name of a new checkpoint folder, between the name of the old one and the commit that it starts from."""
 
 GAP_HINT: Final = (
-    "begin where the table's live commits end, messages after that are read again, each once: `resume: table` in the "
-    "pipeline's writer, streams.resume_point in Python; or restore the table to where it was"
+    "continue where the table's live commits end, so that later messages are read again, each once: `resume: table` in "
+    "the pipeline's writer, streams.resume_point in Python; or restore the table to its state before"
 )
 
 Offsets = Mapping[str, Mapping[str, int]]
-"""Of a Kafka source: next offset by topic and partition."""
+"""Offsets of a Kafka source: next offset by topic and partition."""
 Recorded = Mapping[str, Mapping[str, Any]]
-"""The same as recorded in a commit, with the identity of each topic (`streams.kafka.topic_identity`)."""
+"""Offsets as a commit records them, with the identity of each topic (`streams.kafka.topic_identity`)."""
 
 
 class LaneMoved(Conflict):
-    """Somebody committed to the lane between the look at it and the claim of it: look again."""
+    """Another process committed to the lane after it was read and before it was claimed. Read the lane again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a query of a lane begins; for `streams.write_stream`.
+    """Where a query of a lane starts or continues; an argument of `streams.write_stream`.
 
     Attributes:
         lane: The lane.
-        checkpoint: Folder to give to `streams.write_stream`.
-        anew: The folder's query starts at ``offsets``; else its checkpoint, or nothing at all, says where.
-        offsets: Of the last live commit; None if the lane's live commits are none, and nobody knows where they began.
-        source: What the last live commit recorded, as it stands there.
-        identities: By topic, which topic the offsets are of, as the commit recorded it: ``{"topic_id": ...}``; commits
-            of older versions recorded none.
+        checkpoint: Checkpoint folder for `streams.write_stream`.
+        anew: Whether the checkpoint is new and the query starts at ``offsets``. Otherwise the query continues at the
+            checkpoint, or the lane has no commits yet.
+        offsets: End offsets of the last live commit. None if the lane has no live commit and its start is not recorded.
+        source: The source position that the last live commit recorded.
+        identities: By topic the identity of the topic that the offsets belong to, as the commit recorded it:
+            ``{"topic_id": ...}``. Commits of older versions recorded none.
     """
 
     lane: str
@@ -78,12 +79,12 @@ class ResumePoint:
         """The option ``startingOffsets`` of ``weft_kafka``.
 
         Args:
-            default: What it is for a query that begins without a past.
-            topics: Those that are subscribed to; the recorded ones by default. A new one is read from its beginning.
+            default: The value for a query without commits.
+            topics: The subscribed topics; the recorded ones by default. A new topic is read from its beginning.
 
         Raises:
-            InvalidInput: The lane was not written from Kafka, or from none of the topics; or nothing is known of where
-                it began, and ``default`` is the end of the topics.
+            InvalidInput: The lane was not written from Kafka, or not from any of the topics. Or the start of the lane
+                is not recorded, and ``default`` is ``latest``.
         """
         if not self.anew:
             return default
@@ -91,11 +92,11 @@ class ResumePoint:
             if self.source:
                 raise InvalidInput(
                     f"the last live commit of lane {self.lane!r} does not come from one Kafka source",
-                    hint="give a new checkpoint, takeover, and a frame that starts where `source` of this point says",
+                    hint="use a new checkpoint, takeover, and a frame that starts at `source` of this resume point",
                 )
             if default.strip().lower() == "latest":
                 raise InvalidInput(
-                    f"lane {self.lane!r} has no live commit, and does not tell where its source began",
+                    f"lane {self.lane!r} has no live commit, and the start of its source is not recorded",
                     hint="give starting_offsets: earliest, or offsets by topic and partition",
                 )
             return default
@@ -103,9 +104,9 @@ class ResumePoint:
         if not set(wanted) & set(self.offsets):
             raise InvalidInput(
                 f"lane {self.lane!r} was written from topics {', '.join(self.offsets)}, not from {', '.join(wanted)}",
-                hint="to go on with other topics give the writer a new checkpoint and takeover: true",
+                hint="to continue with other topics give the writer a new checkpoint and takeover: true",
             )
-        # A partition that the live commits never saw was never read.
+        # A partition that is missing from the recorded offsets was never read.
         return json.dumps(
             {
                 topic: {**self.offsets.get(topic, {}), ANY_PARTITION: EARLIEST, **self.identities.get(topic, {})}
@@ -157,7 +158,7 @@ def resume_point(
 
     Raises:
         NotFound: There is no such table.
-        InvalidInput: The lane's last live commit does not tell where its source was.
+        InvalidInput: The lane's last live commit has not recorded the position of its source.
     """
     state = lane_progress(uri, lane, storage_options)
     known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
@@ -170,21 +171,21 @@ def resume_point(
         recorded = _kafka_offsets(state.source)
         if recorded is None and not (state.source.get("offsets") or ()):
             raise InvalidInput(
-                f"the last live commit of lane {lane!r} does not tell where its source was",
-                hint="give the writer a new checkpoint, starting offsets of your own, and takeover: true",
+                f"the last live commit of lane {lane!r} has not recorded the position of its source",
+                hint="give the writer a new checkpoint, explicit starting offsets, and takeover: true",
             )
     else:
-        # A Kafka query's first batch is empty, and records where the lane began.
+        # The first batch of a Kafka query is empty, and records the start of the lane.
         recorded = None if state.first_source is None else _kafka_offsets(state.first_source)
     offsets, identities = (None, {}) if recorded is None else _split_offsets(recorded)
     return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source, identities)
 
 
 def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str, stored: Checkpoint) -> None:
-    """Refuse a checkpoint that has handed over batches which are not, or no longer, in the table.
+    """Refuse a checkpoint with finished batches that are not, or no longer, in the table.
 
     Raises:
-        GapError: It has; nothing was claimed.
+        GapError: There are such batches; nothing was claimed.
     """
     if stored.last is None:
         return
@@ -196,25 +197,25 @@ def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str
     if state.restored:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
         raise GapError(f"{what} count as never sent, but checkpoint {stored.folder} is past them", hint=GAP_HINT)
-    what = f"checkpoint {stored.folder} has sent {batches} of this query, which lane {lane!r} does not have"
-    raise GapError(f"{what}: is it an older copy of the table, or another one?", hint=GAP_HINT)
+    what = f"checkpoint {stored.folder} has finished {batches} of this query, but lane {lane!r} does not have them"
+    raise GapError(f"{what}: it may be an older copy of the table, or another table", hint=GAP_HINT)
 
 
 def _gap(state: LaneProgress, stored: Checkpoint) -> int | None:
-    """The first batch that a checkpoint takes for stored, and that is not; None if there is none."""
+    """The first batch that a checkpoint has finished and the table does not have; None if there is no such batch."""
     live = state.batches.get(stored.query_id)
-    # A query that the lane never saw may begin with any batch: it may have written elsewhere before.
+    # A query that has not written to the lane may begin with any batch: it may have written to another lane before.
     first = state.rolled_back_from.get(stored.query_id) if live is None else live + 1
     return None if first is None or stored.last is None or stored.last < first else first
 
 
 def _name_of(state: LaneProgress) -> str:
-    """Of the point that the lane has reached: its newest restore, by the claim that fenced it, and last live commit."""
+    """Name of the state of a lane: the claim of its newest restore, and its last live commit."""
     return f"{state.fenced}-{state.last_commit}"
 
 
 def _kafka_offsets(source: Mapping[str, Any]) -> Recorded | None:
-    """What a commit of a query over one Kafka source recorded; None if it is something else."""
+    """The offsets that a commit recorded; None if its query did not read exactly one Kafka source."""
     recorded = source.get("offsets")
     if not isinstance(recorded, list) or len(recorded) != 1 or not isinstance(recorded[0], dict) or not recorded[0]:
         return None
@@ -227,7 +228,7 @@ def _kafka_offsets(source: Mapping[str, Any]) -> Recorded | None:
 
 
 def _split_offsets(recorded: Recorded) -> tuple[Offsets, Recorded]:
-    """Offsets by topic and partition, and beside them which topics they are of."""
+    """Split recorded offsets into the offsets, and the identities of their topics."""
     offsets = {
         topic: {name: offset for name, offset in parts.items() if name not in IDENTITY_KEYS}
         for topic, parts in recorded.items()

@@ -65,13 +65,13 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class CommitReport:
-    """One batch that is in the table.
+    """Report of one committed batch.
 
     Attributes:
         commit: The commit; if ``commit.replayed``, the batch was stored before and nothing was written.
         batch_id: Spark's number of the batch.
         rows_refused: Messages that went to the dead letters.
-        seconds: From the start of the batch to its commit.
+        seconds: Time from the start of the batch to its commit.
         committed_at_ms: Wall clock after the commit.
         source: End offsets of the batch in its sources, as recorded in the table; empty if not known.
         tombstones: Messages without a value that were skipped (`streams.write.tombstones`).
@@ -108,30 +108,29 @@ def write_stream(
 
     Args:
         df: Key columns, the columns of whole groups of the stream, optionally ``_op``, and optionally the hidden column
-            that `streams.write.decode.decode_messages` keeps (it is not stored; it tells where a refused message came
-            from).
-        uri: The table.
+            of `streams.write.decode.decode_messages` (it is not stored; dead letters have its content).
+        uri: Path or URL of the table.
         stream: A stream of its configuration.
-        checkpoint: Folder of Spark's checkpoint; it is what makes a restart continue.
+        checkpoint: Folder of Spark's checkpoint, from which a restarted query continues.
         lane: Lane of this query; the name of the stream by default.
-        trigger: Interval between batches, as in a pipeline (``500 ms``, ``2 seconds``) or as Spark takes it; None: the
-            next batch begins as soon as one ends.
-        once: Process what is there now, then end.
+        trigger: Interval between batches, in the form of a pipeline file (``500 ms``, ``2 seconds``) or of Spark. None:
+            the next batch begins as soon as one ends.
+        once: Process what the source has now, then end.
         dead_letter: Folder (path or fsspec URL) for messages that cannot be stored; by default
             ``<uri>_dead_letters/<lane>``, beside the table.
         on_error: ``dead_letter``: such a message is stored there, and the rest of the batch is committed. ``stop``: the
             first one ends the query, and nothing of its batch is committed.
         takeover: Allow this query to continue a lane in which another query (another checkpoint) has written.
-        lateness: By how much at most an event's first ordering value is smaller than the largest before it: ``10
-            minutes`` or a timedelta for dates and times, an integer for integers. It has to cover how far partitions of
-            the source are apart, also while the query catches up. Every batch then moves the stream's watermark on
-            (`storage.Table.watermarks`). Later events are stored like any other, and counted.
+        lateness: An event's first ordering value is smaller than the largest before it by at most this much: ``10
+            minutes`` or a timedelta for dates and times, an integer for integers. It must cover the distance between
+            partitions of the source, also while the query catches up. Every batch then advances the watermark of the
+            stream (`storage.Table.watermarks`). Later events are stored like any other, and counted.
         resume: From `streams.resume_point`: continue where the live commits of the lane end, also after a restore or an
             undo of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
-        storage_options: For the table's store.
+        storage_options: Options of the fsspec file system.
         query_name: Spark's name of the query.
-        on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails, and
-            the batch is replayed (as a batch that is there) on restart.
+        on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails. The
+            restarted query replays the batch, which is not written again.
 
     Raises:
         InvalidInput: An argument, a column or a type is wrong. Nothing was started or claimed.
@@ -181,7 +180,7 @@ def _folder_for_errors(
     lane: str,
     storage_options: Mapping[str, Any] | None,
 ) -> ObjectStore | None:
-    """Where messages go that cannot be stored; None where the first one ends the query."""
+    """The folder of dead letters; None if the first message that cannot be stored ends the query."""
     if on_error not in get_args(OnError):
         raise InvalidInput(f"on_error: {on_error!r} is not known", hint=", ".join(get_args(OnError)))
     if on_error == "stop":
@@ -224,7 +223,7 @@ class _Sink:
         query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
         if not query_id:
             raise InvalidInput(
-                "Spark does not give this thread the id of the query", hint="do not set PYSPARK_PIN_THREAD to false"
+                "Spark does not pass the id of the query to this thread", hint="do not set PYSPARK_PIN_THREAD to false"
             )
         try:
             begun = self._writer.begin((query_id, batch_id))
@@ -238,7 +237,7 @@ class _Sink:
         _hand_over_large_batches(spark)
         reports = run_tasks(df, begun, letters)
         if letters is not None and self._fresh:
-            # Only the first batch of a run can have been begun before.
+            # Only the first batch of a run may be a batch that an earlier run began.
             letters.discard_others({report.task for report in reports if report.letters})
         # The offsets are for operators and for `streams.write.resume`; Spark itself does not need them from here.
         source = read_offsets(spark, self._checkpoint, batch_id)
@@ -285,12 +284,12 @@ class _Attend(StreamingQueryListener):
             self._writer.heartbeat()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing came for some seconds."""
+        """Spark calls this if there was no message for some seconds."""
         if str(event.runId) == self._run_id:
             self._writer.heartbeat()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Close, if it is our run."""
+        """Spark calls this when a query ends. Closes the writer if it is the query of this run."""
         if str(event.runId) == self._run_id:
             self.close()
 
@@ -361,7 +360,7 @@ def check_frame(df: DataFrame, *, streaming: bool) -> None:
 
 
 def check_columns(df: DataFrame, table: Table, stream: str) -> None:
-    """Check the columns of the frame, with an empty batch.
+    """Check the columns of the frame with an empty batch.
 
     Raises:
         InvalidInput: A column is missing, unknown, or of a type that the table's column does not take.

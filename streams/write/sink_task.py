@@ -1,9 +1,9 @@
-"""The task that writes rows, in Spark's Python workers: rows in, log files out, a small report back.
+"""The task that writes rows, in Spark's Python workers: takes rows, writes log files, returns a small report.
 
 A worker imports this module before it reads its first row, so it must not import Spark's SQL layer.
 
 1. Rows stay in Arrow. Python objects are made only for refused rows.
-2. A task holds about `storage.environment.Tuning.log_file_bytes` of rows at a time, whatever the size of its partition.
+2. A task has about `storage.environment.Tuning.log_file_bytes` of rows in memory, whatever the size of its partition.
 3. Input that cannot be stored is *reported* and not raised, because Spark would repeat the task with the same result.
    Other errors, such as a store that does not answer, are raised, so that Spark repeats the task.
 """
@@ -38,14 +38,14 @@ HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What one task did.
+    """Report of one task.
 
     Attributes:
         task: Number of its partition.
-        written: Its log files and counts; files may stand there also where ``refused`` is set.
-        letters: Messages in its file of dead letters.
-        tombstones: Messages without a value that it passed over.
-        refused: Why its input can not be stored; None if it was.
+        written: Its log files and counts. There may also be files if ``refused`` is set.
+        letters: Number of messages in its file of dead letters.
+        tombstones: Number of messages without a value that it skipped.
+        refused: Why its input cannot be stored; None if it was stored.
     """
 
     task: int
@@ -84,7 +84,7 @@ def write_task(
     parts: list[Written] = []
     count = tombstones = 0
     try:
-        # Left by an exception, the block leaves no file of letters: the batch that they belong to fails.
+        # If an exception leaves the block, no file of letters is written: the whole batch fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
             for chunk in _chunks(batches, ticket.env.tuning.log_file_bytes):
                 kept = _without_ignored(chunk)
@@ -97,7 +97,7 @@ def write_task(
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
-    """Tables of about ``limit`` bytes. One log file comes of each, so in all but huge batches a task writes one."""
+    """Divide rows into tables of about ``limit`` bytes. Each becomes one log file; most tasks write only one."""
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -156,7 +156,7 @@ def _refuse(
         sources: `SOURCE` of these rows, if the frame has it.
         refused: Numbers of the bad rows, ascending.
         reasons: One for each bad row.
-        file: Where they go.
+        file: The file of dead letters.
     """
     chosen = pa.array(refused)
     if file is None:
@@ -176,7 +176,7 @@ def _refuse(
 
 
 def _plain_rows(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as Python values; as text what Python has no value for, which may be what is wrong with them."""
+    """Rows as Python values. Values that Python cannot represent, such as dates before year 1, become text."""
     try:
         return rows.to_pylist()
     except (ValueError, OverflowError):

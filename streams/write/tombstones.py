@@ -1,16 +1,16 @@
 """Tombstones: messages without a value. How a writer handles them, and how the Kafka key names the row to delete.
 
-In a compacted topic a null value is the deletion of its key. Debezium sends one after every delete event, so that the
-topic forgets the key; there it adds nothing. So there are three ways, and the first is the default:
+In a compacted topic a null value deletes its key. Debezium also sends one after every delete event, only so that the
+topic removes the key. There are three ways to handle them; the first is the default:
 
     ignore        the message is skipped, and counted
     delete        the message is decoded from its key, and deletes that row
-    dead_letter   the message is one that cannot be decoded
+    dead_letter   the message counts as undecodable
 
-With ``delete`` the fields of the message are those that the key has, all others are NULL, and ``_op`` is ``delete``.
-`select` and `where` are applied as to any other message, with two differences: `where` drops a tombstone only if it is
-false, not if it is unknown for want of fields (a delete is never lost by accident); and a column that orders a group
-needs a value that the message does have, for example ``coalesce(ts, _kafka.timestamp)``.
+With ``delete`` the message has the fields of its key, all other fields are NULL, and ``_op`` is ``delete``. `select`
+and `where` are applied as to any other message, with two differences. `where` drops a tombstone only if the condition
+is false, not if it is unknown because fields are missing, so that no delete is lost by accident. And an ordering column
+needs an expression that has a value for tombstones, for example ``coalesce(ts, _kafka.timestamp)``.
 
 A key is a JSON object, a single value (a JSON value, or any text for a string), or either of them in the envelope
 ``{"schema": ..., "payload": ...}`` of Kafka Connect.
@@ -28,7 +28,7 @@ from streams.formats.json_value import CORRUPT, ROOT, first_value, is_one_value,
 
 __all__ = ["NO_KEY", "decode_key"]
 
-NO_KEY: Final = "the message has no value (a tombstone), and its key does not tell which row to delete"
+NO_KEY: Final = "the message has no value (a tombstone), and its key does not name a row to delete"
 
 _ENVELOPE: Final = ("schema", "payload")
 
@@ -37,8 +37,8 @@ def decode_key(raw: Column, fields: StructType) -> Column:
     """The Kafka key as a struct of ``fields``; NULL if it does not have this form.
 
     Args:
-        raw: The key as it came, binary or text.
-        fields: At least one. A value that is no JSON object is that of the only field.
+        raw: The key of the message, binary or text.
+        fields: At least one. If there is exactly one, the key may also be its value instead of a JSON object.
     """
     given = raw.cast("string")
     text = F.when(F.is_valid_utf8(given), F.trim(given))

@@ -4,11 +4,11 @@ Which lane it uses, and when the lane is closed:
 
     neither lane nor batch   a new lane for this job, closed when the job ends
     batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays open
-                             for the next number, and `Table.close_lane` ends it when the query has ended for good
-    lane=                    the lane of the caller, open until the caller closes it
+                             for the next number; close it with `Table.close_lane` when the query has ended for good
+    lane=                    that lane; it stays open until the caller closes it
 
-A closed lane costs a reader no request, and holds no watermark back. A job that was killed leaves its lane open:
-``weft show URI streams`` shows it as silent, and ``weft close URI LANE`` ends it.
+A closed lane costs a reader no request, and does not hold the watermark back. A job that was killed leaves its lane
+open: ``weft show URI streams`` shows it as silent, and ``weft close URI LANE`` closes it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInp
 from streams.write.dead_letter import DeadLetters, open_dead_letters
 from streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks
 
-_STREAM_LETTERS: Final = 40  # of a stream's name in a lane's, which has 64 letters at most
-_ID_LETTERS: Final = 16  # 64 bits of chance, or of a digest
-_BEAT_SECONDS: Final = 5.0  # how often a heartbeat is offered; the writer decides whether it is time for one
+_STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
+_ID_LETTERS: Final = 16  # 64 random bits, or bits of a digest
+_BEAT_SECONDS: Final = 5.0  # how often the writer is asked for a heartbeat; it decides whether one is due
 
 
 def write_batch(
@@ -49,8 +49,8 @@ def write_batch(
 ) -> Commit:
     """Append a frame that is not a stream, as one commit: a backfill or a correction beside live writers.
 
-    Without ``batch`` every call appends. With it a call that is made again does nothing, for example in
-    ``foreachBatch``, where Spark gives a batch again after a crash::
+    Without ``batch`` every call appends. With it a repeated call has no effect, for example in ``foreachBatch``, where
+    Spark repeats a batch after a crash::
 
         def write(df, number):
             streams.write_batch(df, uri, "orders", batch=("orders-query", number))
@@ -68,15 +68,15 @@ def write_batch(
         lateness: As for `streams.write_stream`, from one batch of the lane to the next: rows of one batch never make
             each other late. The watermark of the stream does not go beyond that of an open lane.
         storage_options: Options of the fsspec file system.
-        dead_letter: Folder for messages that cannot be stored. Without it the first is an error.
+        dead_letter: Folder for messages that cannot be stored. Without it the first of them is an error.
 
     Returns:
-        The commit; ``replayed`` if the batch was there already, and nothing was written.
+        The commit; ``replayed`` if the batch was committed before, and nothing was written.
 
     Raises:
         InvalidInput, NotFound, StoreUnavailable, Conflict: As for `streams.write_stream`; nothing was written.
-        InvalidInput: Also if a row cannot be stored. The table is unchanged.
-        GapError: ``batch`` is not the next of its query. The table is unchanged.
+        InvalidInput: A row cannot be stored. The table is unchanged.
+        GapError: ``batch`` is not the next batch of its query. The table is unchanged.
         Fenced: Another job has claimed the lane. The table is unchanged.
         CommitUnknown: The store did not say whether the commit took place: call again with the same ``batch``.
     """
@@ -100,7 +100,7 @@ def write_batch(
         if folder is not None:
             part, number = (f"batch-{uuid.uuid4().hex}", 0) if batch is None else (name, batch[1])
             letters = DeadLetters(folder, part, number, stream, writer.lane)
-        with heard_of(writer):
+        with send_heartbeats(writer):
             reports = run_tasks(df, ticket, letters)
         if letters is not None and batch is not None:
             letters.discard_others({report.task for report in reports if report.letters})
@@ -108,11 +108,11 @@ def write_batch(
 
 
 def lane_for(stream: str, query_id: str | None) -> LaneName:
-    """The lane of a query id, always the same; without one a new lane, of one job alone.
+    """The name of the lane of a query id; without a query id the name of a new lane.
 
     Args:
-        stream: Name of the stream. A long one is cut off in the lane's name.
-        query_id: Any text; two that differ in anything have two lanes.
+        stream: Name of the stream. Only its first letters are in the name of the lane.
+        query_id: Any text. The same id gives the same lane, different ids give different lanes.
     """
     if query_id is None:
         return LaneName(f"{stream[:_STREAM_LETTERS]}-batch-{uuid.uuid4().hex[:_ID_LETTERS]}")
@@ -122,9 +122,9 @@ def lane_for(stream: str, query_id: str | None) -> LaneName:
 
 @contextlib.contextmanager
 def close_after(table: Table, lane: LaneName) -> Iterator[None]:
-    """Close a lane at the end of the block, if it is there and open.
+    """Close a lane at the end of the block, if it exists and is open.
 
-    If that fails, the outcome of the block stands, and a warning says how to close the lane.
+    If that fails, the result or error of the block is not affected, and a warning says how to close the lane.
     """
     try:
         yield
@@ -142,12 +142,12 @@ def close_after(table: Table, lane: LaneName) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard_of(writer: Writer, every: float = _BEAT_SECONDS) -> Iterator[None]:
-    """Send heartbeats of a writer while its tasks run, so that operators can tell a long job from a dead one.
+def send_heartbeats(writer: Writer, every: float = _BEAT_SECONDS) -> Iterator[None]:
+    """Send heartbeats of a writer while its tasks run, so that a long job does not look like a dead one.
 
     Args:
-        writer: An open writer, which nobody else uses within the block.
-        every: Seconds between two offers of a heartbeat.
+        writer: An open writer, which no other thread uses during the block.
+        every: Seconds between two calls of `Writer.heartbeat`.
     """
     ended = threading.Event()
 
@@ -184,24 +184,24 @@ def _explained(query_id: str | None) -> Iterator[None]:
             raise
         raise Fenced(
             f"{error.message}: another job writes batches of query {query_id!r}",
-            hint="nothing of this batch was written; two jobs at the same time need each a query id of its own",
+            hint="nothing of this batch was written; use different query ids for jobs that run at the same time",
         ) from None
     except CommitUnknown as error:
         if query_id is not None:
             raise
         raise CommitUnknown(
             error.message,
-            hint="weft show URI timeline tells whether it is there. With batch=(query id, number) a call can be made "
-            "again: nothing is applied twice",
+            hint="weft show URI timeline shows whether it exists. With batch=(query id, number) a call can be "
+            "repeated: a batch is never applied twice",
         ) from None
     except GapError as error:
         raise GapError(
             error.message,
-            hint="write every batch, also one without rows; what cannot be given again goes on under a new query id",
+            hint="write every batch, also one without rows; if earlier batches cannot be repeated, use a new query id",
         ) from None
     except Conflict as error:
         if query_id is None:
             raise
         raise Conflict(
-            error.message, hint="leave lane out, or give this query a query id of its own, which has its own lane"
+            error.message, hint="leave lane out, or use another query id for this query, which then gets another lane"
         ) from None

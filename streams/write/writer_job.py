@@ -3,8 +3,8 @@
     python -m streams.write.writer_job PIPELINE WRITER [--once]
 
 `streams.pipeline.supervisor` starts it; `streams.pipeline.error_kinds` defines its exit codes. On SIGTERM the current
-batch is finished if that takes at most `DRAIN_SECONDS`, else abandoned. In both cases the next process continues
-exactly there.
+batch is finished if that takes at most `DRAIN_SECONDS`, otherwise abandoned. In both cases the next process continues
+after the last commit.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ DRAIN_SECONDS: Final = (
     8.0  # most batches end in time; with the stop of Spark the total stays below `job_process.STOP_SECONDS`
 )
 MAX_STARTS: Final = (
-    3  # a writer that is being fenced may commit one more batch between the look at the lane and the claim
+    3  # a writer that is being fenced may commit one more batch after the lane was read and before it is claimed
 )
-STALE_SECONDS: Final = 10.0  # what Spark said of a batch that was planned longer ago is no measure of lag any more
-RATE_SECONDS: Final = 10.0  # rows per second are those of the last so many seconds
+STALE_SECONDS: Final = 10.0  # progress of a batch that was planned longer ago says nothing about the lag now
+RATE_SECONDS: Final = 10.0  # rows per second are an average over the last so many seconds
 
 _NETWORK: Final = re.compile(
     r"\b(?:java\.net\.(?:ConnectException|UnknownHostException|NoRouteToHostException)"
     r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
     r"|org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException))\b[^\n]*"
 )
-"""Errors of the JVM if a store or broker that Spark itself uses (for its checkpoint, say) does not answer."""
+"""Errors of the JVM if a store or broker that Spark accesses (for example for its checkpoint) does not answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="streams.write.writer_job", description="One writer of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("writer")
-    parser.add_argument("--once", action="store_true", help="write what the source holds now, then end")
+    parser.add_argument("--once", action="store_true", help="write what the source has now, then end")
     given = parser.parse_args(arguments)
     reporter.update(doing="starting")
     outages = JobOutages(reporter, stop)
@@ -114,12 +114,12 @@ def _run(
                     break
             progress.observe(query)
     finally:
-        with contextlib.suppress(Exception):  # what went wrong before is what counts; the JVM ends with this process
+        with contextlib.suppress(Exception):  # the first error counts; the JVM ends with this process
             spark.stop()
 
 
 def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | None]:
-    """What measures how far behind the writer is; nothing for a source other than ``weft_kafka``."""
+    """The meter of the writer's lag; None in the block for a source other than ``weft_kafka``."""
     from streams import kafka
     from streams.kafka.options import parse_options
     from streams.pipeline.lag import LagMeter
@@ -133,7 +133,7 @@ def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | N
 def _start(
     spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool
 ) -> StreamingQuery:
-    """Start the query: where its checkpoint ends, or, with ``resume: table``, where the lane's live commits end."""
+    """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
     from storage import Table
     from streams.pipeline.check import check_deletes, key_of
     from streams.write.query_checkpoint import read_checkpoint, read_offsets
@@ -143,7 +143,9 @@ def _start(
     location, key = pipeline.table, writer.key
     if writer.tombstones == "delete":
         schema = Table.open(location.uri, storage_options=location.storage_options).schema
-        check_deletes(writer, schema.stream(writer.stream), schema)  # the file need not say what the table is
+        check_deletes(
+            writer, schema.stream(writer.stream), schema
+        )  # the pipeline file may lack the table's configuration
         key = key_of(writer, schema)
     for tries_left in reversed(range(MAX_STARTS)):
         point = None
@@ -189,12 +191,12 @@ def read_events(
     point: ResumePoint | None = None,
     key: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The stream's events: a streaming frame with the columns that the sink stores.
+    """A streaming frame with the events of the stream: the columns that the sink stores.
 
     Args:
         spark: The session.
         writer: What to read, and how.
-        point: Where a Kafka source begins, if its query has no checkpoint yet that says so.
+        point: Where a Kafka source begins, unless the query has a checkpoint.
         key: Fields of the Kafka key and their types, from `streams.pipeline.check.key_of`.
 
     Raises:
@@ -236,7 +238,7 @@ def _quoted(name: str) -> str:
 
 
 def _drain(query: StreamingQuery) -> None:
-    """Let the current batch end, if it ends soon."""
+    """Wait for the end of the current batch, for at most `DRAIN_SECONDS`."""
     deadline = time.monotonic() + DRAIN_SECONDS
     before = _last_batch(query)
     while time.monotonic() < deadline and query.status["isTriggerActive"] and _last_batch(query) == before:
@@ -249,7 +251,7 @@ def _last_batch(query: StreamingQuery) -> int | None:
 
 
 class Progress:
-    """Turns commits and Spark's progress into reports. Commits come from Spark's thread, the rest from the main one."""
+    """Turns commits (from Spark's thread) and Spark's progress (from the main thread) into status reports."""
 
     def __init__(
         self,
@@ -258,13 +260,13 @@ class Progress:
         meter: LagMeter | None = None,
         waits: Callable[[Exception | None], None] = lambda _: None,
     ) -> None:
-        """Nothing is reported yet.
+        """Report nothing yet.
 
         Args:
             reporter: Where reports go.
-            trigger_seconds: From one look at the source to the next.
-            meter: Measures lag and freshness; without it they are what Spark tells of its last batch.
-            waits: Told why the source's brokers do not answer, or None as long as they do.
+            trigger_seconds: Time between two checks of the source for new messages.
+            meter: Measures lag and freshness; without it they are computed from Spark's progress of the last batch.
+            waits: Called with the reason why the brokers of the source do not answer, or with None if they do.
         """
         self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
         self._waits = waits
@@ -272,11 +274,12 @@ class Progress:
         self._lock = threading.Lock()
 
     def committed(self, report: CommitReport) -> None:
-        """Take note of a commit."""
+        """Count a commit, and report it."""
         commit, last = report.commit, self._reporter.report
-        if not commit.replayed or commit.seq > (last.seq or 0):  # else it was counted before the restart
+        if not commit.replayed or commit.seq > (last.seq or 0):  # otherwise it was counted before the restart
             self._count(report)
-        self.reached(report.source)  # last, so that nobody reads of a lag that is gone beside rows that are not there
+        # Last, so that a status never shows the smaller lag together with the smaller number of rows.
+        self.reached(report.source)
 
     def _count(self, report: CommitReport) -> None:
         commit, last = report.commit, self._reporter.report
@@ -294,7 +297,7 @@ class Progress:
         )
 
     def reached(self, source: Mapping[str, Any]) -> None:
-        """Take note of where the last finished batch ends in its sources."""
+        """Set the position in the sources at which the last finished batch ends."""
         from streams.pipeline.lag import kafka_offsets
 
         if self._meter is not None:
@@ -302,8 +305,8 @@ class Progress:
 
     def observe(self, query: StreamingQuery) -> None:
         """Ask Spark for the progress of the query, and report it."""
-        # In this order: a query that is active now was active when it gave its status. One that has ended says that it
-        # waits for nothing, whatever it has left undone.
+        # In this order: if the query is active after its status was read, the status is that of an active query. The
+        # status of a query that has ended says that no data is available, even if there is some.
         status, last = query.status, query.lastProgress
         active, failed = query.isActive, query.exception() is not None
         busy = bool(status["isTriggerActive"])
@@ -316,23 +319,23 @@ class Progress:
         elif self._meter is not None:
             behind, complete = self._measured(active=active)
         else:
-            behind, complete = self._told(last, idle=idle)
+            behind, complete = self._estimated(last, idle=idle)
         self._reporter.update(
             doing="waiting" if outage else "running" if busy else "idle" if last is not None else "starting",
             lag=behind,
             complete_at_ms=complete,
             rows_per_second=self._rate(),
         )
-        self._waits(outage)  # after that: what is told of an outage comes with no older lag
+        self._waits(outage)  # after the update, so that the outage is not reported together with an older lag
 
     def _measured(self, *, active: bool) -> tuple[int | None, int | None]:
-        """Lag, and as of when the table is complete, by the meter."""
-        assert self._meter is not None, "the caller has looked"
+        """The lag, and the time up to which the table is complete, from the meter."""
+        assert self._meter is not None, "the caller has checked this"
         lag = self._meter.lag if active else self._meter.measure()
         return (None, None) if lag is None else (lag.waiting, lag.complete_at_ms)
 
-    def _told(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
-        """The same by what Spark tells, for sources that cannot be asked."""
+    def _estimated(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
+        """The same from Spark's progress, for sources without a meter."""
         if last is None:
             return None, None  # no batch of this process has ended
         behind, planned_at_ms = messages_behind(last.sources), _milliseconds(last.timestamp)
@@ -341,10 +344,10 @@ class Progress:
         if behind == 0:
             complete = max(complete or 0, planned_at_ms)
         if idle:
-            # Nothing was there when it looked last, which is no longer ago than the trigger.
+            # The last check of the source found nothing, and is not longer ago than the trigger.
             complete = max(complete or 0, now_ms - self._trigger_ms)
         elif now_ms - planned_at_ms > STALE_SECONDS * 1000:
-            behind = None  # as of then; what came since waits in the batch that runs now
+            behind = None  # it was true when the batch was planned; later messages are not counted in it
         return behind, complete
 
     def _rate(self) -> float:
@@ -356,10 +359,10 @@ class Progress:
 
 
 def messages_behind(sources: Sequence[Any]) -> int | None:
-    """Messages that the sources held when the last batch was planned, and that it did not take.
+    """Number of messages that the sources had when the last batch was planned, and that are not in the batch.
 
     Args:
-        sources: Of a ``StreamingQueryProgress``.
+        sources: From a ``StreamingQueryProgress``.
 
     Returns:
         None for a source whose offsets are not numbers by topic and partition.
@@ -393,7 +396,7 @@ def _milliseconds(timestamp: str) -> int:
 
 
 def failure_of(error: Exception) -> Exception:
-    """The cause of an error of Spark: the error of weft in its text, or what its text says."""
+    """The cause of an error of Spark: the error of weft in its text, or an error of weft for the text."""
     from pyspark.errors import AnalysisException, ParseException
 
     import streams.kafka.errors  # noqa: F401 - so that its errors are found
@@ -405,7 +408,7 @@ def failure_of(error: Exception) -> Exception:
     if (found := error_in(str(error))) is not None:
         return found
     if network := _NETWORK.search(str(error)):
-        return StoreUnavailable(f"Spark cannot reach what it reads or writes: {network.group()}")
+        return StoreUnavailable(f"Spark has no connection to a store or broker: {network.group()}")
     # Spark raises the same class if code of a Python data source fails, for whatever reason; a retry may help then.
     if isinstance(error, AnalysisException | ParseException) and "PYTHON_DATA_SOURCE_ERROR" not in str(error):
         return InvalidInput(str(error).split(";\n", 1)[0].strip(), hint="fix source, select or where of this writer")
@@ -416,5 +419,5 @@ if __name__ == "__main__":
     ending = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: threads of py4j that wait for a JVM that is gone would keep the process alive for ever.
+    # Not sys.exit: threads of py4j that wait for a JVM that has ended would keep the process alive for ever.
     os._exit(ending)

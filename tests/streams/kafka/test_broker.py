@@ -20,7 +20,7 @@ def test_the_embedded_broker_drops_the_head_of_a_full_partition(
     assert producer.flush(WAIT_SECONDS) == 0
     (log,) = cluster_logs(parsed(embedded_broker, embedded_topic)).values()
     assert log.low > 0
-    with pytest.raises(DataLoss, match="aged out"):
+    with pytest.raises(DataLoss, match="retention deleted"):
         read(0, 7000, parsed(embedded_broker, embedded_topic))
     assert read(log.low, 7000, parsed(embedded_broker, embedded_topic)).num_rows == 7000 - log.low
 

@@ -86,7 +86,7 @@ def test_a_range_that_ends_in_transaction_markers_ends(broker: Broker, topic: st
 def test_a_head_that_aged_out_is_a_loss(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_records(topic, 0, 40)
-    with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[10, 90\), the log holds \[40, 100\)"):
+    with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[10, 90\), the log has offsets \[40, 100\)"):
         read(10, 90, parsed(broker, topic))
     lenient = parsed(broker, topic, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING, "weft.kafka"):
@@ -101,7 +101,7 @@ def test_a_log_that_became_shorter_is_a_loss(broker: Broker, topic: str, left: i
     broker.delete_topic(topic)
     broker.create_topics({topic: 1})
     produce(broker, topic, list(range(left)))
-    with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[30, 90\), the log holds \[0, {left}\)"):
+    with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[30, 90\), the log has offsets \[0, {left}\)"):
         read(30, 90, parsed(broker, topic))
     assert read(30, 90, parsed(broker, topic, failOnDataLoss="false")).num_rows == 0
 

@@ -111,11 +111,11 @@ def test_starting_offsets_by_name_and_number() -> None:
     assert plan_start({Partition("t", OTHERS): -1}, logs).offsets == {A: 9, B: 8}
     assert plan_start({A: 7, B: 2}, logs) == (
         {A: 7, B: 4},
-        ["t-1 wanted offset 2, the log holds [4, 8): older records have aged out"],
+        ["t-1 wanted offset 2, the log has offsets [4, 8): retention deleted older records"],
     )
     with pytest.raises(InvalidInput, match="t-1 is not named"):
         plan_start({A: 5}, logs)
     with pytest.raises(InvalidInput, match="t-7 is no partition"):
         plan_start({A: 5, B: 5, Partition("t", 7): 0}, logs)
-    with pytest.raises(InvalidInput, match=r"t-0 wanted offset 10, the log holds \[3, 9\)"):
+    with pytest.raises(InvalidInput, match=r"t-0 wanted offset 10, the log has offsets \[3, 9\)"):
         plan_start({A: 10, B: 5}, logs)

@@ -128,7 +128,9 @@ def test_retention_that_passes_a_stopped_query(real_broker: RealBroker, name: st
     real_broker.delete_records(name, 1, 150)
     with Query(real_broker, name, position) as strict:
         for _ in range(2):
-            with pytest.raises(DataLoss, match=rf"{name}-1 wanted offset {before[1]}, .*\[150, 200\).*aged out"):
+            with pytest.raises(
+                DataLoss, match=rf"{name}-1 wanted offset {before[1]}, .*\[150, 200\).*retention deleted"
+            ):
                 strict.plan()
     with Query(real_broker, name, position, failOnDataLoss="false") as lenient:
         assert by_partition(lenient.drain(limit=30)) == {0: sent[0][before[0] :], 1: sent[1][150:]}

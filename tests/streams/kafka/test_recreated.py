@@ -20,7 +20,7 @@ from tests.streams.kafka.topics import Broker, options, parsed, produce
 
 pytestmark = pytest.mark.timeout(240)
 
-RECREATED = r"topic {0} has id [\w-]{{22}}, the offsets are of the topic with id [\w-]{{22}}"
+RECREATED = r"topic {0} has id [\w-]{{22}}, but the offsets belong to the topic with id [\w-]{{22}}"
 
 
 def recreate(broker: Broker, topic: str, messages: int, *, partitions: int = 1) -> list[str]:
@@ -216,7 +216,7 @@ def test_without_topic_ids_a_smaller_leader_epoch_tells(old_broker: EmbeddedBrok
         assert query.position == {"led": {"0": 50, "leader_epochs": {"0": 5}}}
         position = query.position
         sent = recreate(old_broker, "led", 80)
-        told = "topic led has leader epoch 1 in partition 0, the offsets are of leader epoch 5"
+        told = "topic led has leader epoch 1 in partition 0, but the offsets belong to leader epoch 5"
         with pytest.raises(DataLoss, match=told):
             query.plan()
     with Query(old_broker, "led", position, failOnDataLoss="false") as lenient:

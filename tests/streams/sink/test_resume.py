@@ -277,7 +277,7 @@ def test_what_the_table_does_not_know_is_not_guessed(spark: SparkSession, table:
     row = pa.table({"id": [1], "status": ["new"], "seq": [1]})
     with table.writer("orders") as writer:
         writer.append(row, batch=("q", 0))
-    with pytest.raises(InvalidInput, match="does not tell where its source was"):
+    with pytest.raises(InvalidInput, match="has not recorded the position of its source"):
         point()
     with table.writer("orders", takeover=True) as writer:
         writer.append(row, batch=("q", 1), source={"offsets": [{"logOffset": 3}]})
@@ -297,5 +297,5 @@ def test_what_the_table_does_not_know_is_not_guessed(spark: SparkSession, table:
     with pytest.raises(InvalidInput, match="was written from topics a, b, not from c"):
         point().starting_offsets("earliest", ["c"])
     table.undo("orders", dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
-    with pytest.raises(InvalidInput, match="does not tell where its source began"):
+    with pytest.raises(InvalidInput, match="the start of its source is not recorded"):
         point().starting_offsets("latest")

@@ -20,7 +20,7 @@ from storage.errors import Conflict, Fenced, GapError, InvalidInput, StoreUnavai
 from storage.log.heartbeat import EVERY_MS, newest_heartbeats
 from storage.store.open_store import open_store
 from storage.write.writer import Commit
-from streams.write.write_batch import close_after, heard_of, lane_for, write_batch
+from streams.write.write_batch import close_after, lane_for, send_heartbeats, write_batch
 from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_process
 from tests.streams.sink.conftest import CONFIG
 from tests.streams.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
@@ -144,7 +144,7 @@ def test_a_number_that_does_not_follow_is_refused(spark: SparkSession, sums: Tab
     assert total(sums) == 1
     [lane] = before
     sums.close_lane(lane)
-    with pytest.raises(Conflict, match=r"(?s)is closed.*query id of its own"):
+    with pytest.raises(Conflict, match=r"(?s)is closed.*another query id"):
         write(1)
     write(0, "other", lane="mine")
     before = sums.snapshot().cut.lanes
@@ -173,7 +173,7 @@ def test_two_jobs_of_one_query_id_are_told_apart(spark: SparkSession, table: Tab
         first = held.started(pool, lambda frame: write_batch(frame, table.uri, "orders", batch=("same", 0)))
         second = write_batch(spark.createDataFrame([event(2)], COLUMNS), table.uri, "orders", batch=("same", 0))
         held.let_go()
-        with pytest.raises(Fenced, match=r"(?s)was claimed by .*another job.*'same'.*query id of its own"):
+        with pytest.raises(Fenced, match=r"(?s)was claimed by .*another job.*'same'.*different query ids"):
             first.result(WAIT_SECONDS)
     assert not second.replayed
     assert rows(table) == [(2, "new", 1)]
@@ -253,7 +253,7 @@ def test_a_long_job_says_that_it_is_alive(tmp_path: Path) -> None:
 
     with table.writer("orders") as writer:
         before = threading.active_count()
-        with heard_of(writer, every=0.01):
+        with send_heartbeats(writer, every=0.01):
             clock.time_ms += 10 * EVERY_MS
             wait_until(lambda: last_sign() == clock.time_ms)
         assert threading.active_count() == before
