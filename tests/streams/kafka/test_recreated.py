@@ -49,7 +49,7 @@ def test_a_recreated_topic_is_an_error_that_names_it(
             for _ in range(2):
                 with pytest.raises(DataLoss, match=RECREATED.format(topic)) as caught:
                     query.plan()
-                assert f"of the topic with id {old}" in caught.value.message
+                assert f"to the topic with id {old}" in caught.value.message
                 assert "failOnDataLoss=false" in caught.value.hint
 
 
@@ -71,7 +71,7 @@ def test_where_losses_are_allowed_the_new_topic_is_read_from_its_beginning(
             found = query.drain()
         assert sorted(value for *_, value in found) == sorted([*sent, "other-10"]), "each once, the other topic goes on"
         assert [offset for name, number, offset, _ in found if (name, number) == (two, 0)] == list(range(grown_to))
-        assert "reading from the beginning" in caplog.text
+        assert "read from their beginning" in caplog.text
         assert f"topic {two} has id" in caplog.text
         caplog.clear()
         produce(broker, two, ["more"])

@@ -319,10 +319,10 @@ def test_a_recreated_topic_stops_the_query_or_is_read_from_its_head(
     broker.delete_topic(topic)
     broker.create_topics({topic: 1})
     produce(broker, topic, numbers(100, 105))
-    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* of the topic with id"):
+    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* to the topic with id"):
         run(strict)
     produce(broker, topic, numbers(105, 120))  # now it is longer than what was read of the old one
-    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* of the topic with id"):
+    with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* to the topic with id"):
         run(strict)
     assert run(strict | {"failOnDataLoss": "false"}) == [[], numbers(100, 120)]
     produce(broker, topic, numbers(120, 125))
