@@ -1,14 +1,14 @@
 """Inspects a table for operators: an overview, the newest log entries, files per file group, and lanes.
 
 Results are frozen values made from log entries and sizes; no data file is opened. The cost does not depend on the
-length of the history: only the newest entries of a lane are read, and its claim is found by bisection.
+length of the history: only the newest entries of a lane are read, and its claim is searched for.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from storage.clock import Clock, Stamps
@@ -32,6 +32,7 @@ from storage.core.log.entries import (
     Savepoint,
     Schema,
 )
+from storage.core.log.file_refs import FileRef
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.plan.watermarks import Watermark, Watermarks, to_ticks
 from storage.core.schema.table_schema import TableSchema
@@ -124,7 +125,8 @@ class TimelineEntry:
 
     Attributes:
         lane: "" for the table lane.
-        rows: Events of a DATA entry, or rows of the slices of a BASE entry; None for others.
+        rows: Events of a DATA entry, rows of the slices of a BASE entry, or rows of the files of a FOLD entry; None for
+            others.
         files: Number of files that it made visible.
         bytes: Their size.
         detail: A description.
@@ -155,15 +157,17 @@ class FileReport:
     commits: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaneReport:
     """One lane. Commits that were rolled back are not counted. Times are Unix milliseconds.
 
+    What is said of the newest claim and of the last commit has its default if there is none.
+
     Attributes:
-        epoch: Number of the newest claim; 0 if there is none.
+        epoch: Number of the newest claim.
         owner: Process that made the newest claim.
-        query_id: Query of the last commit; "" if there is none.
-        batch: Batch number of the last commit.
+        query_id: Query of the last commit; "" if it is no batch of a query.
+        batch: Batch number of the last commit; None if it is no batch of a query.
         rows: Events of the commits that were read.
         rows_complete: Whether all commits of the lane were read.
         source: Offsets of the source that the last commit recorded.
@@ -179,18 +183,18 @@ class LaneReport:
     lane: str
     stream: str
     head: int
-    epoch: int
-    owner: str
-    claimed_at_ms: int | None
-    last_commit: int | None
-    committed_at_ms: int | None
-    last_rows: int | None
-    query_id: str
-    batch: int | None
+    epoch: int = 0
+    owner: str = ""
+    claimed_at_ms: int | None = None
+    last_commit: int | None = None
+    committed_at_ms: int | None = None
+    last_rows: int | None = None
+    query_id: str = ""
+    batch: int | None = None
     rows: int
     rows_complete: bool
     rows_waiting: int
-    source: Mapping[str, Any]
+    source: Mapping[str, Any] = field(default_factory=dict)
     closed: bool
     writer: Literal["live", "silent", "closed", "never"]
     heartbeat_at_ms: int | None
@@ -303,34 +307,32 @@ class Inspection:
         head = self._lanes.get(lane, 0)
         newest = self._newest(lane, head, self._table_log.env.tuning.inspected_entries)
         data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
-        last = data[-1] if data else None
         claim = self._claim(lane, head)
         # A heartbeat of an older claim was left by a writer that was fenced or died.
         present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
         stream = self._state.lanes[lane].stream
         promises = {name: mark.lanes[lane] for name, mark in self._watermarks[stream].items()}
-        return LaneReport(
+        report = LaneReport(
             lane=lane,
             stream=stream,
             head=head,
-            epoch=claim.epoch if claim else 0,
-            owner=claim.owner if claim else "",
-            claimed_at_ms=claim.committed_at_ms if claim else None,
-            last_commit=last.seq if last else None,
-            committed_at_ms=last.committed_at_ms if last else None,
-            last_rows=last.rows if last else None,
-            query_id=last.query_id if last else "",
-            batch=last.batch if last and last.query_id else None,
             rows=sum(entry.rows for entry in data),
             rows_complete=head <= self._table_log.env.tuning.inspected_entries,
             rows_waiting=waiting,
-            source=last.source if last else {},
             closed=self._state.lanes[lane].closed is not None,
             writer=self._writer(claim, present),
             heartbeat_at_ms=present.at_ms if present else None,
             watermarks={group: encode_scalar(mark.value) for group, mark in promises.items()},
             late=sum(mark.late for mark in promises.values()),
         )
+        if claim is not None:
+            report = replace(report, epoch=claim.epoch, owner=claim.owner, claimed_at_ms=claim.committed_at_ms)
+        if data:
+            last = data[-1]
+            report = replace(report, last_commit=last.seq, committed_at_ms=last.committed_at_ms, last_rows=last.rows)
+            batch = last.batch if last.query_id else None
+            report = replace(report, query_id=last.query_id, batch=batch, source=last.source)
+        return report
 
     def _is_rolled_back(self, entry: Data) -> bool:
         """Whether a restore or an undo has rolled a commit back."""
@@ -349,16 +351,12 @@ class Inspection:
 
     def _claim(self, lane: LaneName, head: int) -> Claim | None:
         """The newest claim: the first entry of the epoch of the head, because epochs ascend (S3)."""
-        last = self._table_log.commit_log.entry(lane, head) if head else None
+        log = self._table_log.commit_log
+        last = log.entry(lane, head) if head else None
         if last is None:
             return None
-        low, high = 0, head
-        while high - low > 1:
-            middle = (low + high) // 2
-            entry = self._table_log.commit_log.entry(lane, middle)
-            assert entry is not None, "a slot below the head is never free"
-            low, high = (low, middle) if entry.epoch == last.epoch else (middle, high)
-        claim = self._table_log.commit_log.entry(lane, high)
+        older = log.last_where({lane: (0, head)}, lambda entry: entry.epoch < last.epoch)[lane]
+        claim = log.entry(lane, older + 1)
         return claim if isinstance(claim, Claim) else None
 
 
@@ -373,16 +371,9 @@ def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
     )
 
 
-def _archived(entry: CleanIntent) -> str:
-    if not entry.archived:
-        return ""
-    reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
-    return f"; old entries may be archived up to {reached}"
-
-
 def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
     rows: int | None = None
-    sizes: list[int] = []
+    files: Sequence[FileRef] = ()
     match entry:
         case Create():
             detail = f"table {entry.table_id}"
@@ -395,15 +386,14 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         case Abort():
             detail = f"compaction {entry.plan_id[:8]} ended: {entry.reason}"
         case Base():
-            written = {f.path: f for made in entry.slices for f in (made.base, made.shadow) if f}
-            sizes = [file.size for file in written.values()]
+            parts = (part for made in entry.slices for part in (made.base, made.shadow) if part is not None)
+            files = list({part.path: part for part in parts}.values())  # several slices may share a file
             rows = sum(made.base_rows for made in entry.slices)
-            detail = (
-                f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}: {len(entry.slices)} file groups"
-            )
+            name = f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}"
+            detail = f"{name}: {len(entry.slices)} file groups"
         case Fold():
-            sizes = [file.file.size for file in entry.files]
-            rows = sum(file.file.rows for file in entry.files)
+            files = [file.file for file in entry.files]
+            rows = sum(file.rows for file in files)
             detail = f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"
         case Savepoint():
             note = f": {entry.note}" if entry.note else ""
@@ -418,14 +408,16 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         case Mark():
             detail = f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
         case CleanIntent():
-            detail = f"snapshots before entry {entry.oldest_retained} expire{_archived(entry)}"
+            reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
+            archived = f"; old entries may be archived up to {reached}" if reached else ""
+            detail = f"snapshots before entry {entry.oldest_retained} expire{archived}"
         case CleanDone():
             detail = f"{entry.files} files deleted, {entry.bytes} bytes"
         case Claim():
             detail = f"claim {entry.epoch} by {entry.owner}"
             detail += f" for entry {entry.intent} of the table lane" if entry.intent else ""
         case Data():
-            sizes, rows = [file.file.size for file in entry.files], entry.rows
+            files, rows = [file.file for file in entry.files], entry.rows
             detail = f"stream {entry.stream}" + (f", batch {entry.batch}" if entry.query_id else "")
             detail += f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
             detail += ", rolled back" if rolled_back else ""
@@ -435,7 +427,7 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         seq=entry.seq,
         kind=entry.kind,
         rows=rows,
-        files=len(sizes),
-        bytes=sum(sizes),
+        files=len(files),
+        bytes=sum(file.size for file in files),
         detail=detail,
     )

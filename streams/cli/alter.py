@@ -9,6 +9,7 @@ import typer
 
 from storage.errors import InvalidInput
 from streams.cli.arguments import Json, StorageOption, Target, open_table, telling, usage
+from streams.cli.output import tell
 
 if TYPE_CHECKING:
     from storage.engine import SchemaChange
@@ -32,10 +33,8 @@ def _value(text: str | None) -> object:
 
 
 def _tell(change: SchemaChange, what: str, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"rev": change.rev, "changed": change.changed}))
-    else:
-        typer.echo(f"{what}: schema revision {change.rev}" if change.changed else "nothing to do: it is so already")
+    text = f"{what}: schema revision {change.rev}" if change.changed else "nothing to do: it is so already"
+    tell(change, text, as_json=as_json)
 
 
 @alter.command()

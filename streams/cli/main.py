@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +27,7 @@ from streams.cli.arguments import (
     telling,
     usage,
 )
+from streams.cli.output import tell
 from streams.cli.read_commands import reads
 from streams.cli.service_commands import services
 from streams.cli.show import What
@@ -91,7 +91,7 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
         _, created = create_table(loaded)
     uri = loaded.table.uri
     text = f"{uri} is created" if created else f"{uri} exists already, as the pipeline describes it"
-    typer.echo(json.dumps({"uri": uri, "created": created}) if as_json else text)
+    tell({"uri": uri, "created": created}, text, as_json=as_json)
 
 
 @app.command()
@@ -196,9 +196,9 @@ def sql(
     with telling():
         check_reachable(settings.table)
         if explain:
-            explain_query(console(), settings, query, options, as_json=as_json)
+            explain_query(settings, query, options, as_json=as_json)
         else:
-            run_query(console(), settings, query, options, limit=limit, as_json=as_json)
+            run_query(settings, query, options, limit=limit, as_json=as_json)
 
 
 @app.command()
@@ -217,7 +217,7 @@ def show(
     with telling():
         check_reachable(location)
         table = Inspection(location.uri, storage_options=location.storage_options)
-        view.show(console(), table, what, limit=limit, as_json=as_json)
+        view.show(table, what, limit=limit, as_json=as_json)
 
 
 app.add_typer(reads)

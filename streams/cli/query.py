@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
 from storage.errors import InvalidInput
-from streams.cli.arguments import errors
-from streams.cli.show import json_value
+from streams.cli.arguments import console, errors
+from streams.cli.output import counted, limit_note, print_json, print_rows
 from streams.pipeline.model import CommandSettings
 from streams.read.read_options import ReadOptions
 
@@ -23,13 +20,10 @@ if TYPE_CHECKING:
     from streams.read.table_planner import ScanFacts
 
 
-def run_query(
-    console: Console, settings: CommandSettings, sql: str, options: ReadOptions, *, limit: int, as_json: bool
-) -> None:
+def run_query(settings: CommandSettings, sql: str, options: ReadOptions, *, limit: int, as_json: bool) -> None:
     """Run a query and print its answer; of a read-optimized one also what it lacks.
 
     Args:
-        console: Where to print.
         settings: The table and the Spark settings.
         sql: The query, see `streams.read.sql_query.planned_query`.
         options: Which snapshot and which rows to read.
@@ -53,22 +47,15 @@ def run_query(
         # One row more than is shown tells whether there are more, without counting them.
         rows = query.rows(limit + 1)
         lacking = _staleness(query) if options.read_optimized else ""
-    notes = errors if as_json else console
-    if as_json:
-        for row in rows[:limit]:
-            print(json.dumps(dict(zip(columns, json_value(tuple(row)), strict=True)), ensure_ascii=False))  # noqa: T201 - the answer
-    else:
-        console.print(draw_rows(columns, rows[:limit]))
-        cut = len(rows) > limit
-        more = f"the first {limit:,} rows; --limit shows more" if cut else f"{len(rows):,} row{'s' * (len(rows) != 1)}"
-        console.print(more, style="dim")
+    print_rows(columns, rows[:limit], as_json=as_json)
+    notes = errors if as_json else console()
+    if not as_json:
+        notes.print(limit_note(limit) if len(rows) > limit else counted(len(rows), "row"), style="dim")
     if lacking:
         notes.print(lacking, style="dim")
 
 
-def explain_query(
-    console: Console, settings: CommandSettings, sql: str, options: ReadOptions, *, as_json: bool
-) -> None:
+def explain_query(settings: CommandSettings, sql: str, options: ReadOptions, *, as_json: bool) -> None:
     """Print what a query would read of the table, and Spark's plan. Reads no rows. Arguments as of `run_query`."""
     from streams.read.sql_query import planned_query
 
@@ -77,16 +64,17 @@ def explain_query(
         scans = query.scans
         lacking = _staleness(query) if options.read_optimized else ""
     if as_json:
-        print(json.dumps({"scans": [asdict(scan) for scan in scans], "plan": plan}, ensure_ascii=False))  # noqa: T201 - the answer
+        print_json({"scans": scans, "plan": plan})
         return
+    out = console()
     if scans:
-        console.print(f"snapshot {scans[0].cut}")
-        console.print(_draw_scans(scans))
+        out.print(f"snapshot {scans[0].cut}")
+        out.print(_draw_scans(scans))
     else:
-        console.print("the query reads no file group of the table")
+        out.print("the query reads no file group of the table")
     if lacking:
-        console.print(lacking, style="dim")
-    console.print(plan, soft_wrap=True)
+        out.print(lacking, style="dim")
+    out.print(plan, soft_wrap=True)
 
 
 def _staleness(query: PlannedQuery) -> str:
@@ -98,8 +86,8 @@ def _staleness(query: PlannedQuery) -> str:
         return "read-optimized: nothing waits for compaction"
     since = "" if lacks.since is None else f" since {lacks.since:%Y-%m-%d %H:%M:%S} UTC"
     return (
-        f"read-optimized: without {lacks.rows:,} event{'s' * (lacks.rows != 1)} of {lacks.commits:,} "
-        f"commit{'s' * (lacks.commits != 1)}{since}, which wait for compaction"
+        f"read-optimized: without {counted(lacks.rows, 'event')} of {counted(lacks.commits, 'commit')}{since}, "
+        "which wait for compaction"
     )
 
 
@@ -119,21 +107,3 @@ def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
     for name, told in facts.items():
         grid.add_row(name, *(Text(told(scan), overflow="fold") for scan in scans))
     return grid
-
-
-def draw_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Grid:
-    """Rows as a table for a terminal."""
-    grid = Grid()
-    numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
-    for column, right in zip(columns, numeric, strict=True):
-        grid.add_column(Text(column), justify="right" if right and rows else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(_text(value) for value in row))
-    return grid
-
-
-def _text(value: Any) -> Text:
-    if value is None:
-        return Text("NULL", "dim")
-    plain = json_value(value)
-    return Text(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, telling, usage
+from streams.cli.output import counted, limit_note, print_rows
 from streams.read.as_of import EARLIEST, parse_point, tell_unsettled
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ def changes(
 
     The last line says where to continue next time.
     """
-    from streams.cli.query import draw_rows
-    from streams.cli.show import json_value
     from streams.read.read_options import split_names
 
     with usage():
@@ -54,15 +52,8 @@ def changes(
         )
         names = answer.schema.names
         rows, more = _head(answer, limit)
-        if as_json:
-            for row in rows:
-                typer.echo(json.dumps({name: json_value(row[name]) for name in names}, ensure_ascii=False))
-        else:
-            console().print(draw_rows(names, [tuple(row[name] for name in names) for row in rows]))
-    if more:
-        note = f"the first {limit:,} rows; --limit shows more"
-    else:
-        note = f"{len(rows):,} row{'s' * (len(rows) != 1)}; continue with --since {end}"
+    print_rows(names, [[row[name] for name in names] for row in rows], as_json=as_json)
+    note = limit_note(limit) if more else f"{counted(len(rows), 'row')}; continue with --since {end}"
     # Rows for a program stand alone on standard output.
     (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
 

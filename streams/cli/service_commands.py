@@ -5,15 +5,13 @@ Commands whose effect cannot be undone ask for confirmation; without a terminal 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from storage.engine import CompactionResult, FoldResult, RestoreResult, clock_lead_ms
 from storage.errors import Conflict, InvalidInput
@@ -31,16 +29,17 @@ from streams.cli.arguments import (
     telling,
     usage,
 )
-from streams.pipeline.pipeline_file import parse_duration
+from streams.cli.output import tell
 from streams.pipeline.services import CLEAN, COMPACTION
 from streams.read.as_of import parse_point
 
 if TYPE_CHECKING:
     from storage import Table
-    from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
+    from streams.pipeline.model import CommandSettings, CompactionSection
 
 services = typer.Typer()
 
+Section = TypeVar("Section", bound=BaseModel)
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
 
@@ -52,20 +51,6 @@ def _confirm(question: str, *, yes: bool) -> None:
         with usage():
             raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes")
     typer.confirm(question, abort=True)
-
-
-def _tell(facts: Any, text: str, *, as_json: bool) -> None:
-    typer.echo(json.dumps(_plain(facts), ensure_ascii=False) if as_json else text)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple | frozenset | set):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 @services.command()
@@ -115,7 +100,7 @@ def compact(
         "bytes_written": sum(result.bytes_written for result in rounds),
         "seconds": round(sum(result.seconds for result in rounds), 3),
     }
-    _tell(done, "\n".join(lines), as_json=as_json)
+    tell(done, "\n".join(lines), as_json=as_json)
 
 
 def _compaction_policy(
@@ -128,23 +113,33 @@ def _compaction_policy(
     """
     from streams.pipeline.model import CompactionSection
 
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = [name for name, value in flags.items() if value is not None]
     if everything and given:
-        raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {_flag(next(iter(given)))}")
-    if everything:
-        if settings.compaction is not None:
-            tell_override("--all", "settings of when compaction is due")
+        raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {_flag(given[0])}")
+    if everything and settings.compaction is not None:
+        tell_override("--all", "settings of when compaction is due")
+    if everything or (settings.compaction is None and not given):
         return None
-    if settings.compaction is None and not given:
-        return None
-    before = settings.compaction or CompactionSection()
-    for name, value in given.items():
-        _tell_if_other(settings, COMPACTION, name, value, other=value != getattr(before, name))
+    return _with_flags(settings, COMPACTION, settings.compaction or CompactionSection(), flags)
+
+
+def _with_flags(settings: CommandSettings, section: str, before: Section, flags: Mapping[str, object]) -> Section:
+    """A section of the file, with the command line's settings before those of the file; says which ones win.
+
+    Raises:
+        InvalidInput: A setting is out of its range, or not of its type.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
     try:
-        return CompactionSection.model_validate({**before.model_dump(), **given})
+        policy = before.model_validate({**before.model_dump(), **given})
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise InvalidInput(f"{_flag(str(wrong['loc'][0]))}: {wrong['msg']}") from None
+        raise InvalidInput(f"{_flag(str(wrong['loc'][0]))}: {wrong['msg'].removeprefix('Value error, ')}") from None
+    for name, value in given.items():
+        written = settings.as_written(section, name)
+        if written is not None and getattr(policy, name) != getattr(before, name):
+            tell_override(f"{_flag(name)} {value}", written)
+    return policy
 
 
 def _describe_round(result: CompactionResult | FoldResult) -> str:
@@ -159,13 +154,6 @@ def _describe_round(result: CompactionResult | FoldResult) -> str:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _tell_if_other(settings: CommandSettings, section: str, name: str, value: object, *, other: bool) -> None:
-    """Say that a flag wins, if the file says something else."""
-    written = settings.as_written(section, name)
-    if other and written is not None:
-        tell_override(f"{_flag(name)} {value}", written)
 
 
 @services.command()
@@ -190,13 +178,13 @@ def savepoint(
                 errors.print("there are no savepoints", style="dim")
             for known in listed:
                 made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
-                _tell(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
+                tell(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
         elif release:
             table.release_savepoint(name)
-            _tell({"released": name}, f"savepoint {name} is released", as_json=as_json)
+            tell({"released": name}, f"savepoint {name} is released", as_json=as_json)
         else:
             made_now = table.savepoint(name, parse_point(as_of), note)
-            _tell(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
+            tell(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
 
 
 @services.command()
@@ -216,7 +204,7 @@ def restore(
         table.snapshot(point)  # a wrong name is told before anybody is asked
         _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
         result = table.restore(point)
-    _tell(result, _taken_back("restored", result), as_json=as_json)
+    tell(result, _taken_back("restored", result), as_json=as_json)
 
 
 @services.command()
@@ -246,7 +234,7 @@ def undo(
             _check_clocks(table)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
         result = table.undo(stream, point)
-    _tell(result, _taken_back("undone", result), as_json=as_json)
+    tell(result, _taken_back("undone", result), as_json=as_json)
 
 
 def _check_clocks(table: Table) -> None:
@@ -297,7 +285,7 @@ def mark(target: Target, storage_option: StorageOption = None, as_json: Json = F
     """
     with telling():
         until = open_table(target, storage_option).mark().isoformat(timespec="milliseconds")
-    _tell({"settled": until}, f"times up to {until} are settled", as_json=as_json)
+    tell({"settled": until}, f"times up to {until} are settled", as_json=as_json)
 
 
 @services.command()
@@ -348,9 +336,12 @@ def clean(
 
     With a pipeline file, its section clean says what is kept; options of the command line win over it.
     """
+    from streams.pipeline.model import CleanSection
+
     settings = load_target(target, storage_option, CLEAN)
+    flags = {"retain": retain, "versions": versions, "abandon_after": abandon_after}
     with usage():
-        policy = _clean_policy(settings, {"retain": retain, "versions": versions, "abandon_after": abandon_after})
+        policy = _with_flags(settings, CLEAN, settings.clean or CleanSection(), flags)
     with telling():
         result = open_location(settings.table).clean(
             dt.timedelta(seconds=policy.retain),
@@ -372,31 +363,7 @@ def clean(
     lines.extend(f"not deleted, because it is not a file of weft: {path}" for path in result.foreign)
     if result.foreign_files > len(result.foreign):
         lines.append(f"  and {result.foreign_files - len(result.foreign)} more")
-    _tell(result, "\n".join(lines), as_json=as_json)
-
-
-def _clean_policy(settings: CommandSettings, flags: Mapping[str, str | int | None]) -> CleanSection:
-    """What is kept: as the file says, with the command line's settings before it.
-
-    Raises:
-        InvalidInput: A duration is none.
-    """
-    from streams.pipeline.model import CleanSection
-
-    policy = settings.clean or CleanSection()
-    given: dict[str, float | int] = {}
-    for name, value in flags.items():
-        if value is not None:
-            given[name] = value if isinstance(value, int) else _seconds(value)
-            _tell_if_other(settings, CLEAN, name, value, other=given[name] != getattr(policy, name))
-    return policy.model_copy(update=given)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
+    tell(result, "\n".join(lines), as_json=as_json)
 
 
 @services.command()
@@ -424,6 +391,6 @@ def verify(
             deep=not shallow,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    _tell(report, str(report), as_json=as_json)
+    tell(report, str(report), as_json=as_json)
     if not report.ok:
         raise typer.Exit(FAILED)

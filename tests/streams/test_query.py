@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import Row
 
 from storage import Table
-from streams.cli.show import json_value
+from streams.cli.output import json_value
 from streams.pipeline.model import TableLocation
 from streams.read.sql_query import view_names
 from tests.storage.shop import SHOP, append, orders
