@@ -223,8 +223,23 @@ def test_searching_agrees_with_python(kind: str, stored: list[int], wanted: list
     if distinct and wanted:
         below = [sum(x < number for x in distinct) for number in wanted]
         assert keys.lower_bound(vector(kind, distinct), vector(kind, wanted)).tolist() == below
-        upto = sum(x <= wanted[0] for x in distinct)
-        assert keys.upper_bound(vector(kind, distinct), vector(kind, wanted)[0]) == upto
+        upto = [sum(x <= number for x in distinct) for number in wanted]
+        assert keys.upper_bounds(vector(kind, distinct), vector(kind, wanted)).tolist() == upto
+        assert keys.upper_bound(vector(kind, distinct), vector(kind, wanted)[0]) == upto[0]
+
+
+@given(VECTOR_KINDS, st.lists(st.integers(0, 12), max_size=20), st.sets(st.integers(0, 12), max_size=6))
+def test_positions_are_those_of_every_repetition(kind: str, stored: list[int], wanted: set[int]) -> None:
+    ordered = sorted(stored)
+    found = keys.positions(vector(kind, ordered), vector(kind, sorted(wanted)))
+    assert found.tolist() == [i for i, number in enumerate(ordered) if number in wanted]
+
+
+@given(VECTOR_KINDS, st.lists(st.integers(0, 12), max_size=6), st.integers(0, 12), st.integers(0, 12))
+def test_a_key_is_within_bounds_inclusive(kind: str, stored: list[int], one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    within = keys.any_within(vector(kind, sorted(stored)), vector(kind, [low, high]))
+    assert within is any(low <= number <= high for number in stored)
 
 
 @given(VECTOR_KINDS, st.lists(st.integers(0, 10), max_size=20))
