@@ -28,6 +28,7 @@ from streams.cli.arguments import (
     usage,
 )
 from streams.cli.output import tell
+from streams.cli.package import package
 from streams.cli.read_commands import reads
 from streams.cli.service_commands import services
 from streams.cli.show import What
@@ -222,6 +223,7 @@ def show(
 
 app.add_typer(reads)
 app.add_typer(services)
+app.add_typer(package)
 app.add_typer(alter, name="alter")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from streams.spark.session import QUICK_START, SERIAL
+from streams.spark.settings import QUICK_START, SERIAL
 
 TABLE: Final = "orders_wide"
 PIPELINE_FILE: Final = "pipeline.yaml"

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from streams.kafka.errors import DataLoss, SourceUnavailable
 from streams.kafka.kafka_source import FORMAT, KafkaSource
-from streams.spark.for_workers import source_for_workers
+from streams.spark.data_sources import register_source
 
 __all__ = ["FORMAT", "DataLoss", "KafkaSource", "SourceUnavailable", "register"]
 
 
 def register(spark: SparkSession) -> None:
     """Register the format ``weft_kafka`` for ``spark.read`` and ``spark.readStream`` in this session."""
-    spark.dataSource.register(source_for_workers(KafkaSource))
+    register_source(spark, KafkaSource)

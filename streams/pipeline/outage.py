@@ -87,11 +87,17 @@ class JobOutages:
             self.ended(what)
         return answer
 
-    def began(self, what: str, reason: str) -> None:
-        """Report that something does not answer."""
+    def began(self, what: str, reason: str, *, seconds: float = 0.0) -> None:
+        """Report that something does not answer.
+
+        Args:
+            what: Its name, such as "the broker 127.0.0.1:9092".
+            reason: What is known about it.
+            seconds: For how long it has not answered already, when it is reported first.
+        """
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
         known = last.waiting_since_ms if last.waiting_for == what else None
-        since_ms = time.time_ns() // 1_000_000 if known is None else known
+        since_ms = time.time_ns() // 1_000_000 - round(seconds * 1000) if known is None else known
         self._reason = reason
         self._reporter.update(doing="waiting", waiting_for=what, waiting_since_ms=since_ms, message=reason)
         now = time.monotonic()

@@ -34,7 +34,7 @@ from streams.pipeline.model import (
     WriterSection,
     WriterSpec,
 )
-from streams.pipeline.pipeline_file import SUFFIXES, read_file, resolve_location, substitute
+from streams.pipeline.pipeline_file import SUFFIXES, read_file, resolve_archives, resolve_location, substitute
 
 __all__ = [
     "CommandSettings",
@@ -92,7 +92,8 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
     with errors_at(f"{path.name}: "):
         given = parse_fields(CommandConfig, raw, _SECTIONS)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
-    return CommandSettings(table, given.spark, given.compaction, given.clean, raw)
+    spark = resolve_archives(given.spark, path.parent)
+    return CommandSettings(table, spark, given.compaction, given.clean, raw)
 
 
 def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
@@ -124,7 +125,8 @@ def _resolve(path: Path, given: PipelineConfig) -> Pipeline:
             writers[name] = _resolve_writer(name, section, given, folder, state)
     _check_distinct(writers)
     location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
-    pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, given.spark, state)
+    spark = resolve_archives(given.spark, folder)
+    pipeline = Pipeline(path, location, config, writers, given.compaction, given.clean, spark, state)
     if config is not None:
         check_writers(pipeline, schema)
     return pipeline
@@ -184,7 +186,7 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         resume=given.resume,
         lateness=given.lateness,
         checkpoint=resolve_location(given.checkpoint or str(state / "checkpoints" / name), folder),
-        spark={**whole.spark, **given.spark},
+        spark=resolve_archives({**whole.spark, **given.spark}, folder),
     )
 
 

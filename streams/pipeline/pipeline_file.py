@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from storage.config_file import read_yaml
 from storage.errors import InvalidInput, NotFound
+from streams.spark.settings import ARCHIVES
 
 SUFFIXES: Final = (".yaml", ".yml")
 MAX_SECONDS: Final = 366 * 24 * 3600  # a longer one is a mistake; a year in milliseconds still fits into Spark's int
@@ -124,3 +125,12 @@ def resolve_location(location: str, folder: Path) -> str:
     if _URL.match(location):
         return location
     return os.path.normpath(folder / Path(location).expanduser())
+
+
+def resolve_archives(settings: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Spark settings whose ``spark.archives`` name files relative to the folder of the pipeline file."""
+    if ARCHIVES not in settings:
+        return dict(settings)
+    archives = (item.strip().partition("#") for item in settings[ARCHIVES].split(",") if item.strip())
+    resolved = ",".join(f"{resolve_location(file, folder)}{mark}{name}" for file, mark, name in archives)
+    return {**settings, ARCHIVES: resolved}

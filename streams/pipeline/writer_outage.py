@@ -1,7 +1,8 @@
-"""A writer waits until its brokers and the store of its table answer.
+"""A writer waits until its brokers and the store of its table answer, and until its cluster gives it an executor.
 
-Both are asked before a JVM is started, so that waiting costs little. A running query survives an outage of the brokers
-between batches (`streams.kafka.kafka_source`). In the middle of a batch the query fails, and the next process waits.
+Brokers and store are asked before a JVM is started, so that waiting costs little. A running query survives an outage of
+the brokers between batches (`streams.kafka.kafka_source`). In the middle of a batch the query fails, and the next
+process waits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from streams.pipeline.status import StopSignal
 
 if TYPE_CHECKING:
     from streams.pipeline.pipeline import Pipeline, WriterSpec
+    from streams.spark.executors import ExecutorWatch
 
 
 def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
@@ -77,6 +79,22 @@ def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | Non
         outages.ended(_broker(writer))
     else:
         outages.began(_broker(writer), describe(error))
+
+
+def tell_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
+    """Report that a running query has waited for an executor of its cluster, or that it has one again.
+
+    Returns:
+        Whether it waits.
+    """
+    from streams.spark.executors import HINT
+
+    seconds = watch.starved_seconds()
+    if seconds is None:
+        outages.ended(watch.name)
+        return False
+    outages.began(watch.name, f"no executor is registered: {HINT}", seconds=seconds)
+    return True
 
 
 def _broker(writer: WriterSpec) -> str:

@@ -21,6 +21,7 @@ from streams.read.relation.live_view import create_relation_view
 from streams.read.table_planner import ScanFacts
 from streams.read.view import planner_of
 from streams.spark.session import build_session
+from streams.spark.task_errors import python_problem
 
 VIEW: Final = "t"
 """Name of the table in every query, besides its folder name."""
@@ -110,6 +111,8 @@ def _spark_errors(location: TableLocation) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
+        if (problem := python_problem(str(error))) is not None:
+            raise problem from None
         names = " and ".join(view_names(location))
         raise InvalidInput(short_message(error), hint=f"in the query the table is called {names}") from None
 

@@ -30,7 +30,8 @@ from streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeS
 from streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of
 from streams.read.relation.worker import conformed_batches
 from streams.read.stream_mark import SOURCE, mark_streams
-from streams.spark.for_workers import ForWorkers, Source, source_for_workers
+from streams.spark.data_sources import register_source
+from streams.spark.for_workers import ForWorkers, Source
 
 _PARALLELISM = 16  # Spark does not pass the number of parallel tasks to a source; small file groups share a task anyway
 
@@ -46,7 +47,7 @@ def register(spark: SparkSession) -> None:
     Where weft is installed Spark finds the format by itself (`pyspark_weft`). Streams without the option ``starting``
     still need this call, or that weft is imported after pyspark.
     """
-    spark.dataSource.register(source_for_workers(WeftSource))
+    register_source(spark, WeftSource)
     mark_streams()
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streams.spark.task_errors import note_errors
+from streams.spark.task_errors import INSTALL_HINT, note_errors
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -61,7 +61,7 @@ class Source(ForWorkers, DataSource):
 
 
 def source_for_workers(source: type[Source]) -> type[DataSource]:
-    """Wrap a data source for ``spark.dataSource.register``.
+    """Wrap a data source for `streams.spark.data_sources.register_source`.
 
     A worker whose Python lacks weft then fails with a hint instead of an error of pickle.
     """
@@ -110,7 +110,9 @@ class _Rebuilt:
 
 
 def _loader() -> Callable[[bytes], Any]:
-    # A function within a function is pickled by value. It may use nothing of this module.
+    # A function within a function is pickled by value. It may use nothing of this module but what it encloses.
+    hint = INSTALL_HINT
+
     def load(payload: bytes) -> Any:
         import pickle
         import sys
@@ -119,10 +121,7 @@ def _loader() -> Callable[[bytes], Any]:
             return pickle.loads(payload)  # noqa: S301 - written by our own driver, as all that Spark runs is
         except ImportError as error:
             raise ImportError(
-                f"a Python worker of Spark cannot import weft: {error} (Python: {sys.executable})\n"
-                "  hint: install weft where the executors run; or send a packed environment along "
-                "(spark.archives=weft.tar.gz#weft, PYSPARK_PYTHON=weft/bin/python); or let spark.pyspark.python be a "
-                "Python that has it",
+                f"a Python worker of Spark cannot import weft: {error} (Python: {sys.executable})\n  hint: {hint}",
                 name=error.name,
             ) from None
 

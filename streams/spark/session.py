@@ -1,7 +1,8 @@
-"""SparkSession for processes that weft starts: a small local JVM that starts quickly, with the settings of the user.
+"""SparkSession for processes that weft starts: a small JVM that starts quickly, with the settings of the user.
 
-A pipeline runs one JVM per writer, so what each costs counts. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of
-the JVM; `from_json` over 300 000 small messages, first and sixth time; resident memory at most):
+`streams.spark.settings` says which setting comes from where. A pipeline runs one JVM per writer, so what each costs
+counts. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of the JVM; `from_json` over 300 000 small messages, first
+and sixth time; resident memory at most):
 
     JVM flags                      start + first query   decode, cold   warm   memory
     none                           12.9                  3.9            1.1    1024 MB
@@ -11,6 +12,10 @@ the JVM; `from_json` over 300 000 small messages, first and sixth time; resident
 The serial collector halves the memory and costs nothing on few cores. Without the optimising compiler a JVM starts
 with 40 % less work but decodes at half the speed: right for one query or a short run, wrong for a writer that lives for
 days.
+
+**The Python of tasks.** Spark starts ``PYSPARK_PYTHON`` in two places: on executors for tasks, and beside the driver to
+plan data sources. With a packed environment (``./environment/bin/python``) only executors have that path. So beside the
+driver the Python of this process plans, and `settings.TASK_PYTHON` names the one for tasks.
 """
 
 from __future__ import annotations
@@ -26,18 +31,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import InvalidInput, NotFound
+from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SERIAL: Final = "-XX:+UseSerialGC -XX:-UsePerfData"
-QUICK_START: Final = "-XX:TieredStopAtLevel=1"
-JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-
 MIN_JAVA: Final = 17  # the minimum of Spark 4
 MAX_CORES: Final = 4  # of one writer: its tasks follow the topic's partitions, and other writers want the rest
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second; a JVM on a busy machine some more
-_BATCH_ROWS: Final = "100000"  # Arrow rows handed to Python at once: few calls, and far from the memory of a task
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit for the Python program that it starts: the port of its JVM."""
 
 GET_JAVA: Final = (
     "install Java 17 or newer, for example: apt install openjdk-17-jre-headless, brew install openjdk@17, "
@@ -71,11 +74,11 @@ def check_java() -> None:
 def build_session(
     name: str, settings: Mapping[str, str], *, scratch: Path, quick_start: bool = False, quiet: bool = False
 ) -> SparkSession:
-    """Start Spark in this process.
+    """Start Spark in this process, or take the JVM of the spark-submit that has started it.
 
     Args:
         name: Of the application.
-        settings: The user's; they go before all that is set here.
+        settings: Of the pipeline file.
         scratch: Folder for Spark's temporary files, emptied first; nothing else may be in it.
         quick_start: For a short life: less work at the start, less speed later.
         quiet: What the JVM prints goes to a file in ``scratch`` instead of the terminal.
@@ -84,46 +87,79 @@ def build_session(
         NotFound: There is no Java.
         InvalidInput: Spark does not start.
     """
-    check_java()
-    from pyspark.sql import SparkSession
-
-    cores = min(os.cpu_count() or 1, MAX_CORES)
-    settled = {
-        "spark.app.name": name,
-        "spark.master": f"local[{cores}]",
-        "spark.driver.memory": "1g",
-        JAVA_OPTIONS: f"{SERIAL} {QUICK_START}" if quick_start else SERIAL,
-        "spark.driver.host": "127.0.0.1",  # not the name that the machine has in some network
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",  # the same table whichever machine writes it
-        "spark.sql.shuffle.partitions": str(2 * cores),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's default is no limit
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        **settings,
-    }
+    submitted = None
+    if os.environ.get(_GATEWAY):
+        submitted = _submitted_settings()
+    else:
+        check_java()
     # A JVM that was killed leaves its files, and nobody else clears them away.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    if settled["spark.master"].startswith("local"):
+    around = Surroundings(
+        cores=min(os.cpu_count() or 1, MAX_CORES),
+        scratch=str(scratch),
+        python=sys.executable,
+        task_python=os.environ.get("PYSPARK_PYTHON", ""),
+        submitted=submitted,
+        script=Path(sys.argv[0]).name,
+    )
+    settled = settle(name, settings, around, quick_start=quick_start)
+    _report(settled)
+    if is_local(settled.values[MASTER]):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks up the machine's name, and complains
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # by default Spark takes the first python3 of the PATH
+    with _stderr_to(scratch / "jvm.log") if quiet else contextlib.nullcontext():
+        session = _start(settled)
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def _submitted_settings() -> dict[str, str]:
+    """What spark-submit was given: its options, its ``--conf``, and spark-defaults.conf."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - attaches to the JVM; starts no session
+    return dict(SparkConf().getAll())
+
+
+def _report(settled: SessionSettings) -> None:
+    """Say on standard error what of the pipeline file does not hold; names only, because values may be secrets."""
+    for keys, why in (
+        (settled.overruled, "spark-submit gives another value, which is used"),
+        (settled.too_late, "the JVM of spark-submit runs already; pass it to spark-submit"),
+    ):
+        for key in keys:
+            sys.stderr.write(f"{key} of the pipeline file is not used: {why}\n")
+
+
+def _start(settled: SessionSettings) -> SparkSession:
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder
-    for key, value in settled.items():
+    for key, value in settled.values.items():
         builder = builder.config(key, value)
     try:
-        with _stderr_to(scratch / "jvm.log") if quiet else contextlib.nullcontext():
+        with _planned_by_this_python():
             session = builder.getOrCreate()
     except Exception as error:
         raise InvalidInput(
             f"Spark does not start: {str(error).splitlines()[0]}", hint="see its output; are the spark settings right?"
         ) from error
-    session.sparkContext.setLogLevel("WARN")
+    session.sparkContext.pythonExec = settled.task_python  # of functions over RDDs, which run on executors only
     return session
+
+
+@contextlib.contextmanager
+def _planned_by_this_python() -> Iterator[None]:
+    """Let a JVM that is started within the block plan data sources with the Python of this process."""
+    before = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_PYTHON"]
+        else:
+            os.environ["PYSPARK_PYTHON"] = before
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 Spark passes on the text of a traceback and nothing else. So an error of weft carries itself as JSON in a note, which is
 a line of its own at the end of that text, and the receiver reads that line. All other lines are for people.
+
+A worker that cannot run weft at all (another Python, or no package) cannot send such a line. Its own text is known.
 """
 
 from __future__ import annotations
@@ -9,13 +11,24 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
-from storage.errors import TableError, error_from_dict
+from storage.errors import InvalidInput, TableError, error_from_dict
+
+INSTALL_HINT: Final = (
+    "install weft where the executors run, or send a packed environment along: weft package -o weft-env.tar.gz, then "
+    "spark.archives=weft-env.tar.gz#environment and spark.pyspark.python=./environment/bin/python; or let "
+    "spark.pyspark.python be a Python of the executors that has it"
+)
 
 _MARK: Final = "weft-error: "
+_NO_MODULE: Final = re.compile(r"\b(?:ModuleNotFoundError|ImportError): (?:.*?\b)?(No module named '[\w.]+')")
+_NO_PACKAGE: Final = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\S+ >= \S+) must be installed")
+_NO_PYTHON: Final = re.compile(r'Cannot run program "([^"]+)"')
+_OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*?version: (\S+) than that in driver: ([\d.]+)")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -60,4 +73,24 @@ def error_in(text: str) -> TableError | None:
                 return error_from_dict(json.JSONDecoder().raw_decode(data)[0])
             except (ValueError, KeyError, TypeError):
                 continue
+    return None
+
+
+def python_problem(text: str) -> InvalidInput | None:
+    """What is wrong with the Python of Spark's workers, from the text of an error of Spark.
+
+    Returns:
+        An error that a new start of the query does not change; None if the text is about something else.
+    """
+    if found := _NO_PYTHON.search(text):
+        return InvalidInput(f"Spark cannot start a Python worker: there is no {found.group(1)}", hint=INSTALL_HINT)
+    if found := _OTHER_PYTHON.search(text):
+        return InvalidInput(
+            f"the executors have Python {found.group(1)}, and the driver has {found.group(2)}",
+            hint="let spark.pyspark.python be a Python of the executors with the same minor version",
+        )
+    if found := _NO_MODULE.search(text):
+        return InvalidInput(f"a Python worker of Spark lacks a package: {found.group(1)}", hint=INSTALL_HINT)
+    if found := _NO_PACKAGE.search(text):
+        return InvalidInput(f"a Python worker of Spark lacks a package: {found.group(1)}", hint=INSTALL_HINT)
     return None

@@ -1,4 +1,4 @@
-"""Reads Spark's checkpoint of a query: its id, its last finished batch, and end offsets of batches.
+"""Reads Spark's checkpoint of a query: where it is, its id, its last finished batch, and end offsets of batches.
 
 It only reads, and reads through the JVM, because the folder may be on a file system that only Hadoop can access.
 
@@ -15,7 +15,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Checkpoint", "read_checkpoint", "read_offsets", "sibling_folders"]
+from storage.errors import InvalidInput
+from streams.spark.settings import DEPLOY_MODE, is_local
+
+__all__ = ["Checkpoint", "check_place", "read_checkpoint", "read_offsets", "refuse_local_disk", "sibling_folders"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,41 @@ def read_offsets(spark: SparkSession, folder: str, batch_id: int) -> dict[str, A
     if version != "v1":
         return {}
     return {"offsets": [None if line == "-" else json.loads(line) for line in lines[1:]]}
+
+
+def check_place(spark: SparkSession, folder: str) -> None:
+    """Check that the folder of a checkpoint is there again when its query is started again.
+
+    The driver writes a checkpoint, through Hadoop. Executors write only the state of stateful operators into it, which
+    the queries of `streams.write_stream` have only if their frame has. So a local disk is right as long as the driver
+    starts on the same machine. With spark-submit's cluster mode it does not. A path without a scheme may lie in HDFS:
+    Hadoop's ``fs.defaultFS`` decides.
+
+    Raises:
+        InvalidInput: The driver runs in cluster mode, and the folder is on its local disk.
+    """
+    context: Any = spark.sparkContext
+    if not is_local(context.master) and context.getConf().get(DEPLOY_MODE, "client") == "cluster":
+        files, _ = _open(spark, folder)
+        refuse_local_disk(folder, files.getUri().getScheme())
+
+
+def refuse_local_disk(folder: str, scheme: str) -> None:
+    """Refuse a folder on a local disk. One that is given with ``file:`` is accepted: it may be on a mounted share.
+
+    Args:
+        folder: As the pipeline file gives it.
+        scheme: Of the file system that Hadoop finds for it.
+
+    Raises:
+        InvalidInput: It is on a local disk.
+    """
+    if scheme == "file" and not folder.startswith("file:"):
+        raise InvalidInput(
+            f"checkpoint {folder} is on the local disk of the driver, and in cluster mode the next driver has another",
+            hint="set resume: table, which continues from the commits of the table; or give the writer a checkpoint on "
+            "a shared store (for a mounted share a path that starts with file:)",
+        )
 
 
 def sibling_folders(spark: SparkSession, folder: str, mark: str) -> list[str]:

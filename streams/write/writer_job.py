@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streams.pipeline.error_kinds import describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages
 from streams.pipeline.status import Reporter, StopSignal
-from streams.pipeline.writer_outage import await_source, await_store, tell_brokers, unreachable
+from streams.pipeline.writer_outage import await_source, await_store, tell_brokers, tell_executors, unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(
     pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, outages: JobOutages, *, once: bool
 ) -> None:
+    from streams.spark.executors import ExecutorWatch
     from streams.spark.session import build_session
 
     await_source(writer, stop, outages, once=once)
@@ -102,8 +103,15 @@ def _run(
     try:
         if stop:
             return
+        executors = ExecutorWatch(spark)
         with _meter(writer) as meter:
-            progress = Progress(reporter, writer.trigger_seconds, meter, waits=partial(tell_brokers, outages, writer))
+            progress = Progress(
+                reporter,
+                writer.trigger_seconds,
+                meter,
+                waits=partial(tell_brokers, outages, writer),
+                starved=partial(tell_executors, outages, executors),
+            )
             query = _start(spark, pipeline, writer, progress, once=once)
             while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
                 progress.observe(query)
@@ -136,10 +144,12 @@ def _start(
     """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
     from storage import Table
     from streams.pipeline.check import check_deletes, key_of
-    from streams.write.query_checkpoint import read_checkpoint, read_offsets
+    from streams.write.query_checkpoint import check_place, read_checkpoint, read_offsets
     from streams.write.resume import LaneMoved, resume_point
     from streams.write.sink import write_stream
 
+    if writer.resume == "checkpoint":
+        check_place(spark, writer.checkpoint)
     location, key = pipeline.table, writer.key
     if writer.tombstones == "delete":
         schema = Table.open(location.uri, storage_options=location.storage_options).schema
@@ -259,6 +269,7 @@ class Progress:
         trigger_seconds: float,
         meter: LagMeter | None = None,
         waits: Callable[[Exception | None], None] = lambda _: None,
+        starved: Callable[[], bool] = lambda: False,
     ) -> None:
         """Report nothing yet.
 
@@ -267,9 +278,10 @@ class Progress:
             trigger_seconds: Time between two checks of the source for new messages.
             meter: Measures lag and freshness; without it they are computed from Spark's progress of the last batch.
             waits: Called with the reason why the brokers of the source do not answer, or with None if they do.
+            starved: Reports that the cluster gives no executor, and returns whether that is so.
         """
         self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
-        self._waits = waits
+        self._waits, self._starved = waits, starved
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
@@ -320,8 +332,9 @@ class Progress:
             behind, complete = self._measured(active=active)
         else:
             behind, complete = self._estimated(last, idle=idle)
+        waiting = outage is not None or (active and not failed and self._starved())
         self._reporter.update(
-            doing="waiting" if outage else "running" if busy else "idle" if last is not None else "starting",
+            doing="waiting" if waiting else "running" if busy else "idle" if last is not None else "starting",
             lag=behind,
             complete_at_ms=complete,
             rows_per_second=self._rate(),
@@ -397,16 +410,18 @@ def _milliseconds(timestamp: str) -> int:
 
 def failure_of(error: Exception) -> Exception:
     """The cause of an error of Spark: the error of weft in its text, or an error of weft for the text."""
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     import streams.kafka.errors  # noqa: F401 - so that its errors are found
     from storage.errors import InvalidInput, StoreUnavailable, TableError
-    from streams.spark.task_errors import error_in
+    from streams.spark.task_errors import error_in, python_problem
 
     if isinstance(error, TableError):
         return error
     if (found := error_in(str(error))) is not None:
         return found
+    if isinstance(error, PySparkException) and (problem := python_problem(str(error))) is not None:
+        return problem
     if network := _NETWORK.search(str(error)):
         return StoreUnavailable(f"Spark has no connection to a store or broker: {network.group()}")
     # Spark raises the same class if code of a Python data source fails, for whatever reason; a retry may help then.

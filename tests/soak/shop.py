@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from streams.spark.session import QUICK_START, SERIAL
+from streams.spark.settings import QUICK_START, SERIAL
 from tests.oracle import Oracle
 
 STREAMS: Final = ("orders", "clicks", "profiles")

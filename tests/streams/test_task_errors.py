@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
 from streams.read.table_source import WeftSource
 from streams.spark.for_workers import ForWorkers, Source, for_workers, source_for_workers
-from streams.spark.task_errors import error_in, noted_errors
+from streams.spark.task_errors import error_in, noted_errors, python_problem
 
 ORIGINAL = CommitUnknown("no answer\nweft-error: {not this}", hint='see "weft show"', batch=("query", 7))
 
@@ -95,3 +95,40 @@ def test_a_code_of_a_later_version_keeps_message_and_hint() -> None:
     assert type(found) is TableError
     assert (found.message, found.hint) == ("m", "h")
     assert not isinstance(found, InvalidInput)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory',
+            "there is no ./environment/bin/python",
+        ),
+        (
+            "Traceback ...\nModuleNotFoundError: No module named 'pyarrow'\n\tat org.apache.spark",
+            "lacks a package: No module named 'pyarrow'",
+        ),
+        (
+            "ImportError: a Python worker of Spark cannot import weft: No module named 'storage' (Python: python3)",
+            "lacks a package: No module named 'storage'",
+        ),
+        (
+            "PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was ...",
+            "lacks a package: PyArrow >= 18.0.0",
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11, PySpark",
+            "the executors have Python 3.13, and the driver has 3.11",
+        ),
+    ],
+)
+def test_a_worker_that_cannot_run_weft(text: str, message: str) -> None:
+    found = python_problem(f"Job aborted due to stage failure: {text}")
+    assert found is not None
+    assert message in found.message
+    assert "spark.pyspark.python" in found.hint
+
+
+@pytest.mark.parametrize("text", ["", "No module named storage", "ValueError: pyarrow", "Cannot run the program"])
+def test_other_errors_of_workers_are_left_alone(text: str) -> None:
+    assert python_problem(text) is None

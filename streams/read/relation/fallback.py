@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from streams.read.relation.planner_interface import Part, Planner, ReadPlan
 from streams.read.relation.worker import conformed_batches
-from streams.spark.for_workers import ForWorkers, Source, source_for_workers
+from streams.spark.data_sources import register_source
+from streams.spark.for_workers import ForWorkers, Source
 
 __all__ = ["fixed_dataframe"]
 
@@ -73,5 +74,5 @@ def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
         "columns": schema,
     }
     source = type("FixedSource", (_FixedSource,), members)
-    spark.dataSource.register(source_for_workers(source))
+    register_source(spark, source)
     return spark.read.format(name).load()

@@ -1,0 +1,48 @@
+"""``weft package``: the environment of this process as an archive for Spark's executors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streams.cli.arguments import Json, telling
+from streams.cli.output import tell
+
+package = typer.Typer()
+
+
+@package.command("package")
+def package_environment(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The archive: .tar.gz, .tgz, .tar or .zip.")] = Path(
+        "weft-env.tar.gz"
+    ),
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Files to leave out, such as 'lib/*/polars/*'. May be repeated."),
+    ] = None,
+    python_prefix: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where executors have Python (DIR/bin/python3.x), if not where it is here."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the archive if it exists.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Pack this Python environment, weft included, for spark.archives: executors need nothing of it installed.
+
+    PySpark is left out, because executors have it. They need the same version of Python.
+    """
+    from streams.spark.environment_archive import pack_environment
+
+    with telling():
+        packed = pack_environment(output, exclude=exclude or (), python_prefix=python_prefix, replace=force)
+    facts = {"path": str(packed.path), "files": packed.files, "bytes": packed.bytes, "python": packed.python}
+    lines = [
+        f"{packed.path}: {packed.files:,} files, {packed.bytes / 1e6:,.0f} MB",
+        *([f"executors need {packed.python}"] if packed.python else []),
+        "in the pipeline file, or with --conf for spark-submit:",
+        f"  spark.archives: {packed.path}#environment",
+        "  spark.pyspark.python: ./environment/bin/python",
+    ]
+    tell(facts, "\n".join(lines), as_json=as_json)

@@ -1,0 +1,48 @@
+"""Registers the Python data sources of weft, so that they are planned beside the driver and read on executors.
+
+Spark runs one Python (``PYSPARK_PYTHON``) for both. On a cluster with a packed environment that is a path such as
+``./environment/bin/python``, which exists on executors only. Another finding of Spark 4.3: the process that plans a
+streaming source looks for the files of ``addPyFile`` in a folder ``streaming_job``, which nobody makes, so it finds no
+module of them. Hence the Python of the driver plans; it has weft, since it runs this module.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.udf import _wrap_function
+
+from streams.spark.for_workers import Source, source_for_workers
+from streams.spark.settings import TASK_PYTHON
+
+_USER_DEFINED: Final = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
+
+
+def register_source(spark: SparkSession, source: type[Source]) -> None:
+    """Register a data source for ``spark.read`` and ``spark.readStream`` in this session.
+
+    Tasks of the session keep their Python: it is written down as `TASK_PYTHON`, unless that is set already.
+    """
+    wrapped = source_for_workers(source)
+    if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the server plans
+        spark.dataSource.register(wrapped)
+        return
+    context: Any = spark.sparkContext
+    if spark.conf.get(TASK_PYTHON, None) is None:
+        spark.conf.set(TASK_PYTHON, context.pythonExec)
+    function = _wrap_function(_Planning(context), wrapped)  # type: ignore[arg-type]
+    made = getattr(context._jvm, _USER_DEFINED)(function)  # noqa: SLF001 - as Spark's own `register` does
+    spark._jsparkSession.dataSource().registerPython(source.name(), made)  # noqa: SLF001
+
+
+class _Planning:
+    """A Spark context with another Python for the functions that are made for it."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.pythonExec = sys.executable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)

@@ -1,0 +1,150 @@
+"""The settings of a Spark session of weft: which of them come from weft, from the pipeline file and from spark-submit.
+
+Pure functions. `streams.spark.session` collects what they need and starts the session.
+
+    weft's defaults  <  section `spark` of the pipeline file  <  the writer's own `spark`  <  spark-submit
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from storage.errors import InvalidInput
+
+MASTER: Final = "spark.master"
+APP_NAME: Final = "spark.app.name"
+DEPLOY_MODE: Final = "spark.submit.deployMode"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+DRIVER_MEMORY: Final = "spark.driver.memory"
+ARCHIVES: Final = "spark.archives"
+PYTHON: Final = "spark.pyspark.python"
+TASK_PYTHON: Final = "spark.sql.execution.pyspark.python"
+"""Spark's setting for the Python of tasks alone; the Python that plans data sources beside the driver is another."""
+
+STANDALONE_CORES: Final = "2"
+"""Cores of one application on a standalone cluster, where Spark's own default is all of them: a second writer would
+wait for ever."""
+EXECUTOR_OVERHEAD: Final = "1g"
+"""Memory for Python in the containers of YARN and Kubernetes, beside the JVM: Arrow batches and log files."""
+
+SERIAL: Final = "-XX:+UseSerialGC -XX:-UsePerfData"
+QUICK_START: Final = "-XX:TieredStopAtLevel=1"
+
+_BATCH_ROWS: Final = "100000"  # Arrow rows handed to Python at once: few calls, and far from the memory of a task
+_LOCAL: Final = re.compile(r"local(\[[^\[\]]*\])?")
+_FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS)
+"""Read when the JVM starts. Under spark-submit that was before this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a session depends on besides its settings.
+
+    Attributes:
+        cores: Cores of this machine that the session may use.
+        scratch: Folder for Spark's temporary files.
+        python: Path of the Python of this process.
+        task_python: ``PYSPARK_PYTHON`` of the environment; empty if it is not set.
+        submitted: The configuration that spark-submit made; None if this process was not started by it.
+        script: File name of the script that spark-submit runs; its default for the name of the application.
+    """
+
+    cores: int
+    scratch: str
+    python: str
+    task_python: str = ""
+    submitted: Mapping[str, str] | None = None
+    script: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """The outcome.
+
+    Attributes:
+        values: All settings of the session.
+        task_python: The Python that runs tasks on the executors.
+        overruled: Settings of the pipeline file for which spark-submit gave another value.
+        too_late: Settings of the pipeline file that only spark-submit could have set, because its JVM runs already.
+    """
+
+    values: Mapping[str, str]
+    task_python: str
+    overruled: tuple[str, ...] = ()
+    too_late: tuple[str, ...] = ()
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM: ``local``, ``local[4]``, ``local[*]``; not ``local-cluster[...]``."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_start: bool = False) -> SessionSettings:
+    """The settings of a session.
+
+    Args:
+        name: Of the application, unless ``given`` or spark-submit names it.
+        given: Settings of the pipeline file.
+        around: What else decides.
+        quick_start: For a short life: less work at the start, less speed later.
+
+    Raises:
+        InvalidInput: The pipeline file asks for cluster mode, which only spark-submit can start.
+    """
+    submitted = _submitted(around)
+    if around.submitted is None and given.get(DEPLOY_MODE, "client") != "client":
+        raise InvalidInput(
+            f"{DEPLOY_MODE} {given[DEPLOY_MODE]} cannot be set in a pipeline file: this process is the driver",
+            hint="start the writer by spark-submit --deploy-mode cluster, or remove the setting",
+        )
+    master = submitted.get(MASTER) or given.get(MASTER) or f"local[{around.cores}]"
+    values = {**_defaults(name, master, around, quick_start=quick_start), **given, **submitted, MASTER: master}
+    overruled = tuple(sorted(key for key in given.keys() & submitted.keys() if given[key] != submitted[key]))
+    too_late: tuple[str, ...] = ()
+    if around.submitted is not None:
+        too_late = tuple(sorted(key for key in _FIXED_AT_START if key in given and key not in submitted))
+        for key in _FIXED_AT_START:
+            if key not in submitted:
+                values.pop(key, None)
+    task_python = values.get(PYTHON) or around.task_python or around.python
+    values.setdefault(TASK_PYTHON, task_python)
+    return SessionSettings(values, values[TASK_PYTHON], overruled, too_late)
+
+
+def _submitted(around: Surroundings) -> dict[str, str]:
+    """What spark-submit was given, without the name that it makes up from the script."""
+    submitted = dict(around.submitted or {})
+    if submitted.get(APP_NAME) == around.script:
+        submitted.pop(APP_NAME, None)
+    return submitted
+
+
+def _defaults(name: str, master: str, around: Surroundings, *, quick_start: bool) -> dict[str, str]:
+    shared = {
+        APP_NAME: name,
+        DRIVER_MEMORY: "1g",
+        JAVA_OPTIONS: f"{SERIAL} {QUICK_START}" if quick_start else SERIAL,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",  # the same table whichever machine writes it
+        "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's own default is for ever
+        "spark.local.dir": around.scratch,
+        "spark.sql.warehouse.dir": f"{around.scratch}/warehouse",
+    }
+    if is_local(master):
+        return shared | {
+            "spark.driver.host": "127.0.0.1",  # not the name that the machine has in some network
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(2 * around.cores),
+        }
+    # Executors connect to the driver by spark.driver.host, for which Spark's default is the name of the machine.
+    if master.startswith("spark://"):
+        return shared | {"spark.cores.max": STANDALONE_CORES}
+    if master == "yarn" or master.startswith("k8s://"):
+        return shared | {"spark.executor.memoryOverhead": EXECUTOR_OVERHEAD}
+    return shared

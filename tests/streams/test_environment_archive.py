@@ -1,0 +1,132 @@
+"""``weft package``: what is in the archive, and what is refused. `tests.streams.cluster` runs executors from one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+
+import streams
+from storage.errors import Conflict, InvalidInput
+from streams.spark.environment_archive import pack_environment
+from tests.streams.pipelines import weft
+
+SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An environment with one package, and with what an editable installation of weft leaves in one."""
+    root = tmp_path / "venv"
+    venv.create(root, symlinks=True, with_pip=False)
+    add(root, "helper/__init__.py", "ANSWER = 42\n")
+    add(root, "pyspark/jars/big.jar", "big")
+    add(root, "__editable__.weft-0.1.0.pth", "import __editable___weft_0_1_0_finder\n")
+    add(root, "__editable___weft_0_1_0_finder.py", "raise ImportError('this is another machine')\n")
+    distribution(root, "weft", editable=True)
+    return root
+
+
+def add(root: Path, name: str, text: str) -> None:
+    file = root / SITE / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def distribution(root: Path, name: str, *, editable: bool) -> None:
+    add(root, f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    add(root, f"{name}-1.0.dist-info/direct_url.json", json.dumps({"url": "x", "dir_info": {"editable": editable}}))
+
+
+def names(archive: Path) -> set[str]:
+    with tarfile.open(archive) as file:
+        return set(file.getnames())
+
+
+def test_the_archive_has_the_project_and_not_the_reference_to_it(root: Path, tmp_path: Path) -> None:
+    packed = pack_environment(tmp_path / "new" / "env.tar.gz", prefix=root)
+    found = names(packed.path)
+    for name in ("storage/__init__.py", "storage/py.typed", "streams/cli/example_pipeline.yaml", "helper/__init__.py"):
+        assert f"{SITE}/{name}" in found
+    # Spark looks for formats in packages at the top.
+    assert f"{SITE}/pyspark_weft/__init__.py" in found
+    assert not [name for name in found if "spark_path" in name or "__editable__" in name or "__pycache__" in name]
+    assert not [name for name in found if name.startswith(f"{SITE}/pyspark/")], "executors have it"
+    assert packed.files > 100
+    assert packed.bytes == packed.path.stat().st_size
+    assert Path(packed.python).samefile(sys.executable)
+
+
+def test_the_unpacked_environment_imports_its_packages_elsewhere(root: Path, tmp_path: Path) -> None:
+    packed = pack_environment(tmp_path / "env.tar", prefix=root)
+    elsewhere = tmp_path / "executor" / "environment"
+    with tarfile.open(packed.path) as file:
+        file.extractall(elsewhere)
+    code = "import helper, storage.errors, importlib.util; print(helper.ANSWER, storage.errors.__file__)"
+    python = "./environment/bin/python"
+    done = subprocess.run(
+        [python, "-c", code], cwd=elsewhere.parent, env={}, capture_output=True, text=True, check=False
+    )
+    # Only its packages are asked for: pyarrow is not in this small environment.
+    assert "No module named 'pyarrow'" in done.stderr or done.stdout.startswith(f"42 {elsewhere}"), done.stderr
+    assert str(elsewhere) in done.stderr + done.stdout
+    assert str(Path(streams.__file__).parents[1]) not in done.stderr + done.stdout
+
+
+def test_patterns_are_left_out(root: Path, tmp_path: Path) -> None:
+    packed = pack_environment(tmp_path / "env.tar", prefix=root, exclude=["lib/*/site-packages/helper/*"])
+    assert f"{SITE}/helper/__init__.py" not in names(packed.path)
+
+
+def test_an_installed_copy_gives_way_to_what_is_imported(root: Path, tmp_path: Path) -> None:
+    add(root, "storage/old_module.py", "")
+    packed = pack_environment(tmp_path / "env.tar", prefix=root)
+    assert f"{SITE}/storage/old_module.py" not in names(packed.path)
+    assert f"{SITE}/storage/errors.py" in names(packed.path)
+
+
+def test_another_place_of_python(root: Path, tmp_path: Path) -> None:
+    packed = pack_environment(tmp_path / "env.tar", prefix=root, python_prefix="/opt/python")
+    assert packed.python == f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    with tarfile.open(packed.path) as file:
+        links = [member.linkname for member in file.getmembers() if member.name.startswith("bin/python")]
+    assert packed.python in links
+
+
+def test_what_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="Spark does not unpack"):
+        pack_environment(tmp_path / "env.rar", prefix=root)
+    with pytest.raises(InvalidInput, match="is not a virtual environment") as caught:
+        pack_environment(tmp_path / "env.tar", prefix=tmp_path)
+    assert "python3 -m venv" in caught.value.hint
+    (tmp_path / "there.tar").write_text("mine")
+    with pytest.raises(Conflict, match="exists already"):
+        pack_environment(tmp_path / "there.tar", prefix=root)
+    assert (tmp_path / "there.tar").read_text() == "mine"
+    assert pack_environment(tmp_path / "there.tar", prefix=root, replace=True).bytes > 1000
+
+
+def test_other_editable_packages_are_refused(root: Path, tmp_path: Path) -> None:
+    distribution(root, "fine", editable=False)
+    pack_environment(tmp_path / "env.tar", prefix=root)
+    distribution(root, "mine", editable=True)
+    with pytest.raises(InvalidInput, match="editable mode cannot be packed: mine"):
+        pack_environment(tmp_path / "other.tar", prefix=root)
+    assert not (tmp_path / "other.tar").exists()
+
+
+def test_a_conda_environment_needs_weft_inside(tmp_path: Path) -> None:
+    (tmp_path / "conda" / "conda-meta").mkdir(parents=True)
+    with pytest.raises(InvalidInput, match="weft is not installed in the conda environment"):
+        pack_environment(tmp_path / "env.tar.gz", prefix=tmp_path / "conda")
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    done = weft("package", "-o", tmp_path / "env.rar")
+    assert done.exit_code == 1
+    assert "weft-env.tar.gz" in weft("package", "--help").output
