@@ -22,6 +22,11 @@ def demo(
         Path | None, typer.Option(help="New folder that keeps table, pipeline file and logs.", metavar="DIR")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the messages: the same seed gives the same messages.", min=0)] = 1,
+    feed: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Only send the messages to this Kafka; for a pipeline that runs there."),
+    ] = None,
+    feed_seconds: Annotated[float, typer.Option(help="With --feed: spread the messages over so long.", min=0)] = 0,
 ) -> None:
     """Run a complete example: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
 
@@ -37,6 +42,15 @@ def demo(
     # A pipe or a file has no width.
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     error_console = Console(stderr=True, style="red", highlight=False, soft_wrap=True)
+    if feed is not None:
+        from streams.demo.given_broker import feed_broker
+
+        try:
+            feed_broker(feed, rows, console, seed=seed, seconds=feed_seconds)
+        except TableError as error:
+            error_console.print(error.message, markup=False)
+            raise typer.Exit(1) from None
+        return
     try:
         equal = run_demo(rows, console, keep=keep, seed=seed)
     except (Interrupted, KeyboardInterrupt) as error:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from storage.engine import LaneObserver
 from storage.errors import StoreUnavailable
-from streams.demo.broker import EmbeddedBroker
 from streams.demo.workload import Topic
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
 
 MIN_PARTS: Final = 24
 """Enough parts that a writer can be killed in the middle of a batch."""
@@ -22,11 +24,21 @@ PART_ROWS: Final = 50_000
 FLUSH_SECONDS: Final = 60.0  # a part takes a fraction of a second on an idle machine
 
 
+class Broker(Protocol):
+    """Where topics are created and messages are sent to."""
+
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Create topics with so many partitions each."""
+
+    def producer(self) -> Producer:
+        """Create a client that writes to it."""
+
+
 class Feed:
     """Produces the messages of all topics in parts."""
 
     def __init__(
-        self, broker: EmbeddedBroker, topics: Mapping[str, Topic], *, flush_seconds: float = FLUSH_SECONDS
+        self, broker: Broker, topics: Mapping[str, Topic], *, flush_seconds: float = FLUSH_SECONDS
     ) -> None:
         """Create the topics in the broker.
 
@@ -71,7 +83,7 @@ class Feed:
         if waiting or self._refused:
             reason = self._refused[0] if self._refused else f"no answer for {self._flush_seconds:g} s"
             raise StoreUnavailable(
-                f"the embedded broker did not accept {waiting + len(self._refused)} messages: {reason}",
+                f"the broker did not accept {waiting + len(self._refused)} messages: {reason}",
                 hint="the machine may be out of memory: try fewer --rows",
             )
         self.sent += 1

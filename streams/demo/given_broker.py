@@ -1,0 +1,71 @@
+"""A Kafka cluster that runs elsewhere, for ``weft demo --feed``: it gets the demo's topics and messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+
+from storage.errors import Conflict, StoreUnavailable
+from streams.demo.feed import Feed
+from streams.demo.workload import plan_topics
+
+REQUEST_SECONDS: Final = 30.0  # also a broker that has just started answers within that
+
+
+class GivenBroker:
+    """Creates topics and producers on a cluster, as the embedded broker does."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        """Nothing is asked yet."""
+        self._servers = bootstrap_servers
+
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Create topics with so many partitions each, and as many replicas as the cluster makes by default.
+
+        Raises:
+            StoreUnavailable: The cluster does not answer.
+            Conflict: A topic exists.
+        """
+        admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 2})
+        wanted = [NewTopic(name, count) for name, count in topics.items()]
+        for name, answer in admin.create_topics(wanted, request_timeout=REQUEST_SECONDS).items():
+            try:
+                answer.result(2 * REQUEST_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise Conflict(f"{self._servers} has a topic {name} already", hint="delete it first") from None
+                reason = error.args[0].str()
+                raise StoreUnavailable(f"{self._servers} does not create topic {name}: {reason}") from error
+
+    def producer(self, **conf: Any) -> Producer:
+        """Create a client that writes to the cluster, with these librdkafka settings."""
+        return Producer({"bootstrap.servers": self._servers, "compression.type": "zstd", "linger.ms": 50, **conf})
+
+
+def feed_broker(bootstrap_servers: str, rows: int, console: Console, *, seed: int = 1, seconds: float = 0.0) -> None:
+    """Create the demo's topics on a cluster, and send all messages of the demo.
+
+    Args:
+        bootstrap_servers: Address of the cluster.
+        rows: Messages of all topics together.
+        console: Where to tell of it.
+        seed: Of the messages.
+        seconds: Spread them over so many seconds.
+
+    Raises:
+        InvalidInput: The number of messages is too small.
+        StoreUnavailable: The cluster does not answer, or does not take a message.
+        Conflict: A topic exists already.
+    """
+    topics = plan_topics(rows, seed)
+    feed = Feed(GivenBroker(bootstrap_servers), topics)
+    while not feed.finished:
+        feed.send_part()
+        time.sleep(seconds / feed.parts)
+    console.print(f"{rows} messages in {len(topics)} topics of {bootstrap_servers}: {', '.join(topics)}")
