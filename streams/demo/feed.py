@@ -37,9 +37,7 @@ class Broker(Protocol):
 class Feed:
     """Produces the messages of all topics in parts."""
 
-    def __init__(
-        self, broker: Broker, topics: Mapping[str, Topic], *, flush_seconds: float = FLUSH_SECONDS
-    ) -> None:
+    def __init__(self, broker: Broker, topics: Mapping[str, Topic], *, flush_seconds: float = FLUSH_SECONDS) -> None:
         """Create the topics in the broker.
 
         Args:
