@@ -1,4 +1,4 @@
-"""``weft alter``: schema changes under live writers. Whatever old data and old writers cannot live with is refused."""
+"""``weft alter``: schema changes while writers run. What old data or running writers do not allow is refused."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage.errors import InvalidInput
-from streams.cli.arguments import Json, StorageOption, Target, open_table, telling, usage
-from streams.cli.output import tell
+from streams.cli.arguments import Json, StorageOption, Target, open_table, report_errors, usage_errors
+from streams.cli.output import print_result
 
 if TYPE_CHECKING:
     from storage.engine import SchemaChange
 
 alter = typer.Typer(
-    no_args_is_help=True, help="Change a table's schema while it is written. Writers with the old one go on."
+    no_args_is_help=True, help="Change a table's schema while it is written. Writers that know the old schema continue."
 )
 
-Default = Annotated[str | None, typer.Option(help="Shown where the column's group is absent; JSON, or plain text.")]
+Default = Annotated[str | None, typer.Option(help="Value where the column's group is absent: JSON, or plain text.")]
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="A Spark SQL type name.")]
 
 
 def _value(text: str | None) -> object:
-    """A default as the configuration would have it: JSON where it is JSON, else the text itself."""
+    """A default: the value if the text is JSON, else the text."""
     if text is None:
         return None
     try:
@@ -34,22 +34,24 @@ def _value(text: str | None) -> object:
 
 def _tell(change: SchemaChange, what: str, *, as_json: bool) -> None:
     text = f"{what}: schema revision {change.rev}" if change.changed else "nothing to do: it is so already"
-    tell(change, text, as_json=as_json)
+    print_result(change, text, as_json=as_json)
 
 
 @alter.command()
 def add_column(
     target: Target,
-    group: Annotated[str, typer.Argument(help="Which the column joins.")],
-    name: Annotated[str, typer.Argument(help="Of the column.")],
+    group: Annotated[str, typer.Argument(help="Group of the new column.")],
+    name: Annotated[str, typer.Argument(help="Name of the column.")],
     type_name: TypeName,
     default: Default = None,
-    function: Annotated[str | None, typer.Option(help="Of a column of an aggregate group.")] = None,
+    function: Annotated[
+        str | None, typer.Option(help="Aggregate function of the column, in an aggregate group.")
+    ] = None,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Add a column, the last of the table, to a group."""
-    with telling():
+    with report_errors():
         change = open_table(target, storage_option).add_column(
             group, name, type_name, default=_value(default), function=function
         )
@@ -59,20 +61,26 @@ def add_column(
 @alter.command()
 def add_group(
     target: Target,
-    name: Annotated[str, typer.Argument(help="Of the group.")],
-    column: Annotated[list[str], typer.Option(help='"NAME TYPE"; once for every column.')],
-    ordering: Annotated[list[str] | None, typer.Option(help="A column that orders events; in order.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the group.")],
+    column: Annotated[list[str], typer.Option(help='A column, "NAME TYPE". May be repeated.')],
+    ordering: Annotated[
+        list[str] | None, typer.Option(help="A column that orders events. May be repeated: the first one counts most.")
+    ] = None,
     merge: Annotated[str, typer.Option(help="Merge mode.")] = "latest",
-    function: Annotated[list[str] | None, typer.Option(help="COLUMN=FUNCTION, of an aggregate group.")] = None,
-    stream: Annotated[list[str] | None, typer.Option(help="A stream that writes it; new ones are added.")] = None,
+    function: Annotated[
+        list[str] | None, typer.Option(help="COLUMN=FUNCTION, in an aggregate group. May be repeated.")
+    ] = None,
+    stream: Annotated[
+        list[str] | None, typer.Option(help="A stream that writes the group; a new stream is added. May be repeated.")
+    ] = None,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Add a group of new columns, and say which streams write it."""
-    with usage():
+    with usage_errors():
         columns = dict(_pair(text, " ", "--column", "NAME TYPE") for text in column)
         functions = dict(_pair(text, "=", "--function", "COLUMN=FUNCTION") for text in function or [])
-    with telling():
+    with report_errors():
         table = open_table(target, storage_option)
         known = {known_stream.name for known_stream in table.schema.streams}
         change = table.add_group(
@@ -90,14 +98,14 @@ def add_group(
 @alter.command()
 def add_stream(
     target: Target,
-    name: Annotated[str, typer.Argument(help="Of the stream.")],
-    group: Annotated[list[str], typer.Option(help="A group that it writes; once for every group.")],
-    on_delete: Annotated[str, typer.Option(help="What its deletes mean: group, row or ignore.")] = "group",
+    name: Annotated[str, typer.Argument(help="Name of the stream.")],
+    group: Annotated[list[str], typer.Option(help="A group that it writes. May be repeated.")],
+    on_delete: Annotated[str, typer.Option(help="Meaning of its deletes: group, row or ignore.")] = "group",
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Add a producer of groups that the table has."""
-    with telling():
+    with report_errors():
         change = open_table(target, storage_option).add_stream(name, group, on_delete=on_delete)
     _tell(change, f"stream {name} is added", as_json=as_json)
 
@@ -105,13 +113,13 @@ def add_stream(
 @alter.command()
 def widen(
     target: Target,
-    name: Annotated[str, typer.Argument(help="Of the column.")],
+    name: Annotated[str, typer.Argument(help="Name of the column.")],
     type_name: TypeName,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Give a column a type that holds more."""
-    with telling():
+    with report_errors():
         change = open_table(target, storage_option).widen_column(name, type_name)
     _tell(change, f"column {name} is {type_name}", as_json=as_json)
 
@@ -119,13 +127,13 @@ def widen(
 @alter.command()
 def set_default(
     target: Target,
-    name: Annotated[str, typer.Argument(help="Of the column.")],
-    value: Annotated[str | None, typer.Argument(help="JSON, or plain text; none for NULL.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the column.")],
+    value: Annotated[str | None, typer.Argument(help="JSON, or plain text; NULL if left out.")] = None,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Show another value where a column's group is absent."""
-    with telling():
+    with report_errors():
         change = open_table(target, storage_option).set_default(name, _value(value))
     _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
 

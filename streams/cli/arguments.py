@@ -1,4 +1,4 @@
-"""Arguments that commands share, printing of errors, and exit codes.
+"""Arguments that commands share, the printing of errors, and exit codes.
 
 0: ok. 1: something failed. 2: the command line or the pipeline file is wrong, and nothing was done.
 """
@@ -45,7 +45,7 @@ def console() -> Console:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Print an error of weft as a red line and its hint, and exit."""
     try:
         yield
@@ -57,10 +57,10 @@ def telling() -> Iterator[None]:
 
 
 @contextmanager
-def usage() -> Iterator[None]:
+def usage_errors() -> Iterator[None]:
     """Errors in this block are errors of the command line or the pipeline file: exit with `USAGE`."""
     try:
-        with telling():
+        with report_errors():
             yield
     except typer.Exit:
         raise typer.Exit(USAGE) from None
@@ -79,13 +79,13 @@ def load_target(target: str, storage_option: Sequence[str] | None, *sections: st
     """
     from streams.pipeline.pipeline import load_settings
 
-    with usage():
+    with usage_errors():
         settings = load_settings(target, *sections)
         given = parse_storage_options(storage_option or ())
     known = settings.table.storage_options
     for name in given:
         if name in known and known[name] != given[name]:
-            tell_override(f"--storage-option {name}", "own")  # no values: they may be secrets
+            print_override(f"--storage-option {name}", "own")  # no values: they may be secrets
     return replace(settings, table=replace(settings.table, storage_options={**known, **given}))
 
 
@@ -130,7 +130,7 @@ def _option_value(text: str) -> Any:
     return text
 
 
-def tell_override(flag: str, written: object) -> None:
+def print_override(flag: str, written: object) -> None:
     """Print that a flag wins over the pipeline file."""
     errors.print(f"{flag} instead of the pipeline's {written}", style="dim", soft_wrap=True)
 

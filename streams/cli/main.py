@@ -24,10 +24,10 @@ from streams.cli.arguments import (
     console,
     errors,
     load_target,
-    telling,
-    usage,
+    report_errors,
+    usage_errors,
 )
-from streams.cli.output import tell
+from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.read_commands import reads
 from streams.cli.service_commands import services
@@ -64,7 +64,7 @@ def init(
 ) -> None:
     """Write a commented pipeline file to start from."""
     target = folder / "pipeline.yaml"
-    with telling():
+    with report_errors():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with target.open("x", encoding="utf-8") as file:
@@ -86,13 +86,13 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
     from streams.pipeline.pipeline import load_pipeline
     from streams.pipeline.run import create_table
 
-    with usage():
+    with usage_errors():
         loaded = load_pipeline(pipeline)
-    with telling():
+    with report_errors():
         _, created = create_table(loaded)
     uri = loaded.table.uri
     text = f"{uri} is created" if created else f"{uri} exists already, as the pipeline describes it"
-    tell({"uri": uri, "created": created}, text, as_json=as_json)
+    print_result({"uri": uri, "created": created}, text, as_json=as_json)
 
 
 @app.command()
@@ -130,14 +130,14 @@ def run(
     from streams.pipeline.run import check_sources, choose_part, run_pipeline
     from streams.spark.session import check_java
 
-    with usage():
+    with usage_errors():
         loaded = load_pipeline(pipeline)
         writers, _ = choose_part(loaded, only)
         check_sources(loaded)
         place = None if http is None else parse_address(http)
     page = StatusPage()
     last: dict[str, JobStatus] = {}
-    with telling():
+    with report_errors():
         if writers:  # services do not use Spark
             check_java()
         serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
@@ -191,10 +191,10 @@ def sql(
     from streams.read.read_options import ReadOptions
 
     settings = load_target(target, storage_option, "spark")
-    with usage():
+    with usage_errors():
         given = {"as_of": as_of, "require": require, "complete_through": complete_through}
         options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
-    with telling():
+    with report_errors():
         check_reachable(settings.table)
         if explain:
             explain_query(settings, query, options, as_json=as_json)
@@ -215,7 +215,7 @@ def show(
     from streams.cli import show as view
 
     location = load_target(target, storage_option).table
-    with telling():
+    with report_errors():
         check_reachable(location)
         table = Inspection(location.uri, storage_options=location.storage_options)
         view.show(table, what, limit=limit, as_json=as_json)

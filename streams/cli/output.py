@@ -19,7 +19,7 @@ from streams.cli.arguments import console
 T = TypeVar("T")
 
 
-def tell(result: Any, text: str, *, as_json: bool) -> None:
+def print_result(result: Any, text: str, *, as_json: bool) -> None:
     """Print the result of a command, as one JSON object or in words."""
     if as_json:
         print_json(result)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from streams.cli.arguments import Json, telling
-from streams.cli.output import tell
+from streams.cli.arguments import Json, report_errors
+from streams.cli.output import print_result
 
 package = typer.Typer()
 
@@ -35,7 +35,7 @@ def package_environment(
     """
     from streams.spark.environment_archive import pack_environment
 
-    with telling():
+    with report_errors():
         packed = pack_environment(output, exclude=exclude or (), python_prefix=python_prefix, replace=force)
     facts = {"path": str(packed.path), "files": packed.files, "bytes": packed.bytes, "python": packed.python}
     lines = [
@@ -45,4 +45,4 @@ def package_environment(
         f"  spark.archives: {packed.path}#environment",
         "  spark.pyspark.python: ./environment/bin/python",
     ]
-    tell(facts, "\n".join(lines), as_json=as_json)
+    print_result(facts, "\n".join(lines), as_json=as_json)

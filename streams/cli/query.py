@@ -44,7 +44,7 @@ def run_query(settings: CommandSettings, sql: str, options: ReadOptions, *, limi
                 f"the answer has several columns called {repeated[0]!r}; a JSON object can hold only one",
                 hint="rename them: SELECT a.x AS x, b.x AS other_x",
             )
-        # One row more than is shown tells whether there are more, without counting them.
+        # One row more than is shown: then it is known whether there are more, without counting them.
         rows = query.rows(limit + 1)
         lacking = _staleness(query) if options.read_optimized else ""
     print_rows(columns, rows[:limit], as_json=as_json)
@@ -104,6 +104,6 @@ def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
         "columns": lambda scan: ", ".join(scan.columns) or "none, rows are counted",
         "filter": lambda scan: scan.filter or "none",
     }
-    for name, told in facts.items():
-        grid.add_row(name, *(Text(told(scan), overflow="fold") for scan in scans))
+    for name, cell in facts.items():
+        grid.add_row(name, *(Text(cell(scan), overflow="fold") for scan in scans))
     return grid

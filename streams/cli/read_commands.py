@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, telling, usage
+from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, report_errors, usage_errors
 from streams.cli.output import counted, limit_note, print_rows
 from streams.read.as_of import EARLIEST, parse_point, tell_unsettled
 
@@ -34,9 +34,9 @@ def changes(
     """
     from streams.read.read_options import split_names
 
-    with usage():
+    with usage_errors():
         first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
-    with telling():
+    with report_errors():
         table = open_table(target, storage_option)
         begin, later = (None if first is None else table.snapshot(first)), table.snapshot(last)
         for point, found in ((first, begin), (last, later)):

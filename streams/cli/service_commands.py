@@ -25,11 +25,11 @@ from streams.cli.arguments import (
     load_target,
     open_location,
     open_table,
-    tell_override,
-    telling,
-    usage,
+    print_override,
+    report_errors,
+    usage_errors,
 )
-from streams.cli.output import tell
+from streams.cli.output import print_result
 from streams.pipeline.services import CLEAN, COMPACTION
 from streams.read.as_of import parse_point
 
@@ -48,7 +48,7 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        with usage():
+        with usage_errors():
             raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes")
     typer.confirm(question, abort=True)
 
@@ -76,9 +76,9 @@ def compact(
 
     settings = load_target(target, storage_option, COMPACTION)
     flags = {"min_commits": min_commits, "max_log_ratio": max_log_ratio, "fold_commits": fold_commits}
-    with usage():
+    with usage_errors():
         policy = _compaction_policy(settings, flags, everything=everything)
-    with telling():
+    with report_errors():
         table = open_location(settings.table)
         if policy is None:
             rounds = [table.fold() if fold else table.compact()]
@@ -100,7 +100,7 @@ def compact(
         "bytes_written": sum(result.bytes_written for result in rounds),
         "seconds": round(sum(result.seconds for result in rounds), 3),
     }
-    tell(done, "\n".join(lines), as_json=as_json)
+    print_result(done, "\n".join(lines), as_json=as_json)
 
 
 def _compaction_policy(
@@ -117,7 +117,7 @@ def _compaction_policy(
     if everything and given:
         raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {_flag(given[0])}")
     if everything and settings.compaction is not None:
-        tell_override("--all", "settings of when compaction is due")
+        print_override("--all", "settings of when compaction is due")
     if everything or (settings.compaction is None and not given):
         return None
     return _with_flags(settings, COMPACTION, settings.compaction or CompactionSection(), flags)
@@ -138,7 +138,7 @@ def _with_flags(settings: CommandSettings, section: str, before: Section, flags:
     for name, value in given.items():
         written = settings.as_written(section, name)
         if written is not None and getattr(policy, name) != getattr(before, name):
-            tell_override(f"{_flag(name)} {value}", written)
+            print_override(f"{_flag(name)} {value}", written)
     return policy
 
 
@@ -159,7 +159,9 @@ def _flag(name: str) -> str:
 @services.command()
 def savepoint(
     target: Target,
-    name: Annotated[str | None, typer.Argument(help="Of the savepoint; without one all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the savepoint; without one, all savepoints are listed.")
+    ] = None,
     as_of: AsOf = None,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
     release: Annotated[bool, typer.Option("--release", help="Release it: cleaning may delete its files.")] = False,
@@ -168,9 +170,9 @@ def savepoint(
 ) -> None:
     """Keep a snapshot under a name, until it is released; or list all savepoints."""
     if name is None and (release or as_of or note):
-        with usage():
+        with usage_errors():
             raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
-    with telling():
+    with report_errors():
         table = open_table(target, storage_option)
         if name is None:
             listed = table.savepoints()
@@ -178,40 +180,42 @@ def savepoint(
                 errors.print("there are no savepoints", style="dim")
             for known in listed:
                 made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
-                tell(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
+                print_result(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
         elif release:
             table.release_savepoint(name)
-            tell({"released": name}, f"savepoint {name} is released", as_json=as_json)
+            print_result({"released": name}, f"savepoint {name} is released", as_json=as_json)
         else:
             made_now = table.savepoint(name, parse_point(as_of), note)
-            tell(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
+            print_result(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
 
 
 @services.command()
 def restore(
     target: Target,
-    to: Annotated[str, typer.Argument(metavar="SAVEPOINT|TIME|CUT", help="What the table is to be again.")],
+    to: Annotated[str, typer.Argument(metavar="SAVEPOINT|TIME|CUT", help="The snapshot to restore.")],
     yes: Yes = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Restore a table to a snapshot. Fences all writers; later commits are rolled back, and no file is deleted."""
-    with usage():
+    with usage_errors():
         point = parse_point(to)
     assert point is not None
-    with telling():
+    with report_errors():
         table = open_table(target, storage_option)
-        table.snapshot(point)  # a wrong name is told before anybody is asked
+        table.snapshot(point)  # reports a wrong name before it asks
         _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
         result = table.restore(point)
-    tell(result, _taken_back("restored", result), as_json=as_json)
+    print_result(result, _taken_back("restored", result), as_json=as_json)
 
 
 @services.command()
 def undo(
     target: Target,
-    stream: Annotated[str, typer.Argument(help="Whose commits.")],
-    since: Annotated[str, typer.Option(help="What came after this time (ISO 8601 with zone), cut or savepoint.")],
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    since: Annotated[
+        str, typer.Option(help="A time (ISO 8601 with zone), a cut or a savepoint: later commits are rolled back.")
+    ],
     yes: Yes = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
@@ -221,20 +225,20 @@ def undo(
     Reports commits that were kept only because a writer's clock says that they are older. With a cut or a savepoint
     there are none.
     """
-    with usage():
+    with usage_errors():
         point = parse_point(since)
         if isinstance(point, dt.datetime) and point > dt.datetime.now(dt.UTC):
             raise InvalidInput(f"nothing can have been committed since {since}", hint="give a time in the past")
-    with telling():
+    with report_errors():
         table = open_table(target, storage_option)
         if isinstance(point, str):
-            with usage():
-                table.snapshot(point)  # a wrong name is told before anybody is asked
+            with usage_errors():
+                table.snapshot(point)  # reports a wrong name before it asks
         else:
             _check_clocks(table)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
         result = table.undo(stream, point)
-    tell(result, _taken_back("undone", result), as_json=as_json)
+    print_result(result, _taken_back("undone", result), as_json=as_json)
 
 
 def _check_clocks(table: Table) -> None:
@@ -258,7 +262,7 @@ def _moment(time_ms: int) -> str:
 
 
 def _taken_back(what: str, result: RestoreResult) -> str:
-    """What a restore or an undo has left of each lane. The last one rolled back is the claim that fenced."""
+    """What a restore or an undo kept of each lane. The last entry that it rolled back is the claim that fenced."""
     lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
     for lane, seq in result.kept.items():
         count = result.rolled_back[lane] - 1
@@ -283,9 +287,9 @@ def mark(target: Target, storage_option: StorageOption = None, as_json: Json = F
 
     Writers and services do this once a minute.
     """
-    with telling():
+    with report_errors():
         until = open_table(target, storage_option).mark().isoformat(timespec="milliseconds")
-    tell({"settled": until}, f"times up to {until} are settled", as_json=as_json)
+    print_result({"settled": until}, f"times up to {until} are settled", as_json=as_json)
 
 
 @services.command()
@@ -296,7 +300,7 @@ def fence(
     storage_option: StorageOption = None,
 ) -> None:
     """Fence the writer of a lane that seems to be dead. If it was only slow it stops, and nothing is lost."""
-    with telling():
+    with report_errors():
         table = open_table(target, storage_option)
         _confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
         typer.echo(
@@ -312,7 +316,7 @@ def close(
     storage_option: StorageOption = None,
 ) -> None:
     """Close a lane permanently, for example that of a finished backfill; its rows stay."""
-    with telling():
+    with report_errors():
         table = open_table(target, storage_option)
         _confirm(f"Close lane {lane} of {table.uri} permanently?", yes=yes)
         typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
@@ -340,9 +344,9 @@ def clean(
 
     settings = load_target(target, storage_option, CLEAN)
     flags = {"retain": retain, "versions": versions, "abandon_after": abandon_after}
-    with usage():
+    with usage_errors():
         policy = _with_flags(settings, CLEAN, settings.clean or CleanSection(), flags)
-    with telling():
+    with report_errors():
         result = open_location(settings.table).clean(
             dt.timedelta(seconds=policy.retain),
             policy.versions,
@@ -363,7 +367,7 @@ def clean(
     lines.extend(f"not deleted, because it is not a file of weft: {path}" for path in result.foreign)
     if result.foreign_files > len(result.foreign):
         lines.append(f"  and {result.foreign_files - len(result.foreign)} more")
-    tell(result, "\n".join(lines), as_json=as_json)
+    print_result(result, "\n".join(lines), as_json=as_json)
 
 
 @services.command()
@@ -382,7 +386,7 @@ def verify(
     from storage import verify_table
 
     location = load_target(target, storage_option).table
-    with telling(), Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
+    with report_errors(), Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
         check_reachable(location)
         task = bar.add_task("verifying", total=None)
         report = verify_table(
@@ -391,6 +395,6 @@ def verify(
             deep=not shallow,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    tell(report, str(report), as_json=as_json)
+    print_result(report, str(report), as_json=as_json)
     if not report.ok:
         raise typer.Exit(FAILED)

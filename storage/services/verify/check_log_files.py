@@ -83,9 +83,8 @@ class LogFileChecker:
         with self._store.open_input(file.file.path, file.file.size) as source:
             reader = pa.ipc.open_file(source)
             if not self._has_schema(reader.schema):
-                self._at.bad_content(
-                    "S19", "its columns are not those that its entry and schema name: it cannot be read"
-                )
+                what = "its columns are not those that its entry and schema name: it cannot be read"
+                self._at.bad_content("S19", what)
                 return
             if reader.num_record_batches != len(blocks.rows):
                 what = f"it has {reader.num_record_batches} blocks, its index says {len(blocks.rows)}"
@@ -101,14 +100,13 @@ class LogFileChecker:
                     self._at.bad_content("S7", what)
                     continue
                 batch = reader.get_batch(number)
-                if len(batch) == blocks.rows[number]:
-                    self._check_block(
-                        index, number, dict(zip(batch.schema.names, batch.columns, strict=True)), len(batch)
-                    )
-                    self._findings.count("rows", len(batch))
-                else:
+                if len(batch) != blocks.rows[number]:
                     what = f"block {number} has {len(batch)} rows, its index says {blocks.rows[number]}"
                     self._at.bad_content("S7", what)
+                    continue
+                rows = dict(zip(batch.schema.names, batch.columns, strict=True))
+                self._check_block(index, number, rows, len(batch))
+                self._findings.count("rows", len(batch))
 
     def _has_schema(self, schema: pa.Schema) -> bool:
         columns = self._file.columns

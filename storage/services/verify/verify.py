@@ -187,9 +187,8 @@ class _Verification:
                         what = f"it holds lane {lane!r} up to entry {seq}, but the lane ends at {heads.get(lane, 0)}"
                         at.damage("S4", f"{what}: entries were removed")
                     else:
-                        at.violation(
-                            "S8", f"it holds entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
-                        )
+                        what = f"it holds entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
+                        at.violation("S8", what)
 
     def _check_contents(self, table: TableLane, retained: Retained) -> None:
         """Check the slices and folds of all named snapshots, each once."""
@@ -256,9 +255,8 @@ class _Verification:
             what = f"{result.files:,} files, {result.bytes:,} bytes that nobody needs: {kinds}"
             at.info(what, "clean deletes them")
         if result.foreign_files:
-            what = (
-                f"{result.foreign_files:,} objects have names that weft does not use: {', '.join(result.foreign[:3])}"
-            )
+            shown = ", ".join(result.foreign[:3])
+            what = f"{result.foreign_files:,} objects have names that weft does not use: {shown}"
             at.info(what, "nobody reads them; delete them, unless you need them")
 
 
