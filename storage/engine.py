@@ -202,7 +202,7 @@ def compact_due(table: Table, *, min_commits: int, max_log_ratio: float) -> Comp
 def clock_lead_ms(table: Table) -> int:
     """By how many milliseconds the time of the newest table entry is ahead of this machine's clock.
 
-    0 for up to a minute, by which ordinary clocks differ. Times do not tell commits apart until the lead is over.
+    0 for up to a minute, by which ordinary clocks differ. Times do not distinguish commits until then.
     """
     lead = table.state().committed_at_ms - table.env.clock.now_ms()
     return lead if lead > MAX_AHEAD_MS else 0

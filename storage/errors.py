@@ -192,7 +192,7 @@ class OffsetInvalidated(TableError):
 
 
 class NotComplete(TableError):
-    """Events up to the requested value may still arrive, as far as the streams' watermarks tell. Wait."""
+    """Events up to the requested value may still arrive, according to the watermarks of the streams. Wait."""
 
     code = "NOT_COMPLETE"
 

@@ -194,7 +194,7 @@ class Table:
             complete_through: Refuse the snapshot if events up to this value may still arrive: see
                 `Snapshot.check_complete`.
             require: Groups that ``complete_through`` applies to; None for all.
-            settled: Refuse a time whose answer may still change; see `mark`. `Snapshot.settled` tells otherwise.
+            settled: Refuse a time whose answer may still change; see `mark`. By default `Snapshot.settled` says so.
 
         Raises:
             InvalidInput: ``as_of`` is none of these, or lies before the table was created.

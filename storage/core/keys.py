@@ -91,14 +91,14 @@ def buckets(columns: Sequence[pa.Array], bits: int) -> npt.NDArray[np.int32]:
 
 
 def concat(vectors: Sequence[KeyVector]) -> KeyVector:
-    """The vectors, at least one, one after the other."""
+    """Concatenate key vectors. Needs at least one; all have the same form (numbers or binary keys)."""
     if not isinstance(vectors[0], np.ndarray):
         return pa.concat_arrays([pa.array(vector, pa.binary()) for vector in vectors])
     return np.concatenate(vectors)
 
 
 def take(keys: KeyVector, rows: Indices | Mask | slice) -> KeyVector:
-    """The keys at some positions, under a mask, or in a range."""
+    """Select keys by positions, by a mask, or by a range."""
     if isinstance(keys, np.ndarray):
         return keys[rows]
     if isinstance(rows, slice):

@@ -168,7 +168,7 @@ def parse_checkpoint(file_name: str) -> int | None:
 
 
 class Kind(StrEnum):
-    """Kinds of objects of a table; the path of an object tells its kind."""
+    """Kinds of objects of a table; they follow from the path of the object."""
 
     ENTRY = "entry"
     ARCHIVE = "archive"

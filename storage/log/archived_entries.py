@@ -1,8 +1,9 @@
 """Reads entries from their slots or from the archives of their chunks (PROTOCOL.md, "Archives"; S20 FloorSafe).
 
 Once the archive of a chunk exists, only the archive has the entries of the chunk. An object in one of its slots is a
-copy that has not been deleted yet, or was put there too late and means nothing. So a reader of a slot asks for the
-archive *afterwards*: a slot is deleted after its archive was created, so without an archive no slot was deleted.
+copy that has not been deleted yet, or a ghost: an object that a slow process put into the slot after it was deleted. So
+a reader of a slot asks for the archive *afterwards*: a slot is deleted after its archive was created, so if there is no
+archive, the slot had not been deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_pa
 from storage.environment import Tuning
 from storage.store.object_store import ObjectStore, missing
 
-ASK_AT_ONCE: Final = 64  # archives: those that are there come as a whole
+ASK_AT_ONCE: Final = 64  # archives in one round of requests; those that exist are read as a whole
 
 Slot = tuple[LaneName, int]
 
@@ -25,7 +26,7 @@ Slot = tuple[LaneName, int]
 class Archives:
     """The slots and archives of one table, as far as this process has read them. Safe for use from several threads.
 
-    Errors of the store are passed on unchanged: `CommitLog.publish` must tell a refusal from a missing answer.
+    Errors of the store are raised unchanged, because `CommitLog.publish` distinguishes a refusal from no answer.
     """
 
     def __init__(self, store: ObjectStore, tuning: Tuning) -> None:
@@ -35,7 +36,9 @@ class Archives:
         self._open: dict[tuple[LaneName, int], Archive] = {}
         self._lock = threading.Lock()
         self.announced: Callable[[], Seqs] | None = None
-        """Reads the table lane and returns per lane the last slot that may be archived."""
+        """Called to reduce requests: reads the table lane to its end, and returns per lane the last slot that a
+        CLEAN_INTENT allows to archive. Later slots are not archived, so no archive has to be requested for them.
+        None: request all archives."""
 
     def knows(self, slot: Slot) -> bool:
         """Whether the slot is known to be archived, without a request; an archived slot stays archived."""
@@ -90,7 +93,7 @@ class Archives:
 
     def taken(self, slot: Slot) -> bool:
         """Whether there is an entry in a slot."""
-        # A slot with an object that was put there too late is taken, too.
+        # A ghost in the slot also means that the slot is taken.
         return self.knows(slot) or self.in_slots([slot])[slot] is not None or self.ask([slot])
 
     def in_slots(self, slots: Sequence[Slot]) -> dict[Slot, bytes | None]:

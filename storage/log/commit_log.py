@@ -53,7 +53,7 @@ class CommitLog:
             return self._load(lane, seq)
 
     def _load(self, lane: LaneName, seq: int) -> Entry | None:
-        """`entry`, with errors of the store unchanged: `publish` must tell a refusal from a missing answer."""
+        """`entry`, but errors of the store are raised unchanged: `publish` distinguishes a refusal from no answer."""
         known = self._cached(lane).get(seq)
         if known is None:
             (data,) = self.archives.read([(lane, seq)])

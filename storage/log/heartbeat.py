@@ -1,7 +1,7 @@
 """Heartbeats: objects by which operators see that a writer is alive. The protocol does not use them.
 
 The name of a heartbeat has the lane, the claim and the time, so heartbeats are listed and not read. Nothing is
-overwritten. A writer that ends normally removes its heartbeat, which tells it from one that died. A heartbeat that
+overwritten. A writer that ends normally removes its heartbeat, one that dies does not. A heartbeat that
 cannot be written never fails a commit.
 """
 

@@ -167,19 +167,19 @@ class ReadOptimized:
         )
 
     def _commits(self, slices: Sequence[FileSlice]) -> set[tuple[LaneName, int]]:
-        """(lane, seq) of the commits and folds with log rows in these file groups."""
+        """(lane, seq) of the commits and folds that have rows in the logs of these file groups."""
         files = self._snapshot.log_files
         positions = {position for file_slice in slices for position in file_slice.file.tolist()}
         return {(files[position].lane, files[position].seq) for position in positions}
 
     def _oldest_waiting(self, waiting: Sequence[FileSlice]) -> dt.datetime | None:
-        """Commit time of the oldest commit with log rows in these file groups."""
+        """When the oldest commit was made whose rows are still in the logs of these file groups; None without logs."""
         oldest: dict[LaneName, int] = {}
         for file_slice in waiting:
             compacted = file_slice.slice.cut if file_slice.slice is not None else {}
             for position in set(file_slice.file.tolist()):
                 file = self._snapshot.log_files[position]
-                # The oldest commit in a fold is unknown, but it comes after the slice.
+                # A fold does not record its commits: its oldest one is at the earliest the first after the slice.
                 first = {lane: compacted.get(lane, 0) + 1 for lane in file.reach}
                 for lane, seq in (first if file.is_fold else {file.lane: file.seq}).items():
                     oldest[lane] = min(seq, oldest.get(lane, seq))
@@ -188,7 +188,7 @@ class ReadOptimized:
         return dt.datetime.fromtimestamp(min(known) / 1000, dt.UTC) if known else None
 
     def _first_commit_ms(self, lane: LaneName, seq: int) -> int | None:
-        """Commit time of the first live commit of a lane from ``seq`` on; times ascend within a lane."""
+        """Commit time of the first commit of a lane at or after ``seq`` that is not rolled back; None without one."""
         rolled_back = self._snapshot.state.rolled_back.get(lane, ())
         for number in range(seq, self._snapshot.cut.lanes.get(lane, 0) + 1):
             entry = self._snapshot.table_log.commit_log.entry(lane, number)

@@ -1,7 +1,7 @@
 """Compaction: merges base, shadow, folds and log files of file groups into new slices, and publishes them.
 
-It takes no lock and stops nobody: writers commit to later slots meanwhile, and if two compactions merge the same file
-group, the slice whose BASE comes second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
+It takes no lock: writers commit to later slots meanwhile, and if two compactions merge the same file group, the slice
+whose BASE comes second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def run_compaction(
     publisher = _Publisher(table_log, snapshot.cut.lanes, complete=len(chosen) == len(with_logs))
     if chosen or remaining:
         with open_plan(table_log, snapshot.cut, len(chosen) + len(remaining)) as plan:
-            # Apart: what remains of one file must not share the next file with slices that are soon replaced.
+            # Separate tasks: the rest of a mostly unreferenced file must not share a file with slices that are replaced
+            # soon.
             tuning = table_log.env.tuning
             runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
             tasks = [_task(table_log, snapshot, plan, run) for run in runs]

@@ -63,7 +63,12 @@ class FoldResult:
 
 @dataclass(frozen=True, slots=True)
 class _FoldFile:
-    """The file groups that are in one file; ``file`` is None if no event of theirs leaves a register."""
+    """One file of a fold, and the file groups in it.
+
+    Attributes:
+        folds: The file groups, and what was folded of each.
+        file: The written file; None if none was written, because the events left no registers.
+    """
 
     folds: tuple[GroupFold, ...]
     file: LogFile | None

@@ -161,7 +161,7 @@ def fence(table_log: TableLog, name: LaneName) -> int:
 
 
 def close_lane(table_log: TableLog, name: LaneName) -> int:
-    """End a lane for ever: its writer is fenced, and nobody can write to it again; returns its last entry.
+    """Close a lane for ever: its writer is fenced, and no writer can claim it again; returns its last entry.
 
     Raises:
         NotFound: The table has no such lane.
@@ -204,7 +204,7 @@ def _intent(
         if lane.closed is None:
             open_lanes.append(name)
         elif lane.closed > kept:
-            spans[name].append((kept, lane.closed))  # nobody can write there: no claim is needed
+            spans[name].append((kept, lane.closed))  # no writer can claim a closed lane: no claim is needed
     return Intent(
         **table_log.header(state),
         lanes={name: table_log.commit_log.head(name, last_kept[name]) for name in open_lanes},

@@ -2,7 +2,7 @@
 
 An object is written under a temporary name and synced before it gets its final name. An object is created by a hard
 link, which is exclusive and shows whole files (`open("x")` shows empty ones, and check-then-rename is a race). Then the
-folder is synced, which makes the name durable. A temporary name ends with the final one, so that cleaning can tell
+folder is synced, which makes the name durable. A temporary name ends with the final one, so that cleaning knows
 which object an interrupted write was for.
 """
 

@@ -64,7 +64,7 @@ class ObjectStore(Protocol):
     """A table's folder. Instances can be pickled, and opened again in another process.
 
     `put_if_absent`, `get`, `get_many` and `delete` raise an OSError (PermissionError if access is refused), because
-    their callers must tell a refusal from a missing answer. All other methods raise StoreUnavailable.
+    their callers distinguish a refusal from no answer. All other methods raise StoreUnavailable.
     """
 
     @property

@@ -411,13 +411,13 @@ class _Input(io.RawIOBase):
                 raise error
         except FileNotFoundError:
             return missing(self._path)
-        except OSError as told:
-            # A range that begins behind the end is answered with an error (416), or with nothing.
+        except OSError as known:
+            # For a range after the end of the object stores return an error (416) or no bytes.
             with contextlib.suppress(StoreUnavailable):
                 found = self._found()
                 if found != self._size:
                     return wrong_size(self._path, found, self._size)
-            return no_answer(self._path, told)
+            return no_answer(self._path, known)
 
     def _found(self) -> int:
         with normalise_errors(self._path), _normalise_sdk_errors():

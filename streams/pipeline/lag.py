@@ -6,7 +6,7 @@ after a stop, or while the brokers are away this is out of date. So this module 
     waiting  =  sum over partitions of  end of the log - max(where the last finished batch ended, start of the log)
 
 `waiting` is an upper bound of the messages that are not in the table yet. Kafka counts offsets, not messages:
-compaction leaves gaps, and transactions use offsets for markers and aborted records; no request tells how many. 0 is
+compaction leaves gaps, and transactions use offsets for markers and aborted records; no request returns how many. 0 is
 exact, because batches end at the end of a log and not at their last message. Records that retention deleted before they
 were read are not counted.
 

@@ -102,9 +102,9 @@ def test_a_writer_and_a_compactor_stop_at_a_damaged_entry_too(table: Table, stor
     [
         (lambda e: e.update(kind="TWIST"), "is of kind 'TWIST'"),
         (lambda e: e.pop("kind"), "is of kind None"),
-        (lambda e: e.update(surprise=1), "a member that this version of weft does not know"),
-        (lambda e: e.pop("stamp"), "a member that this version of weft does not know"),
-        (lambda e: e["files"][0].update(form="sonnet"), "a member that this version of weft does not know"),
+        (lambda e: e.update(surprise=1), r"\(DATA\) has member 'surprise', which this version of weft does not know"),
+        (lambda e: e.pop("stamp"), r"\(DATA\) has no member 'stamp', which this version of weft needs"),
+        (lambda e: e["files"][0].update(form="sonnet"), r"\(DATA\) has a value in member 'files.0.form' that this"),
     ],
 )
 def test_an_entry_of_a_newer_version_is_refused_and_not_skipped(

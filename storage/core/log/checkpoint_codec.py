@@ -1,10 +1,10 @@
-"""Checkpoints: folded state as bytes, so that nobody has to fold a long history again (FORMAT.md, "Checkpoints").
+"""Encodes checkpoints: states of lanes that save the replay of a long history (FORMAT.md, "Checkpoints").
 
-A checkpoint only saves reading: replay gives the same state, and one that is damaged, of another version or of another
-log is not used. It is stored from the definition of the state: `TableState` and `LaneState` say what is in it, and it
+A checkpoint only saves reading: replaying the log gives the same state, and a checkpoint that is damaged, of another
+version or of another log is not used. Its content follows from the definition of `TableState` and `LaneState`, and it
 lists their fields. A checkpoint with another list is not used, so a new field needs no new version; a field whose
-meaning changes does. It also lists the features that its maker could read: a process that knows fewer replays the log,
-and finds there what it must not pass over. The first line is the digest of the rest.
+meaning changes does. It also lists the features that its writer could read: a process that knows fewer replays the log,
+and fails at the entry that it must not ignore. The first line is the digest of the rest.
 """
 
 from __future__ import annotations

@@ -413,11 +413,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
         sidecar = _take_sidecar(values)
         entry = _ADAPTER.validate_python(values, context={})
     except ValidationError as error:
-        raise UnsupportedFormat(
-            f"{where} ({values['kind']}) has a member that this version of weft does not know, or lacks one: "
-            f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}",
-            hint="upgrade weft",
-        ) from None
+        raise UnsupportedFormat(f"{where} ({values['kind']}) {_first_problem(error)}", hint="upgrade weft") from None
     if (entry.lane, entry.seq) != (lane, seq) or isinstance(entry, _TABLE_KINDS) == bool(lane):
         raise CorruptData(
             f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}", hint="an object was copied or moved"
@@ -427,8 +423,20 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
     return entry
 
 
+def _first_problem(error: ValidationError) -> str:
+    """A phrase that names the first member that is unknown, missing or not readable."""
+    first = error.errors()[0]
+    member = ".".join(str(part) for part in first["loc"][1:])  # the first part is the kind of the entry
+    match first["type"]:
+        case "extra_forbidden":
+            return f"has member {member!r}, which this version of weft does not know"
+        case "missing":
+            return f"has no member {member!r}, which this version of weft needs"
+    return f"has a value in member {member!r} that this version of weft cannot read: {first['msg']}"
+
+
 def _take_sidecar(values: dict[str, Any]) -> Sidecar | None:
-    """The sidecar that is in the place of an entry's list, which becomes an empty list; None if there is none."""
+    """The sidecar that an entry has in place of its list; replaces it by an empty list. None if it has no sidecar."""
     holder, member = _list_member(values)
     if not isinstance(holder.get(member), dict):
         return None

@@ -61,7 +61,7 @@ class LaneState:
         rolled_back_from: Per query the first of its batches that were rolled back before any live one: its source must
             go back to it.
         source: State of the source after the last commit, as the writer recorded it.
-        recent: The newest commits with a batch, by batch; as many as `add` was told to keep.
+        recent: The newest commits with a batch, by batch; the argument of `add` limits their number.
         watermarks: By group id the watermark of the lane, from its last live commit.
     """
 

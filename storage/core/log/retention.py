@@ -169,6 +169,6 @@ def kept_checkpoints(heads: Collection[int], served: Iterable[int] = ()) -> froz
 
 
 def newest_heartbeat(beats: Mapping[Path, ParsedPath], end: LaneEnd) -> Path | None:
-    """The newest one of a lane's present claim; those before it, and those of fenced writers, tell nothing."""
+    """The newest heartbeat of the lane's newest claim; all others are garbage. None if that claim has none."""
     current = [path for path, parsed in beats.items() if parsed.epoch >= end.epoch]
     return max(current, key=lambda path: (beats[path].epoch, beats[path].at_ms), default=None)

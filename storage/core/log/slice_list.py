@@ -1,12 +1,13 @@
-"""Lists of slices as they are stored, decoded one slice at a time and only when somebody asks for it.
+"""Lists of slices that are decoded lazily, one slice at a time.
 
-The list of a table with thousands of file groups has megabytes. Folding the table lane needs three facts of each slice:
-its file group, the cut of the slice that it was made from, and its own cut. A look-up needs the rest of the few slices
-that its keys are in. So one pattern finds the three facts in the JSON text, and the model decodes the rest on demand.
+The list of a table with thousands of file groups has megabytes of JSON. To compute the table state, three values of
+each slice are enough: its file group, the cut of the slice that it was made from, and its cut. A look-up needs the rest
+of only those slices that its keys are in. So one pattern finds the three values in the JSON text, and the model decodes
+the rest on demand.
 
-The pattern matches the shape that `sidecar_codec` and `checkpoint_codec` write, completely: all members, in order, with
-their types. A text that it does not match is decoded as a whole by the model, which knows every way to write JSON and
-refuses members that this version does not know. So laziness never hides anything that a reader must refuse.
+The pattern matches exactly the form that `sidecar_codec` and `checkpoint_codec` write: all members, in order, with
+their types. Any other text is decoded by the model at once, which accepts every form of JSON, and refuses members that
+this version does not know. So nothing that a reader must refuse is skipped.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ What has to be done depends on the kind of file:
 
 - event files (logs): widen types. A column that a batch omitted stays missing.
 - register files (folds): the same, and renew the state of groups. These files have no defaults.
-- slice files (base and shadow): the same, and fill in current defaults. Their revision tells which columns may be
+- slice files (base and shadow): the same, and fill in current defaults. Their revision says which columns may be
   missing.
 
 FORMAT.md, "Files of older schemas"; MERGE.md, "Schema changes".

@@ -1,4 +1,4 @@
-"""Clean: expires old snapshots and deletes what nobody needs any more (PROTOCOL.md, C1 to C4; S16, S17, L3).
+"""Clean: expires old snapshots and deletes files that no retained snapshot needs (PROTOCOL.md, C1 to C4; S16, S17, L3).
 
     ABORT of abandoned ─▶ CLEAN_INTENT      ─▶ read pins ─▶ list and judge ─▶ delete ─▶ archive ─▶ CLEAN_DONE
     plans                 (oldest_retained)    (strictly    (by the state of                (`archive_log`)
@@ -6,8 +6,9 @@
                            SAVEPOINT, PLAN,
                            INTENT)
 
-How long snapshots are retained is policy, and may use clocks; whether a file is garbage never does. Nobody waits for a
-clean. Of two at the same time each only finds less to do, and what a clean leaves that dies, the next one finds.
+How long snapshots are retained is policy, and may use clocks; whether a file is garbage never depends on a clock. No
+process waits for a clean. Two cleans at the same time divide the work, and the next clean deletes what a clean that
+died has left.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What keeps the files of a snapshot that has expired otherwise.
+    """A savepoint, compaction or pin that keeps the files of an otherwise expired snapshot.
 
     Attributes:
         what: ``savepoint``, ``compaction`` (or a fold) or ``pin``.

@@ -1,8 +1,8 @@
-"""Garbage: objects that nobody needs, found by listing and judged by their names (rule C3).
+"""Garbage: objects that no retained snapshot needs, found by listing and judged by their names (rule C3).
 
-Nothing is remembered from one clean to the next: what a clean leaves that dies, the next one finds (C4, L3). Only names
-that `storage.core.names` builds are judged; other objects are reported and left alone. One folder is in memory at a
-time. Entries are read without a cache: cleaning reads many that nobody else needs.
+A clean needs no state of earlier cleans: it also finds what a clean that died has left (C4, L3). Only objects with
+names that `storage.core.names` builds are judged; others are reported and not deleted. One folder is in memory at a
+time. Entries are read without a cache, because cleaning reads many that no other operation needs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _OF_PLANS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object of a store; ``garbage``: whether nobody needs it, None if weft does not use its name."""
+    """An object of a store; ``garbage``: whether it may be deleted; None if weft does not use its name."""
 
     path: Path
     size: int
@@ -118,13 +118,13 @@ class Garbage:
         pins: Sequence[ListedPin],
         before: Unfinished,
     ) -> None:
-        """Take what objects are judged by (rule C2).
+        """Collect the information by which objects are judged (rule C2).
 
         Args:
             env: The table's environment. Its clock decides which pins have expired, and nothing else.
             state: The state at the CLEAN_INTENT, or one that was read before the pins.
             needed: The files and entries that are needed.
-            served: Prefixes of the table lane that somebody still reads.
+            served: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
             pins: Listed strictly after ``state``.
             before: Listed when the clean began.
         """
@@ -204,7 +204,7 @@ class Garbage:
         return named
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
-        """Sidecars of the table lane: one that its entry names is kept for ever, as the entry is."""
+        """Sidecars of the table lane: those that an entry names are never garbage, as entries are not."""
         listed, foreign = self._list(TABLE_INDEXES, Kind.TABLE_INDEX)
         yield from foreign
         slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})

@@ -34,7 +34,10 @@ class NamedSnapshot:
     lanes: cut.Seqs
 
     def needs(self, lane: LaneName, seq: int) -> bool:
-        """Whether a restore to it, or a read without folds, needs the log files of an entry."""
+        """Whether the log files of an entry must exist: if its rows are in no slice and were not rolled back.
+
+        Files that were folded count, too, because a restore to the snapshot ends the folds.
+        """
         within = self.state.covered.get(lane, 0) < seq <= self.lanes.get(lane, 0)
         return within and not in_spans(self.state.rolled_back.get(lane, ()), seq)
 
@@ -44,8 +47,9 @@ class Retained:
     """The snapshots whose files have to exist.
 
     Attributes:
-        needed: Between two restores what is covered only grows, so one item is enough: per lane the last entry whose
-            log files nobody needs, and the spans that were rolled back.
+        needed: One item for each period between two restores: per lane the last entry all of whose rows are in slices
+            at the start of the period, and the spans that were rolled back. One item per period is enough, because
+            more and more entries are in slices until the next restore.
         snapshots: The newest snapshot, then savepoints, then open compactions and folds.
     """
 
@@ -53,7 +57,7 @@ class Retained:
     snapshots: list[NamedSnapshot] = field(default_factory=list)
 
     def needs(self, lane: LaneName, seq: int) -> bool:
-        """Whether some state that may be read needs the log files of an entry."""
+        """Whether a retained table state needs the log files of an entry."""
         return any(
             seq > covered.get(lane, 0) and not in_spans(rolled_back.get(lane, ()), seq)
             for covered, rolled_back in self.needed
