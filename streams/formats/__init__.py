@@ -24,7 +24,7 @@ FORMATS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def check_format(name: str) -> str:
-    """The name of a format, if there is one.
+    """Check the name of a format, and return it.
 
     Raises:
         InvalidInput: There is no such format; the hint names the formats.

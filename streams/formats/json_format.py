@@ -1,8 +1,8 @@
 """JSON: the value is the UTF-8 text of exactly one JSON object.
 
-Spark's JSON reader decides what single values mean: fields that are not declared are ignored, declared fields that are
-missing are NULL (names are case-sensitive), decimals are rounded to the declared scale, numbers are accepted for
-strings but not the other way round, and a number for a timestamp counts seconds.
+Spark's JSON reader converts the values: fields that are not declared are ignored, declared fields that are missing are
+NULL (names are case-sensitive), decimals are rounded to the declared scale, numbers are accepted for strings but not
+the reverse, and a number for a timestamp is in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRONG_TYPE: Final = "a field of the value does not have its declared type"
 
 
 class JsonFormat(MessageFormat):
-    """One JSON object per message. Whatever follows the object makes the value undecodable."""
+    """One JSON object per message. A value with anything after the object is undecodable."""
 
     def parse(self, value: Column, fields: StructType) -> Column:
         return parse(value.cast("string"), fields)

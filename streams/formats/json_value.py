@@ -53,14 +53,14 @@ def first_value(members: Column) -> Column:
     """The value with which a text begins, from the field `ROOT` of `parse`.
 
     Returns:
-        NULL if there is none, if it is null, and if nothing of it is of the type. If only a part of it is not of the
-        type, that part is NULL, and `CORRUPT` is not.
+        NULL if there is no value, if it is null, or if it does not have the type at all. If only a part of it does not
+        have the type, that part is NULL, and `CORRUPT` is not NULL.
     """
     return F.get(F.map_values(members), F.lit(0))
 
 
 def is_one_value(members: Column) -> Column:
-    """Whether the text goes on to its end with nothing but the first value; from the field `ROOT` of `parse`.
+    """Whether the text has nothing after its first value; from the field `ROOT` of `parse`.
 
     Returns:
         Boolean; NULL or false if the text is not JSON.

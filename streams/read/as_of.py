@@ -48,7 +48,7 @@ def tell_unsettled(point: Point | None, snapshot: Snapshot) -> None:
     """Log a warning with the cut of a time that may still resolve to another cut."""
     if isinstance(point, dt.datetime) and not snapshot.settled:
         logging.getLogger("weft").warning(
-            "%s gives %s, and may still give another: no mark was recorded since (weft mark)",
+            "as_of %s is %s now, but may still change: no mark was recorded since (weft mark)",
             point.isoformat(),
             snapshot.cut,
         )

@@ -1,7 +1,7 @@
 """SparkSession for processes that weft starts: a small JVM that starts quickly, with the settings of the user.
 
-`streams.spark.settings` says which setting comes from where. A pipeline runs one JVM per writer, so what each costs
-counts. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of the JVM; `from_json` over 300 000 small messages, first
+`streams.spark.settings` says which setting comes from where. A pipeline runs one JVM per writer, so the cost of each
+matters. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of the JVM; `from_json` over 300 000 small messages, first
 and sixth time; resident memory at most):
 
     JVM flags                      start + first query   decode, cold   warm   memory
@@ -9,8 +9,8 @@ and sixth time; resident memory at most):
     SERIAL                         12.3                  3.3            0.9     489 MB
     SERIAL + QUICK_START            7.7                  2.7            2.0     434 MB
 
-The serial collector halves the memory and costs nothing on few cores. Without the optimising compiler a JVM starts
-with 40 % less work but decodes at half the speed: right for one query or a short run, wrong for a writer that lives for
+The serial collector halves the memory and is not slower on few cores. Without the optimising compiler a JVM needs 40 %
+less CPU time to start, but decodes at half the speed: good for one query or a short run, bad for a writer that runs for
 days.
 
 **The Python of tasks.** Spark starts ``PYSPARK_PYTHON`` in two places: on executors for tasks, and beside the driver to
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_JAVA: Final = 17  # the minimum of Spark 4
-MAX_CORES: Final = 4  # of one writer: its tasks follow the topic's partitions, and other writers want the rest
-_JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second; a JVM on a busy machine some more
+MAX_CORES: Final = 4  # cores of one writer: its tasks are those of the partitions, and other writers need the rest
+_JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second, longer on a busy machine
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python program that it starts: the port of its JVM."""
 
@@ -49,10 +49,10 @@ GET_JAVA: Final = (
 
 
 def check_java() -> None:
-    """Check, before Spark is started, that there is a Java that it can run on.
+    """Check, before Spark is started, that a suitable Java is installed.
 
     Raises:
-        NotFound: There is none, or it is too old; the hint says how to get one.
+        NotFound: There is no Java, or it is too old; the hint says how to install one.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
@@ -65,8 +65,8 @@ def check_java() -> None:
         raise NotFound(f"{java} does not run: {error}", hint=GET_JAVA) from error
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if answer.returncode or version is None:
-        told = (answer.stderr or answer.stdout).strip().splitlines()
-        raise NotFound(f"{java} does not run: {told[0] if told else 'it says nothing'}", hint=GET_JAVA)
+        output = (answer.stderr or answer.stdout).strip().splitlines()
+        raise NotFound(f"{java} does not run: {output[0] if output else 'it prints nothing'}", hint=GET_JAVA)
     if int(version.group(1)) < MIN_JAVA:
         raise NotFound(f"{java} is Java {version.group(1)}; Spark needs {MIN_JAVA} or newer", hint=GET_JAVA)
 
@@ -77,14 +77,14 @@ def build_session(
     """Start Spark in this process, or take the JVM of the spark-submit that has started it.
 
     Args:
-        name: Of the application.
-        settings: Of the pipeline file.
-        scratch: Folder for Spark's temporary files, emptied first; nothing else may be in it.
-        quick_start: For a short life: less work at the start, less speed later.
-        quiet: What the JVM prints goes to a file in ``scratch`` instead of the terminal.
+        name: Name of the application.
+        settings: Settings of the pipeline file.
+        scratch: Folder for Spark's temporary files. It is emptied first, so nothing else may be in it.
+        quick_start: For processes that run for a short time: a faster start, but slower later.
+        quiet: Write the output of the JVM to a file in ``scratch`` instead of the terminal.
 
     Raises:
-        NotFound: There is no Java.
+        NotFound: Java is not installed.
         InvalidInput: Spark does not start.
     """
     submitted = None
@@ -92,7 +92,7 @@ def build_session(
         submitted = _submitted_settings()
     else:
         check_java()
-    # A JVM that was killed leaves its files, and nobody else clears them away.
+    # A JVM that was killed leaves its temporary files.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     around = Surroundings(
@@ -106,7 +106,7 @@ def build_session(
     settled = settle(name, settings, around, quick_start=quick_start)
     _report(settled)
     if is_local(settled.values[MASTER]):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks up the machine's name, and complains
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves the host name, and warns
     with _stderr_to(scratch / "jvm.log") if quiet else contextlib.nullcontext():
         session = _start(settled)
     session.sparkContext.setLogLevel("WARN")
@@ -122,7 +122,7 @@ def _submitted_settings() -> dict[str, str]:
 
 
 def _report(settled: SessionSettings) -> None:
-    """Say on standard error what of the pipeline file does not hold; names only, because values may be secrets."""
+    """Name on standard error the settings of the pipeline file that are not used; without values, which may be secrets."""
     for keys, why in (
         (settled.overruled, "spark-submit gives another value, which is used"),
         (settled.too_late, "the JVM of spark-submit runs already; pass it to spark-submit"),
@@ -164,7 +164,7 @@ def _planned_by_this_python() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Give processes that are started within the block this file for their standard error."""
+    """Redirect the standard error of processes that are started in the block to a file."""
     before = os.dup(2)
     try:
         with path.open("ab") as file:

@@ -1,9 +1,9 @@
-"""Errors of weft on their way from Spark's Python workers, and from ``foreachBatch``, to whoever started the query.
+"""Passes errors of weft from Spark's Python workers, and from ``foreachBatch``, to the process that started the query.
 
-Spark passes on the text of a traceback and nothing else. So an error of weft carries itself as JSON in a note, which is
-a line of its own at the end of that text, and the receiver reads that line. All other lines are for people.
+Spark passes only the text of a traceback. So an error of weft gets a note with the error as JSON, which is one line at
+the end of that text. The receiver reads that line; all other lines are for people.
 
-A worker that cannot run weft at all (another Python, or no package) cannot send such a line. Its own text is known.
+A worker that cannot run weft at all (another Python, or no package) cannot send such a line. Its text is recognised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @contextmanager
 def noted_errors() -> Iterator[None]:
-    """Give errors of weft that leave the block the note that `error_in` reads."""
+    """Add to errors of weft that leave the block the note that `error_in` reads."""
     try:
         yield
     except TableError as error:
@@ -62,7 +62,7 @@ def _noted(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def error_in(text: str) -> TableError | None:
-    """The error of weft in the text of an error of Spark: the one that was raised last; None if there is none.
+    """The error of weft in the text of an error of Spark, the last one if there are several; None without any.
 
     Errors of other packages, such as `streams.kafka.errors`, are found if their module is imported.
     """
