@@ -11,10 +11,10 @@ memory is proportional to the logs and the shadow of the stitched file groups, p
 
 Several small file groups are stitched as one: `storage.core.merge.run_keys` gives their rows a common order.
 
-There are two ways to run it. *Exact* reads the state of every column group and decides visibility for every row that
-the logs touch; compactions need it, and reads whose logs hold deletes, whose slices have a shadow, or whose merge modes
-may hide an upsert. *Plain* is for logs without deletes: every base row stays visible and every new key becomes
-visible, so only the column groups that the reader wants are read.
+There are two ways to run it. *Exact* reads the state of every column group, and decides for every row that the logs
+change whether it is visible (`storage.core.merge.visibility`). Compactions need it, and reads whose logs have deletes,
+whose slices have a shadow, or whose merge modes may hide an upsert. *Plain* is for logs without deletes: every base row
+stays visible and every new key becomes visible, so only the requested column groups are read.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ import pyarrow.compute as pc
 
 from storage.core import keys, names
 from storage.core.arrays import Arrays, nulls_or_default, scatter, take_rows
-from storage.core.keys import KeyVector, Mask
+from storage.core.keys import KeyVector
 from storage.core.merge.collapse import KeyDirectory
 from storage.core.merge.run_keys import RunKeys
-from storage.core.model import Group, Op
+from storage.core.merge.visibility import visible_rows
+from storage.core.model import Group
 from storage.core.modes import Mergers, Registers, merging_mode, mode_of
 from storage.core.schema.table_schema import TableSchema
 
@@ -73,7 +74,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Stitch:
-    """How to stitch.
+    """Merges base rows, shadow rows and collapsed logs into rows.
 
     Attributes:
         schema: The schema of the snapshot.
@@ -103,7 +104,7 @@ class Stitch:
             logs: None without logs.
         """
         if logs is None:
-            # Base rows are visible and shadow rows are not, so there is nothing to decide and nothing to sort.
+            # All base rows are visible and no shadow row is, so nothing has to be decided or sorted.
             for batch in base:
                 yield Stitched(dict(batch), {})
             if shadow is not None and self.ordered:
@@ -139,7 +140,7 @@ class Stitch:
             self._apply(part, vector, logs)
         if not self.exact:
             return Stitched(self._combine(parts), {})
-        masks = [self._visible(part) for part in parts]
+        masks = [visible_rows(part, self.schema) for part in parts]
         visible = [part if mask.all() else take_rows(part, mask) for part, mask in zip(parts, masks, strict=True)]
         hidden = [take_rows(part, ~mask) for part, mask in zip(parts, masks, strict=True) if not mask.all()]
         return Stitched(self._combine(visible), self._combine(hidden) if self.ordered else {})
@@ -214,19 +215,6 @@ class Stitch:
         if column is None or column.default is None:
             return values
         return pc.if_else(present, values, pa.scalar(column.default, column.type))
-
-    def _visible(self, frame: Arrays) -> Mask:
-        """Rows in which at least one group is present, and no group's register is a row delete."""
-        present = np.zeros(len(frame[self.schema.sort_column]), np.bool_)
-        deleted = np.zeros_like(present)
-        for group in self.schema.groups:
-            there = np.asarray(frame[names.arrival(group.id)].is_valid())
-            present |= there
-            kind = frame.get(names.floor_kind(group.id))  # not every mode has a floor
-            if kind is not None and kind.null_count < len(kind):
-                row_delete = np.asarray(pc.equal(kind, int(Op.DELETE_ROW)).fill_null(False))
-                deleted |= row_delete & ~there
-        return present & ~deleted
 
     def _combine(self, parts: Sequence[dict[str, pa.Array]]) -> dict[str, pa.Array]:
         if len(parts) < len(("base", "extra")):

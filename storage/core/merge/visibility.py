@@ -1,0 +1,34 @@
+"""Decides whether a row is visible: at least one group is present, and no delete hides the row (MERGE.md, "Rows")."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.compute as pc
+
+from storage.core import names
+from storage.core.arrays import Arrays
+from storage.core.keys import Mask
+from storage.core.model import Op
+from storage.core.schema.table_schema import TableSchema
+
+
+def visible_rows(rows: Arrays, schema: TableSchema) -> Mask:
+    """Which of n merged rows are visible.
+
+    Args:
+        rows: Slice columns, n rows: the sort column, and of every group its arrival and the kind of its floor.
+        schema: The schema of the columns.
+
+    Returns:
+        n booleans: at least one group is present, and no group was deleted by a delete of the whole row.
+    """
+    present = np.zeros(len(rows[schema.sort_column]), np.bool_)
+    deleted = np.zeros_like(present)
+    for group in schema.groups:
+        has_group = np.asarray(rows[names.arrival(group.id)].is_valid())
+        present |= has_group
+        kind = rows.get(names.floor_kind(group.id))  # not every mode has a floor
+        if kind is not None and kind.null_count < len(kind):
+            row_delete = np.asarray(pc.equal(kind, int(Op.DELETE_ROW)).fill_null(False))
+            deleted |= row_delete & ~has_group
+    return present & ~deleted
