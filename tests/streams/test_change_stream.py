@@ -273,7 +273,7 @@ def test_a_column_that_was_widened_ends_the_query_and_not_the_next_one(table: Ta
         assert "note" not in mine.rows[-1][0]
         table.widen_column("n", "bigint")
         append(table, orders(2, status="paid", ts=2))
-        with pytest.raises(StreamingQueryException, match="start the query anew"):
+        with pytest.raises(StreamingQueryException, match="restart the query"):
             query.processAllAvailable()
     finally:
         query.stop()
