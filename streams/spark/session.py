@@ -122,7 +122,7 @@ def _submitted_settings() -> dict[str, str]:
 
 
 def _report(settled: SessionSettings) -> None:
-    """Name on standard error the settings of the pipeline file that are not used; without values, which may be secrets."""
+    """Name on standard error the settings of the pipeline file that are not used. No values, which may be secrets."""
     for keys, why in (
         (settled.overruled, "spark-submit gives another value, which is used"),
         (settled.too_late, "the JVM of spark-submit runs already; pass it to spark-submit"),
