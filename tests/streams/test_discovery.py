@@ -141,7 +141,7 @@ def test_a_catalog_table_that_names_no_table_says_so(spark: SparkSession, tmp_pa
             f"CREATE TABLE none USING weft OPTIONS (path '{table.uri}', a_s_of 'x')",
             "unknown option 'a_s_of' for reading a table",
         ),
-        (f"CREATE TABLE none USING weft OPTIONS (path '{table.uri}', storage_options '{{}}')", "they may contain secrets"),
+        (f"CREATE TABLE none USING weft OPTIONS (path '{table.uri}', storage_options '{{}}')", "may contain secrets"),
     ):
         with pytest.raises(AnalysisException, match=f"(?s){message}"):
             spark.sql(statement)
