@@ -44,7 +44,8 @@ class _UniqueKeys(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         seen = set()
-        for key, _ in node.value:
+        scalars = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]  # PyYAML refuses other keys
+        for key in scalars:
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"{key.value!r} appears twice", problem_mark=key.start_mark)
             seen.add(key.value)

@@ -321,6 +321,7 @@ def test_the_good_configuration_is_good_as_mapping_and_as_yaml(tmp_path: LocalPa
         ("- 1", "configuration"),
         ("", "configuration"),
         ("key: [a]\nkey: [b]", r"table.yaml, line 2: 'key' appears twice"),
+        ("key: [id]\nbuckets: {{ buckets }}", r"table.yaml, line 2: found unhashable key"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: LocalPath, text: str | None, message: str) -> None:
