@@ -15,7 +15,7 @@ package = typer.Typer()
 
 @package.command("package")
 def package_environment(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The archive: .tar.gz, .tgz, .tar or .zip.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The archive: .tar.gz or .tgz.")] = Path(
         "weft-env.tar.gz"
     ),
     exclude: Annotated[
@@ -26,6 +26,7 @@ def package_environment(
         str | None,
         typer.Option(metavar="DIR", help="Where executors have Python (DIR/bin/python3.x), if not where it is here."),
     ] = None,
+    level: Annotated[int, typer.Option(min=0, max=9, help="Compression: 0 is quickest, 9 smallest.")] = 4,
     force: Annotated[bool, typer.Option("--force", help="Replace the archive if it exists.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -36,7 +37,9 @@ def package_environment(
     from streams.spark.environment_archive import pack_environment
 
     with report_errors():
-        packed = pack_environment(output, exclude=exclude or (), python_prefix=python_prefix, replace=force)
+        packed = pack_environment(
+            output, exclude=exclude or (), python_prefix=python_prefix, replace=force, compress_level=level
+        )
     facts = {"path": str(packed.path), "files": packed.files, "bytes": packed.bytes, "python": packed.python}
     lines = [
         f"{packed.path}: {packed.files:,} files, {packed.bytes / 1e6:,.0f} MB",

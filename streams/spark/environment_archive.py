@@ -6,9 +6,10 @@ venv-pack packs a virtual environment, conda-pack one of conda. Three things are
 2. weft goes in as it is imported here, from wherever that is: of an editable installation an environment holds only a
    reference to the checkout, which no executor has.
 3. Another package that is installed like that is refused, because the archive would lack it.
+4. Links to places outside of the environment are replaced by what they lead to, except those to Python itself.
 
-The archive does not hold the Python interpreter itself, only a link to it: executors need the same version of Python in
-the same place, or in the place that ``python_prefix`` names. (An environment of conda does hold it.)
+So the archive does not hold Python, only a link to it: executors need the same version of Python in the same place, or
+in the place that ``python_prefix`` names. (An environment of conda does hold it.)
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,8 +27,9 @@ from typing import Any, Final
 
 from storage.errors import Conflict, InvalidInput
 
-SUFFIXES: Final = (".tar.gz", ".tgz", ".tar", ".zip")
-"""Archives that Spark can unpack."""
+SUFFIXES: Final = (".tar.gz", ".tgz")
+"""Archives that Spark 4.3 unpacks by the program ``tar``. It unpacks ``.tar`` and ``.zip`` by itself, and then refuses
+links, or forgets that a file is a program."""
 
 _SITE: Final = "lib/python*/site-packages"
 _LEFT_OUT: Final = ("pyspark/*", "py4j/*", "__pycache__/*", "__editable__*weft*")
@@ -58,6 +61,7 @@ def pack_environment(
     exclude: Sequence[str] = (),
     python_prefix: str | None = None,
     replace: bool = False,
+    compress_level: int = 4,
     prefix: Path | None = None,
 ) -> Packed:
     """Pack the environment of this process.
@@ -65,8 +69,9 @@ def pack_environment(
     Args:
         output: The archive; one of `SUFFIXES`.
         exclude: Patterns of files to leave out, such as ``lib/*/site-packages/polars/*``; ``*`` matches ``/`` too.
-        python_prefix: Where executors have Python (``bin/python3.11`` below it); by default where it is here.
+        python_prefix: Where executors have Python (``bin`` and ``lib`` below it); by default where it is here.
         replace: Whether ``output`` may exist.
+        compress_level: From 0 (nothing, quickest) to 9 (most).
         prefix: Folder of another environment, which has what weft needs.
 
     Raises:
@@ -80,17 +85,19 @@ def pack_environment(
     root = Path(sys.prefix) if prefix is None else prefix
     patterns = [*(f"{_SITE}/{name}" for name in _LEFT_OUT), *exclude]
     if (root / "conda-meta").is_dir():
-        return _pack_conda(root, output, patterns)
+        return _pack_conda(root, output, patterns, compress_level)
     if not (root / "pyvenv.cfg").is_file():
         raise InvalidInput(
             f"{root} is not a virtual environment, so it cannot be packed",
             hint="python3 -m venv .venv, install weft and what your code needs into it, and run its weft package",
         )
     _check_editable(root)
-    return _pack_venv(root, output, patterns, python_prefix)
+    return _pack_venv(root, output, patterns, python_prefix, compress_level)
 
 
-def _pack_venv(root: Path, output: Path, patterns: Sequence[str], python_prefix: str | None) -> Packed:
+def _pack_venv(
+    root: Path, output: Path, patterns: Sequence[str], python_prefix: str | None, compress_level: int
+) -> Packed:
     tool = _tool("venv_pack")
     try:
         environment = tool.Env(str(root))
@@ -102,33 +109,49 @@ def _pack_venv(root: Path, output: Path, patterns: Sequence[str], python_prefix:
         environment.files += [tool.core.File(str(source), f"{site}/{target}") for source, target in _own_files(root)]
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="weft-package-") as folder:
+            python = Path(folder, "python")
             if python_prefix is not None:
-                link = Path(folder, "python")
-                link.symlink_to(_python_below(python_prefix))
-                environment.files[:] = [
-                    tool.core.File(str(link), file.target) if _is_interpreter(file) else file
-                    for file in environment.files
-                ]
-            environment.pack(output=str(output), python_prefix=python_prefix, force=True)
+                python.symlink_to(_python_below(python_prefix))
+            environment.files[:] = [copy for file in environment.files for copy in _without_links(file, root, python)]
+            environment.pack(output=str(output), python_prefix=python_prefix, force=True, compress_level=compress_level)
     except tool.VenvPackException as error:
         raise InvalidInput(
             f"{root} cannot be packed: {error}", hint="install its packages without --editable"
         ) from None
-    python = _python_below(python_prefix) if python_prefix else str(Path(sys.executable).resolve())
-    return Packed(output, len(environment), output.stat().st_size, python)
+    needed = _python_below(python_prefix) if python_prefix else str(Path(sys.executable).resolve())
+    return Packed(output, len(environment), output.stat().st_size, needed)
 
 
 def _python_below(prefix: str) -> str:
     return f"{prefix.rstrip('/')}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _is_interpreter(file: Any) -> bool:
-    """Whether a file of the environment is its link to Python. venv-pack itself changes such a link to a wrong name."""
+def _without_links(file: Any, root: Path, python: Path) -> Iterator[Any]:
+    """A file of venv-pack; for a link to outside of the environment, what it leads to.
+
+    Args:
+        file: A ``venv_pack.core.File``.
+        root: The environment.
+        python: The link to put in the place of that to Python, if it exists; venv-pack makes a wrong name of it.
+    """
     source = Path(file.source)
-    return file.target.startswith("bin/python") and source.is_symlink() and source.readlink().is_absolute()
+    # One step only: where a link of the environment leads to another one, that one is replaced.
+    if not source.is_symlink() or Path(os.path.normpath(source.parent / source.readlink())).is_relative_to(root):
+        yield file
+        return
+    if file.target.startswith("bin/python"):
+        yield type(file)(str(python), file.target) if python.is_symlink() else file
+        return
+    found = source.resolve()
+    if found.is_dir():
+        for inner in sorted(found.rglob("*")):
+            if inner.is_file():
+                yield type(file)(str(inner), f"{file.target}/{inner.relative_to(found).as_posix()}")
+    elif found.exists():  # a link to nowhere is of no use elsewhere either
+        yield type(file)(str(found), file.target)
 
 
-def _pack_conda(root: Path, output: Path, patterns: Sequence[str]) -> Packed:
+def _pack_conda(root: Path, output: Path, patterns: Sequence[str], compress_level: int) -> Packed:
     if any(_own_files(root)):
         raise InvalidInput(
             f"weft is not installed in the conda environment {root}",
@@ -140,7 +163,7 @@ def _pack_conda(root: Path, output: Path, patterns: Sequence[str]) -> Packed:
         for pattern in patterns:
             environment = environment.exclude(pattern)
         output.parent.mkdir(parents=True, exist_ok=True)
-        environment.pack(output=str(output), force=True)
+        environment.pack(output=str(output), force=True, compress_level=compress_level)
     except tool.CondaPackException as error:
         raise InvalidInput(f"{root} cannot be packed: {error}", hint="see conda-pack's message") from None
     return Packed(output, len(environment), output.stat().st_size, "")

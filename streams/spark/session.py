@@ -142,10 +142,16 @@ def _start(settled: SessionSettings) -> SparkSession:
             session = builder.getOrCreate()
     except Exception as error:
         raise InvalidInput(
-            f"Spark does not start: {str(error).splitlines()[0]}", hint="see its output; are the spark settings right?"
+            f"Spark does not start: {_first_cause(str(error))}", hint="see its output; are the spark settings right?"
         ) from error
     session.sparkContext.pythonExec = settled.task_python  # of functions over RDDs, which run on executors only
     return session
+
+
+def _first_cause(text: str) -> str:
+    """The line of an error's text that says most: of an error of the JVM the name and message of its exception."""
+    lines = text.splitlines() or [""]
+    return next((line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")), lines[0])
 
 
 @contextlib.contextmanager

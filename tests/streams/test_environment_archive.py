@@ -63,7 +63,7 @@ def test_the_archive_has_the_project_and_not_the_reference_to_it(root: Path, tmp
 
 
 def test_the_unpacked_environment_imports_its_packages_elsewhere(root: Path, tmp_path: Path) -> None:
-    packed = pack_environment(tmp_path / "env.tar", prefix=root)
+    packed = pack_environment(tmp_path / "env.tar.gz", prefix=root)
     elsewhere = tmp_path / "executor" / "environment"
     with tarfile.open(packed.path) as file:
         file.extractall(elsewhere)
@@ -79,45 +79,70 @@ def test_the_unpacked_environment_imports_its_packages_elsewhere(root: Path, tmp
 
 
 def test_patterns_are_left_out(root: Path, tmp_path: Path) -> None:
-    packed = pack_environment(tmp_path / "env.tar", prefix=root, exclude=["lib/*/site-packages/helper/*"])
+    packed = pack_environment(tmp_path / "env.tar.gz", prefix=root, exclude=["lib/*/site-packages/helper/*"])
     assert f"{SITE}/helper/__init__.py" not in names(packed.path)
 
 
 def test_an_installed_copy_gives_way_to_what_is_imported(root: Path, tmp_path: Path) -> None:
     add(root, "storage/old_module.py", "")
-    packed = pack_environment(tmp_path / "env.tar", prefix=root)
+    packed = pack_environment(tmp_path / "env.tar.gz", prefix=root)
     assert f"{SITE}/storage/old_module.py" not in names(packed.path)
     assert f"{SITE}/storage/errors.py" in names(packed.path)
 
 
 def test_another_place_of_python(root: Path, tmp_path: Path) -> None:
-    packed = pack_environment(tmp_path / "env.tar", prefix=root, python_prefix="/opt/python")
+    packed = pack_environment(tmp_path / "env.tar.gz", prefix=root, python_prefix="/opt/python")
     assert packed.python == f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     with tarfile.open(packed.path) as file:
         links = [member.linkname for member in file.getmembers() if member.name.startswith("bin/python")]
-    assert packed.python in links
+        assert packed.python in links
+        config = file.extractfile("pyvenv.cfg")
+        assert config is not None
+        assert b"home = /opt/python/bin\n" in config.read()
+
+
+def test_no_link_but_python_leads_out_of_the_archive(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "package").mkdir(parents=True)
+    (outside / "package" / "module.py").write_text("x = 1")
+    (root / SITE / "linked").symlink_to(outside / "package")
+    (root / SITE / "single.py").symlink_to(outside / "package" / "module.py")
+    (root / SITE / "broken.py").symlink_to(outside / "nothing.py")
+    (root / SITE / "inside.py").symlink_to("helper/__init__.py")
+    packed = pack_environment(tmp_path / "env.tar.gz", prefix=root)
+    with tarfile.open(packed.path) as file:
+        members = {member.name: member for member in file.getmembers()}
+    links = {name: member.linkname for name, member in members.items() if member.issym() or member.islnk()}
+    outward = [name for name, target in links.items() if target.startswith(("/", ".."))]
+    assert len(outward) == 1
+    assert outward[0].startswith("bin/python")
+    assert links[f"{SITE}/inside.py"] == "helper/__init__.py"
+    assert members[f"{SITE}/linked/module.py"].isfile()
+    assert members[f"{SITE}/single.py"].isfile()
+    assert f"{SITE}/broken.py" not in members
 
 
 def test_what_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="Spark does not unpack"):
-        pack_environment(tmp_path / "env.rar", prefix=root)
+    for name in ("env.rar", "env.zip", "env.tar"):  # of the last two Spark forgets links or programs
+        with pytest.raises(InvalidInput, match="Spark does not unpack"):
+            pack_environment(tmp_path / name, prefix=root)
     with pytest.raises(InvalidInput, match="is not a virtual environment") as caught:
-        pack_environment(tmp_path / "env.tar", prefix=tmp_path)
+        pack_environment(tmp_path / "env.tar.gz", prefix=tmp_path)
     assert "python3 -m venv" in caught.value.hint
-    (tmp_path / "there.tar").write_text("mine")
+    (tmp_path / "there.tar.gz").write_text("mine")
     with pytest.raises(Conflict, match="exists already"):
-        pack_environment(tmp_path / "there.tar", prefix=root)
-    assert (tmp_path / "there.tar").read_text() == "mine"
-    assert pack_environment(tmp_path / "there.tar", prefix=root, replace=True).bytes > 1000
+        pack_environment(tmp_path / "there.tar.gz", prefix=root)
+    assert (tmp_path / "there.tar.gz").read_text() == "mine"
+    assert pack_environment(tmp_path / "there.tar.gz", prefix=root, replace=True).bytes > 1000
 
 
 def test_other_editable_packages_are_refused(root: Path, tmp_path: Path) -> None:
     distribution(root, "fine", editable=False)
-    pack_environment(tmp_path / "env.tar", prefix=root)
+    pack_environment(tmp_path / "env.tar.gz", prefix=root)
     distribution(root, "mine", editable=True)
     with pytest.raises(InvalidInput, match="editable mode cannot be packed: mine"):
-        pack_environment(tmp_path / "other.tar", prefix=root)
-    assert not (tmp_path / "other.tar").exists()
+        pack_environment(tmp_path / "other.tar.gz", prefix=root)
+    assert not (tmp_path / "other.tar.gz").exists()
 
 
 def test_a_conda_environment_needs_weft_inside(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""A pipeline on a real standalone cluster, whose executors have nothing of this project but what is sent to them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from storage import Table
+from streams.demo.broker import EmbeddedBroker
+from streams.pipeline.error_kinds import Ending
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import open_table, writer_job
+from streams.pipeline.supervisor import ENDED, JobStatus, RestartPolicy, Supervisor
+from tests.streams.cluster.standalone import Cluster, until
+from tests.streams.pipelines import CONFIG
+
+LIMIT_SECONDS = 420.0
+ONCE = RestartPolicy(max_failures=1, waits_out=False)
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def pipeline_file(folder: Path, broker: EmbeddedBroker, topic: str, spark: dict[str, Any]) -> Path:
+    source = {"type": "kafka", "topic": topic, "starting_offsets": "earliest"}
+    writer = {"source": source, "schema": {"id": "bigint", "a": "string", "at": "bigint"}, "trigger": "500 ms"}
+    whole = {
+        "table": {"uri": "./wide", "config": CONFIG},
+        "kafka": {"bootstrap.servers": broker.bootstrap_servers},
+        "spark": spark,
+        "writers": {"sa": writer},
+        "compaction": False,
+    }
+    path = folder / "p.yaml"
+    path.write_text(yaml.safe_dump(whole))
+    return path
+
+
+def produce(broker: EmbeddedBroker, topic: str, ids: range) -> None:
+    producer = broker.producer()
+    for number in ids:
+        producer.produce(topic, b'{"id": %d, "a": "x", "at": %d}' % (number, number), partition=number % 2)
+    assert producer.flush(60) == 0
+
+
+def seen(supervisor: Supervisor, wanted: Callable[[JobStatus], bool]) -> JobStatus:
+    """The first status of the writer that is as wanted."""
+    for _ in until(time.monotonic() + LIMIT_SECONDS):
+        status = supervisor.poll()[0]
+        if wanted(status):
+            return status
+        assert status.phase not in ENDED, (status.message, status.tail)
+    raise AssertionError(f"this did not come to be; the last status: {supervisor.statuses[0]}")
+
+
+def test_a_writer_waits_for_executors_and_says_so(
+    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]
+) -> None:
+    broker.create_topics({"cluster-one": 2})
+    produce(broker, "cluster-one", range(100))
+    with Cluster(workers=0) as cluster:
+        path = pipeline_file(tmp_path, broker, "cluster-one", {"spark.master": cluster.master, **on_executors})
+        pipeline = load_pipeline(path)
+        open_table(pipeline)
+        supervisor = Supervisor([writer_job(pipeline, "sa")], ONCE)
+        supervisor.start()
+        try:
+            waiting = seen(supervisor, lambda status: bool(status.report.waiting_for))
+            assert waiting.report.waiting_for == f"an executor of {cluster.master}"
+            assert waiting.report.doing == "waiting"
+            assert "spark.cores.max" in waiting.report.message
+            assert waiting.report.waiting_since_ms is not None
+            assert waiting.report.reported_at_ms is not None
+            assert waiting.report.reported_at_ms - waiting.report.waiting_since_ms >= 15_000
+            cluster.add_worker()
+            seen(supervisor, lambda status: status.report.rows == 100 and not status.report.waiting_for)
+            assert "an executor of" not in supervisor.statuses[0].report.message
+        finally:
+            supervisor.stop(at_once=True)
+    rows = Table.open(pipeline.table.uri).snapshot().to_arrow(["id", "at"]).sort_by("id").to_pylist()
+    assert rows == [{"id": number, "at": number} for number in range(100)]
+
+
+def test_executors_without_the_project_give_a_hint(
+    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]
+) -> None:
+    base = str(Path(sys.base_prefix, "bin", "python3"))
+    assert subprocess.run([base, "-c", "import storage"], capture_output=True, check=False, env={}).returncode == 1
+    broker.create_topics({"cluster-two": 2})
+    produce(broker, "cluster-two", range(10))
+    bare = {**on_executors, "spark.pyspark.python": base}
+    del bare["spark.archives"]
+    with Cluster(workers=1) as cluster:
+        path = pipeline_file(tmp_path, broker, "cluster-two", {"spark.master": cluster.master, **bare})
+        pipeline = load_pipeline(path)
+        open_table(pipeline)
+        supervisor = Supervisor([writer_job(pipeline, "sa")], ONCE)
+        supervisor.start()
+        try:
+            for _ in until(time.monotonic() + LIMIT_SECONDS):
+                status = supervisor.poll()[0]
+                if status.phase in ENDED:
+                    break
+        finally:
+            supervisor.stop(at_once=True)
+    assert status.exit_code == Ending.REFUSED, (status.message, status.tail)
+    assert "a Python worker of Spark lacks a package: No module named" in status.message
+    assert "weft package" in status.message
