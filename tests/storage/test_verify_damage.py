@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from storage import Table, verify_table
-from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, slot_path
+from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
 from storage.errors import Conflict, CorruptData, NotFound
 from storage.services.inspect import Inspection
 from storage.services.verify.findings import MAX_ALIKE, Severity
@@ -56,6 +56,16 @@ def renamed(damage: Damage) -> str:
     damage.store.put(Path(other), damage.content(path))
     damage.remove(path)
     return damage.edit(lane("orders", 6), lambda e: e["files"][0]["file"].update(path=other))
+
+
+def add_block(blocks: dict[str, Any]) -> None:
+    """An empty one at the end."""
+    blocks["offset"].append(blocks["offset"][-1] + blocks["length"][-1])
+    for values in (blocks["length"], blocks["rows"], blocks["crc32"]):
+        values.append(0)
+    ranges = (blocks["ordering_min"], blocks["ordering_max"])
+    for values in (blocks["key_min"], blocks["key_max"], *(values for part in ranges for values in part.values())):
+        values.append(None)
 
 
 def later(values: list[Any]) -> list[Any]:
@@ -160,6 +170,8 @@ INDEXES: dict[str, tuple[Do, list[str]]] = {
     "another range of versions": (index(lambda i: i["blocks"]["ordering_min"].update({"1": [4]})), ["S12"]),
     "no range of versions": (index(lambda i: i["blocks"].update(ordering_min={})), ["S12"]),
     "another checksum of a block": (index(lambda i: i["blocks"].update(crc32=later(i["blocks"]["crc32"]))), ["S7"]),
+    "ranges that leave rows out": (index(lambda i: i["ranges"]["start"].__setitem__(1, 9)), ["S7"]),
+    "a block that the file does not have": (index(lambda i: add_block(i["blocks"])), ["S7"]),
     "fewer blocks": (index(lambda i: i["blocks"].update(rows=[])), ["S7"]),
 }
 
@@ -205,6 +217,33 @@ def test_an_index_that_contradicts_itself(
     (finding,) = wrong(table)
     assert finding.invariant == "S7"
     assert log_of(damage, number) in finding.where + finding.what
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.update(bits=3),
+        lambda file: file["groups"].append(9),
+        lambda file: file["columns"].reverse(),
+    ],
+)
+def test_a_log_file_of_another_schema(table: Table, damage: Damage, change: Callable[[dict[str, Any]], object]) -> None:
+    damage.edit(damage.slot("orders", "DATA"), lambda entry: change(entry["files"][0]))
+    assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S19", log_of(damage))]
+
+
+def test_blocks_of_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(monkeypatch, block_min_bytes=40, block_max_bytes=160)
+    damage = Damage(shop(new_uri()))
+
+    def change(entry: dict[str, Any]) -> None:
+        rows = entry["files"][0]["index"]["blocks"]["rows"]
+        rows[0], rows[1] = rows[0] + 1, rows[1] - 1
+
+    damage.edit(damage.slot("orders", "DATA", -2), change)
+    found = wrong(Table.open(damage.uri))
+    assert {(finding.invariant, finding.where) for finding in found} == {("S7", log_of(damage, -2))}
+    assert [f"block {number} has" in finding.what for number, finding in enumerate(found)] == [True, True]
 
 
 def test_a_schema_that_cannot_be_read(table: Table, damage: Damage) -> None:
@@ -400,6 +439,14 @@ def test_checkpoints_are_compared_with_the_replay(table: Table) -> None:
         assert finding.where == path
         damage.remove(path)
     assert wrong(table) == []
+
+
+def test_a_checkpoint_of_an_entry_that_does_not_exist(table: Table, damage: Damage) -> None:
+    path = checkpoint_path(TABLE_LANE, 99, "a" * 32)
+    damage.store.put(path, b"")
+    (finding,) = wrong(table)
+    assert (finding.severity, finding.where) == (Severity.WARNING, path)
+    assert "does not exist" in finding.what
 
 
 def _another(data: bytes, **changes: object) -> bytes:

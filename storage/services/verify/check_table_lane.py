@@ -122,15 +122,13 @@ class TableLaneReader:
                 if read.epoch or read.table_rev:
                     what = "an entry of the table lane has an epoch or a schema revision"
                     at.violation("S3", f"{what}, which only writers' entries have")
+            following = None
             if entry is not None:
                 lane.note(entry)
-            if entry is None or (state is None and not isinstance(entry, Create)):
-                lane.whole, state = False, self._from_checkpoint(seq)
-            else:
-                if state is not None:
-                    self._check(state, entry, at)
-                state = self._replay(state, entry, at)
-            before = read
+                following = self._replay(state, entry, at)
+            if following is None:
+                lane.whole, following = False, self._from_checkpoint(seq)
+            before, state = read, following
             lane.current = state is not None
             lane.state = state or lane.state
             yield entry, state
@@ -162,23 +160,23 @@ class TableLaneReader:
             return None
 
     def _replay(self, state: TableState | None, entry: TableEntry, at: Place) -> TableState | None:
-        """The state after a further entry; None if it is not known."""
+        """Check an entry against the state before it; returns the state after it, None if that is not known."""
         if state is not None:
+            self._check(state, entry, at)
             # A wrong order has been reported: the entry itself is checked all the same.
             state = replace(state, head=entry.seq - 1, head_id=entry.prev_id)
+        elif not isinstance(entry, Create):
+            return None
         try:
             following = fold_table(state, [entry])
         except UnsupportedFormat as error:
             at.warning(f"{error.message}: not everything can be checked", "verify with a newer version")
-            following = None
+            return None
         except NOT_REPLAYED as error:
             what = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
             at.violation(_RULE_OF_REPLAY.get(type(entry), "S2"), f"{what}; readers stop here")
-            following = None
-        if following is None:
-            self.lane.whole = False
-            return self._from_checkpoint(entry.seq)
-        if isinstance(entry, Create | Schema):
+            return None
+        if following is not None and isinstance(entry, Create | Schema):
             self.lane.schemas[entry.seq] = following.schema
         return following
 
