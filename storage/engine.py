@@ -132,7 +132,7 @@ __all__ = [
 
 
 def is_cut(text: str) -> bool:
-    """Whether a text is meant to be a cut, and not a time or the name of a savepoint."""
+    """Whether a text is in the form of a cut, as opposed to a time or the name of a savepoint."""
     return text.startswith(PREFIX)
 
 
@@ -142,7 +142,7 @@ def base_file_groups(snapshot: Snapshot) -> list[FileSlice]:
 
 
 def file_url(snapshot: Snapshot, file: FileRef) -> str:
-    """Where other software finds a file of a snapshot; nothing in it is percent-encoded."""
+    """URL of a file of a snapshot, for other software; not percent-encoded."""
     return snapshot.table_log.store.url(file.path)
 
 
@@ -170,7 +170,7 @@ def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None
 
 
 def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
-    """Delete the files of tasks whose commit is given up. What the store does not delete now, cleaning deletes."""
+    """Delete the files of an abandoned commit. Cleaning deletes those that the store does not delete now."""
     for part in written:
         for file in part.files:
             remove_log_file(ticket.env.store, file)
@@ -210,7 +210,7 @@ def clock_lead_ms(table: Table) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LaneProgress:
-    """Where a lane ends, for a query that is to go on from there.
+    """The end of a lane, from which a query can continue.
 
     Attributes:
         query_id: The query of the last live commit; "" if the lane has none.
@@ -262,7 +262,7 @@ def lane_progress(uri: str | LocalPath, lane: str, storage_options: Mapping[str,
 
 
 class LaneNews(NamedTuple):
-    """What a lane got between two looks: claims, input rows of its commits, and the last source that one recorded."""
+    """The news of a lane: number of claims, input rows of its commits, and the last recorded source."""
 
     claims: int
     rows: int

@@ -59,7 +59,7 @@ class RandomIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Sizes and counts that decide about speed and memory, and never about answers.
+    """Sizes and counts that affect speed and memory, never answers.
 
     The defaults were measured; tests and the simulation choose small values to reach code that only large tables reach.
     Every value but `archive_chunk` may differ between the processes of a table.
@@ -69,34 +69,33 @@ class Tuning:
         look_up_entries: Entries of a lane in memory while a writer looks for an old batch.
         recent_commits: Commits with a batch that a writer remembers; it looks older ones up in the lane.
         read_part_entries: Entries in memory of a reader that reads a lane to its end, and does not keep them.
-        lane_window: Slots of a lane that are read in one round; with more, round trips no longer count.
+        lane_window: Slots of a lane that are read in one round; more would not be faster.
         round_bytes: Bytes of a lane that are read in one round: the entry of a commit of many tasks has megabytes.
         search_probes: Slots that a search for a lane's end looks at in one round.
         inline_list_bytes: The longest list that is stored in an entry. A longer one is stored in a sidecar: it would
             slow down every reader of the table lane.
         archive_chunk: Slots of an archive. Part of the format: all processes of a table must use the same value.
-        archive_kept_bytes: Unpacked archives in memory; the newest stays whatever its size.
+        archive_kept_bytes: Unpacked archives in memory; the newest is kept whatever its size.
         archive_single_requests: Up to so many chunks are requested one by one; for more, the table lane is read first,
             which says which may be archived.
         archive_bytes: The largest archive that is written; it must fit into one request.
         table_checkpoint_every: Entries of the table lane between two checkpoints.
         lane_checkpoint_every: Entries of a writer's lane between two checkpoints: a claim reads at most so many.
-        block_min_bytes: A smaller block of a log file is not ended: the fixed cost of a record batch would be felt.
-        block_max_bytes: A block is cut here: a reader of one small file group would read too much that it does not
-            need.
+        block_min_bytes: The smallest block of a log file, because a record batch has a fixed cost.
+        block_max_bytes: The largest block of a log file, because a reader of a small part reads the whole block.
         inline_index_bytes: The longest index of a log file that is stored in the entry of its commit; a longer one is
             stored in a sidecar.
         row_group_rows: Rows of a row group: the unit of memory of a merge, of pruning by statistics, and of a look-up
             by key.
-        shared_row_group_rows: The same in files that several small file groups share: who wants one of them decodes so
-            many rows.
-        coalesce_rows: Log pieces of fewer rows are decoded together.
+        shared_row_group_rows: The same in files that several small file groups share: a reader of one of them decodes
+            that many rows.
+        coalesce_rows: Log ranges with fewer rows are decoded together.
         fetch_bytes: Stored bytes of log files that are fetched before they are needed.
         compaction_part_bytes: New files after which a compaction publishes: a crash loses about this much work.
         small_group_bytes: Smaller file groups share files when they are compacted: opening a file costs a reader
             about as much as reading 2 MiB of it.
-        shared_file_bytes: The largest file that file groups share: limits what stays in it unused when one of them is
-            compacted again.
+        shared_file_bytes: The largest file that file groups share: limits the rows without meaning in it after some
+            of them were compacted again.
         fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
         change_task_bytes: Stored bytes of one task of a change scan, which holds the earlier rows of its keys in

@@ -75,7 +75,7 @@ class Table:
     """One wide table. Cheap to open. Safe for use from several threads; its writers are not."""
 
     def __init__(self, env: Environment, stamps: Stamps | None = None) -> None:
-        """For tests, which bring an environment, and may bring ``stamps`` that no other instance shares."""
+        """Use `open` or `create`. Tests pass an environment, and may pass ``stamps`` that no other instance shares."""
         self._table_log = TableLog(env, stamps if stamps is not None else stamps_of(env.store.uri))
         self._marker = Marker(self._table_log)
 

@@ -99,7 +99,7 @@ def read_row_groups(
 
 
 def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> dict[int, list[tuple[int, int]]]:
-    """By row group, in file order: the wanted rows as (first, end) within the row group."""
+    """The wanted rows of every row group, in file order, as (first, end) within the row group."""
     starts = footer.starts
     if parts is None:
         return {number: [(0, starts[number + 1] - starts[number])] for number in range(len(starts) - 1)}
@@ -178,7 +178,7 @@ def _coalesced_spans(
 def _slice_ordinals(
     footer: Footer, numbers: Sequence[int], parts: Sequence[FilePart] | None, slice_ordinals: Sequence[int]
 ) -> pa.Array:
-    """Per row that is wanted of row groups that follow each other the place of its part."""
+    """Slice ordinal of every wanted row of consecutive row groups."""
     begin, end = footer.starts[numbers[0]], footer.starts[numbers[-1] + 1]
     if parts is None:
         return pa.array(np.full(end - begin, slice_ordinals[0], np.int64))

@@ -71,7 +71,7 @@ def _table(schema: TableSchema, parts: Sequence[RegisterRows]) -> pa.Table:
 
 
 def _version_columns(schema: TableSchema, group: Group) -> tuple[str, ...]:
-    """Columns with first ordering values of a group: of values, of the floor, and of what a merge function hides."""
+    """Names of the columns with a group's first ordering values: values, floor, and state of a custom merger."""
     hidden = {field.name for field in schema.state_fields(group)}
     others = (names.floor_ordering(group.id, 0), names.top_ordering(group.id, 0))
     return (group.ordering[0], *(name for name in others if name in hidden))

@@ -1,9 +1,9 @@
-"""From a pyarrow expression to a `Condition`, so that a filter of a caller can prune.
+"""Converts a pyarrow expression to a `Condition`, so that a filter of a caller can prune.
 
 pyarrow has no interface to look into an expression. This module is the only place that reads what pyarrow pickles of
 one: an Arrow IPC file whose schema metadata lists calls, columns and literals in prefix order, with the values of the
-literals as columns. The file format is specified, that list is not. So nothing depends on it but pruning: the filter
-itself is always evaluated by Arrow, and of an expression that cannot be read nothing is known.
+literals as columns. The file format is specified, that list is not. So only pruning depends on it: Arrow always
+evaluates the filter itself, and an expression that cannot be read does not prune.
 
 The specified alternative, Substrait (`pyarrow.substrait.serialize_expressions`), cannot be used: its size doubles with
 every nested call (20 conditions are 200 MB), and it has no form for many functions, so that one of them in an AND would
@@ -66,7 +66,7 @@ _Argument = _Column | _Literal | Condition
 
 
 def read_expression(expression: pc.Expression) -> Condition | None:
-    """What an unbound expression says; None if it cannot be read.
+    """The condition of an unbound expression; None if it cannot be read.
 
     Parts that are not conditions of weft become `Other`. Chains of AND and of OR become one condition each.
     """

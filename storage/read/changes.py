@@ -205,8 +205,8 @@ def check_order(since: Cut, until: Snapshot) -> None:
 def _start(since: Cut, state: TableState) -> cut.Seqs:
     """The last entry of an earlier cut in each lane, limited to the ends of the lanes that a later state knows.
 
-    A lane may have a claim after the entry at which it was closed, because the claim came too late. A snapshot that was
-    taken before the closing was visible includes the claim, later snapshots do not. The claim has no rows.
+    A closed lane may have a claim after its end, if the claim was published while the lane was being closed. A snapshot
+    that was taken before the end of the closing includes the claim, later snapshots do not. The claim has no rows.
     """
     ends = {name: lane.closed for name, lane in state.lanes.items() if lane.closed is not None}
     return {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}

@@ -28,7 +28,7 @@ _OPERATORS: Final[dict[str, Operator]] = {
 
 
 def parse_filter(given: Filter) -> tuple[pc.Expression, Condition | None]:
-    """The expression that Arrow evaluates, and what it says as far as that is known.
+    """The expression that Arrow evaluates, and its condition for pruning as far as it is known.
 
     Raises:
         InvalidInput: It is not a filter.

@@ -24,7 +24,7 @@ _DOES_NOT_FIT: Final = (pa.ArrowException, ValueError, TypeError)  # raised by A
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What a read gives.
+    """Columns, filter and required groups of a read, checked against the schema.
 
     Attributes:
         columns: Columns of the answer, in this order; state columns among them.
@@ -62,7 +62,7 @@ class Projection:
         return tuple(sorted({*self.arrivals, *(column.group for column in (*self.shown, *self.filtered))}))
 
     def groups(self, schema: TableSchema) -> tuple[Group, ...]:
-        """Groups whose values or presence the answer needs, in order of the schema."""
+        """Groups whose values or presence are needed to compute the answer, in order of the schema."""
         wanted = {schema.group_of_column[name].id for name in self.values(schema) if name in schema.group_of_column}
         wanted.update((schema.group_by_name[name].id for name in self.require), self.arrival_groups)
         return tuple(group for group in schema.groups if group.id in wanted)

@@ -166,7 +166,7 @@ def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None
 
 
 def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], wanted: KeyVector) -> FileSlice:
-    """A file group with only the log ranges that can contain wanted keys."""
+    """A file group reduced to the log ranges that can contain wanted keys."""
     if len(file_slice.rows) == 0 or len(wanted) == 0:
         return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS})
     arrow_type = schema.slice.field(schema.sort_column).type

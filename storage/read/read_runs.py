@@ -83,7 +83,7 @@ def _log_rows(slices: Sequence[FileSlice]) -> list[int]:
 
 
 def _share_of_run(file_slice: FileSlice, log_rows: int, run_bytes: int) -> float:
-    """Which part of a full run a file group takes."""
+    """The size of a file group as a fraction of the largest run."""
     base_rows, shadow_rows, held_bytes = 0, 0, file_slice.log_bytes
     if file_slice.slice is not None:
         base_rows, shadow_rows = file_slice.slice.base_rows, file_slice.slice.shadow_rows

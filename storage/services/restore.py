@@ -64,7 +64,7 @@ def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> Res
 
     Raises:
         SnapshotExpired: The snapshot has expired.
-        Conflict: Other restores were always faster.
+        Conflict: Other restores were first in every try.
     """
 
     def build(state: TableState) -> Intent:
@@ -90,7 +90,7 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
         InvalidInput: ``since`` is a time without a zone, or neither a time nor a cut nor a savepoint.
         SnapshotExpired: Slices hold commits that are to be undone, and the slices before those have expired.
         NotFound: The table has no such stream, no lane of it, or no such cut or savepoint.
-        Conflict: Other restores were always faster.
+        Conflict: Other restores were first in every try.
     """
     table_log.refresh().schema.stream(stream)
     if isinstance(since, str):
@@ -154,7 +154,7 @@ def fence(table_log: TableLog, name: LaneName) -> int:
 
     Raises:
         NotFound: The table has no such lane.
-        Conflict: The lane is closed, or its writer was always faster.
+        Conflict: The lane is closed, or its writer won every race for the next slot.
     """
     _check_open(table_log.refresh(), name)
     return fence_lane(table_log, name, "an operator, who considered the writer dead")
@@ -195,7 +195,7 @@ def _intent(
     rolled_back: cut.SpansByLane,
     label: str,
 ) -> Intent:
-    """The INTENT that takes back the slices of ``target``, and keeps the lanes up to ``last_kept``."""
+    """The INTENT that restores the slices of ``target``, and keeps the entries of lanes up to ``last_kept``."""
     spans: dict[LaneName, list[Span]] = {}
     open_lanes = []
     for lane in lanes:

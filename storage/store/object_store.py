@@ -2,8 +2,8 @@
 
 It has what the protocol needs of a store, and nothing more (PROTOCOL.md, "Store operations"): create-if-absent that
 never overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its
-bytes survive a crash of the machine (S7). An answer that is neither yes nor no is an exception; only `publish`
-(`storage.log.commit_log`) interprets one. STORES.md lists the stores, and how each was tested.
+bytes survive a crash of the machine (S7). If the outcome of an operation is unknown, it raises an exception; only
+`storage.log.commit_log.CommitLog.publish` handles that case. STORES.md lists the stores, and how each was tested.
 
     store/object_store.py   the protocol, its errors, `check_capability`
     store/open_store.py     `open_store`: from a location to a store

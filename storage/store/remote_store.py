@@ -69,19 +69,19 @@ _AZURE: Final = _Kind("azure")
 _KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE, "abfss": _AZURE}
 
 
-_NOBODY: Final = "_weft/is-anybody-there"
-"""Path of an object that no table has."""
+_MISSING: Final = "_weft/is-anybody-there"
+"""Path of an object that no table has, which `check` requests."""
 _REACH_HINT: Final = "check the URL, the network, and the storage options, such as endpoint_url"
 
 _loops: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""Event loops of this process that wait for answers of stores."""
+"""Event loops of this process that wait for responses of stores."""
 
 
-def _let_go() -> None:
-    """In a forked child: let nothing that tidies up reach what the parent's event loops wait for.
+def _detach_event_loops() -> None:
+    """Detach the inherited event loops in a forked child, so that the parent continues to get responses.
 
-    The kernel keeps one list (epoll) for both processes. SDKs close inherited connections when they are collected, and
-    that would take the parent's connections off the list: their answers would never be heard.
+    Both processes share one epoll instance. SDKs close inherited connections when they are garbage-collected in the
+    child, which would remove the connections of the parent from it.
     """
     for loop in _loops:
         if hasattr(loop, "_selector"):
@@ -90,7 +90,7 @@ def _let_go() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_detach_event_loops)
 
 
 class RemoteStore:
@@ -146,7 +146,7 @@ class RemoteStore:
             with _normalise_sdk_errors():
                 file_system, root = fsspec.url_to_fs(self._uri, **options)
                 file_system.retries = 1  # s3fs tries again on top of its SDK
-                asked = f"{root.rstrip('/')}/{_NOBODY}"
+                asked = f"{root.rstrip('/')}/{_MISSING}"
                 sync(file_system.loop, file_system._cat_file, asked, timeout=within_seconds, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
         except FileNotFoundError:
             return  # that is an answer
@@ -227,7 +227,7 @@ class RemoteStore:
         ]
 
     def _inputs(self, wanted: Sequence[Wanted]) -> list[_Input]:
-        """The objects, with what will be read of them at hand: all of it is asked for at once."""
+        """The objects, with all wanted ranges fetched by one call."""
         inputs = [_Input(self._fs, self._full(asked.path), asked.path, asked.size) for asked in wanted]
         spans = [(source, *span) for source, asked in zip(inputs, wanted, strict=True) for span in _merge(asked.ranges)]
         if spans:

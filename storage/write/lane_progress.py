@@ -31,7 +31,7 @@ def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]
 
 
 def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
-    """Add to a state what the lane has got since. Raises as `read_lane` does."""
+    """Apply to a state the entries that were added to the lane since. Raises as `read_lane` does."""
     log = table_log.commit_log
     for found in log.read_on(lane, state.head):
         for entry in lane_entries(found):

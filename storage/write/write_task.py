@@ -66,7 +66,7 @@ class Written:
 
     @classmethod
     def joined(cls, parts: Iterable[Written]) -> Written:
-        """The parts of one commit as one, in the order given."""
+        """Combine what the tasks of one commit have written, in the given order."""
         parts = list(parts)
         return cls(
             tuple(file for part in parts for file in part.files),
@@ -76,7 +76,7 @@ class Written:
 
 
 OnProblems = Callable[[pa.Table, Sequence[Problem]], None]
-"""Gets the input rows of a chunk, and the problems of some of them."""
+"""Called with the input rows of a chunk, and the problems of bad rows."""
 
 
 def write_rows(
@@ -92,7 +92,7 @@ def write_rows(
         ticket: From `Writer.begin`.
         rows: Input rows of the stream: key columns, columns of whole groups, and optionally ``_op``.
         task: Number of the task, which orders the rows of tasks within the commit.
-        on_problems: Gets bad rows, which are then left out. Without it a bad row is an error.
+        on_problems: Called with bad rows, which are then left out. Without it a bad row is an error.
 
     Raises:
         InvalidInput: A column, type or row is wrong. The files of this task were deleted.

@@ -283,11 +283,11 @@ class Writer:
             if isinstance(winner, Claim) and winner.intent:
                 return Fenced(
                     f"lane {self._lane!r} was claimed for {owner}",
-                    hint="open a new writer: it learns what is kept, and where its source must go on (Spark: resume)",
+                    hint="open a new writer: it finds what was kept, and where its source continues (Spark: resume)",
                 )
             return Fenced(
                 f"lane {self._lane!r} was claimed by {owner} (claim {epoch}; this writer holds claim {self._epoch})",
-                hint="this writer must stop; what it committed stays. Give a second writer of the stream its own lane",
+                hint="this writer must stop; its commits stay. If two writers of the stream are wanted, use two lanes",
             )
         return SplitBrain(
             f"lane {self._lane!r}: another process writes under claim {self._epoch} of this writer",
@@ -338,7 +338,7 @@ class Writer:
             # Also if this query wrote before the other one took over: otherwise the two would alternate unnoticed.
             raise Conflict(
                 f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
-                hint=f"was its checkpoint deleted? Give {TAKEOVER}, or a lane of its own to this query",
+                hint=f"if the query's checkpoint was deleted, use {TAKEOVER}; otherwise use another lane",
             )
 
     def _look_up(self, batch: Batch) -> Commit | None:
@@ -400,7 +400,7 @@ class Writer:
             read_on(self._table_log, self._lane, self._state)
         raise Conflict(
             f"lane {self._lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
-            hint="two writers keep claiming one lane: stop one, or give it a lane of its own",
+            hint="two writers keep claiming one lane: stop one, or use another lane for it",
         )
 
     def _header(self, table_rev: int) -> Header:

@@ -161,7 +161,7 @@ def _parse_topics(text: str | None) -> tuple[str, ...]:
 
 def _parse_bool(name: str, text: str) -> bool:
     if text.strip().lower() not in {"true", "false"}:
-        raise InvalidInput(f"option {name!r} is {text!r}", hint="it takes true or false")
+        raise InvalidInput(f"option {name!r} is {text!r}", hint="give true or false")
     return text.strip().lower() == "true"
 
 
@@ -169,7 +169,7 @@ def _parse_count(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII) or int(text) == 0:
-        raise InvalidInput(f"option {name!r} is {text!r}", hint="it takes a whole number of at least 1")
+        raise InvalidInput(f"option {name!r} is {text!r}", hint="give a whole number of at least 1")
     return int(text)
 
 
@@ -178,7 +178,7 @@ def _parse_timeout(text: str | None) -> int:
     if milliseconds < MIN_REQUEST_TIMEOUT_MS:
         raise InvalidInput(
             f"option 'requestTimeoutMs' is {milliseconds}",
-            hint=f"it takes at least {MIN_REQUEST_TIMEOUT_MS}; the default is {DEFAULT_REQUEST_TIMEOUT_MS}",
+            hint=f"give at least {MIN_REQUEST_TIMEOUT_MS}; the default is {DEFAULT_REQUEST_TIMEOUT_MS}",
         )
     return milliseconds
 

@@ -369,7 +369,7 @@ def list_of(entry: Entry) -> Sequence[SliceFile] | Sequence[FoldedGroup]:
 
 
 def encode_entry(entry: Entry, sidecar: Sidecar | None = None) -> bytes:
-    """Bytes of an entry, checksum last; with ``sidecar``, which refers to its list, in place of the list."""
+    """Encode an entry, with the checksum as the last member. A ``sidecar`` replaces the list of the entry."""
     left_out: dict[str, Any] = {name: True for name in _LEFT_OUT if not getattr(entry, name, True)}
     if sidecar is not None:
         left_out |= {"slices": True, "file_groups": True, "restore": {"slices": True}}

@@ -31,7 +31,7 @@ Spans = tuple[Span, ...]
 
 
 def union_spans(first: Sequence[Span], second: Sequence[Span]) -> Spans:
-    """Entries that are in one of the two, or in both."""
+    """The union of two lists of spans."""
     result: list[Span] = []
     for after, until in sorted([*first, *second]):
         if result and after <= result[-1][1]:
@@ -42,7 +42,7 @@ def union_spans(first: Sequence[Span], second: Sequence[Span]) -> Spans:
 
 
 def subtract_spans(spans: Sequence[Span], removed: Sequence[Span]) -> Spans:
-    """Entries of the first that are not in the second."""
+    """The entries of the first list of spans that are not in the second."""
     rest = list(spans)
     for low, high in removed:
         parts = [((after, min(until, low)), (max(after, high), until)) for after, until in rest]
@@ -51,7 +51,7 @@ def subtract_spans(spans: Sequence[Span], removed: Sequence[Span]) -> Spans:
 
 
 def touches(spans: Sequence[Span], after: int, until: int) -> bool:
-    """Whether an entry after the first number, up to the second, is in one of the spans."""
+    """Whether the span (``after``, ``until``) has an entry in common with one of the spans."""
     return any(low < until and after < high for low, high in spans)
 
 
@@ -146,12 +146,12 @@ class LaneEnd:
 
 
 def entry_may_come(parsed: ParsedPath, end: LaneEnd) -> bool:
-    """Whether the commit that a log file was written for may still be published: orphans need no clock (S17)."""
+    """Whether the commit that a log file was written for may still be published (S17 OrphanSafe)."""
     return parsed.slot > end.head and parsed.epoch >= end.epoch
 
 
 def plan_may_publish(parsed: ParsedPath, head: int, open_plans: Collection[int]) -> bool:
-    """Whether the plan that a file was made for may still be closed with it (K3).
+    """Whether the plan that a file was written for may still publish the file (K3).
 
     Args:
         parsed: Path of the file.
@@ -162,7 +162,7 @@ def plan_may_publish(parsed: ParsedPath, head: int, open_plans: Collection[int])
 
 
 def kept_checkpoints(heads: Collection[int], served: Iterable[int] = ()) -> frozenset[int]:
-    """Heads of the checkpoints of a lane that stay: the newest, and the best for each prefix in ``served``."""
+    """Heads of the checkpoints of a lane to keep: the newest ones, and the best one for each prefix in ``served``."""
     newest = sorted(set(heads), reverse=True)
     best = (next((head for head in newest if head <= prefix), None) for prefix in served)
     return frozenset([*newest[:KEPT_CHECKPOINTS], *(head for head in best if head is not None)])

@@ -1,4 +1,4 @@
-"""Bytes with their digest in front: the framing of checkpoints and archives.
+"""Puts a digest before the bytes of checkpoints and archives, and verifies it.
 
 The first line is the SHA-256 of the rest as 64 hexadecimal digits (FORMAT.md, "Archives").
 """
@@ -9,11 +9,11 @@ import hashlib
 
 
 def seal(body: bytes) -> bytes:
-    """The body behind the line with its digest."""
+    """A line with the digest of the body, then the body."""
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def unseal(data: bytes) -> bytes | None:
-    """The body; None if it does not match the digest."""
+    """The body of sealed bytes; None if the digest does not match."""
     digest, _, body = data.partition(b"\n")
     return body if hashlib.sha256(body).hexdigest().encode() == digest else None

@@ -50,7 +50,7 @@ _MEMBER: Final = '"slices":['
 
 
 class StoredSlice:
-    """One slice of a list: what folding the table lane needs of it, and the rest as it is stored.
+    """One slice of a list: decoded are the values that the table state needs; the rest is stored text.
 
     Attributes:
         group: Its file group.
@@ -66,7 +66,7 @@ class StoredSlice:
 
     @classmethod
     def of(cls, file: SliceFile) -> StoredSlice:
-        """A slice that is decoded already."""
+        """Wrap a decoded slice."""
         return cls(file.group, file.parent, file.cut, file)
 
     @property
@@ -76,14 +76,15 @@ class StoredSlice:
         if isinstance(self._stored, tuple):
             before, after = self._stored
             file = SliceFile.model_validate_json(f'{before}"parent":{{}},"cut":{{}},{after}')
-            # Nobody has seen this object yet. A copy with these two members would cost a quarter of decoding it.
+            # No other code has this frozen object yet, so it may be changed. A copy would take a quarter of the time of
+            # decoding.
             vars(file).update(parent=self.parent, cut=self.cut)
             self._stored = file
         return self._stored
 
 
 class SliceList(Sequence[SliceFile]):
-    """Slices in the order of their list; read-only. Equal to any sequence of equal slices."""
+    """A read-only list of lazily decoded slices. Equal to any sequence of equal slices."""
 
     __slots__ = ("stored",)
 
@@ -92,7 +93,7 @@ class SliceList(Sequence[SliceFile]):
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> SliceList:
-        """A list of slices, decoded or not."""
+        """Convert a sequence of slices."""
         return slices if isinstance(slices, SliceList) else cls(map(StoredSlice.of, slices))
 
     def __len__(self) -> int:
@@ -117,7 +118,7 @@ class SliceList(Sequence[SliceFile]):
 
 
 class Slices(Mapping[FileGroup, SliceFile]):
-    """The newest slice of every file group that has one. Cuts are at hand; a slice is decoded when it is asked for."""
+    """The newest slice of every file group that has one, by file group. Slices are decoded lazily, cuts are not."""
 
     __slots__ = ("stored",)
 
@@ -147,24 +148,24 @@ class Slices(Mapping[FileGroup, SliceFile]):
         return item.cut if item is not None else NOTHING
 
     def cuts(self) -> Collection[cut.Seqs]:
-        """The cuts of all slices, as `distinct_cuts` gives them."""
+        """The cuts of all slices, see `distinct_cuts`."""
         return distinct_cuts(self.stored.values())
 
 
 NOTHING: Final[cut.Seqs] = {}
-"""The cut of a slice that there is not: one object, so that it can be compared by identity."""
+"""The cut of file groups without a slice. Always this object, so that callers may compare it by identity."""
 
 
 def distinct_cuts(slices: Iterable[StoredSlice]) -> Collection[cut.Seqs]:
-    """The cuts of slices; of those that are one object, one."""
+    """The cuts of slices, each object once. Slices of one compaction share the object of their cut."""
     return {id(item.cut): item.cut for item in slices}.values()
 
 
 def decode_list(data: bytes) -> SliceList:
-    """The slices of a list.
+    """Decode a list of slices, lazily if the pattern matches.
 
     Raises:
-        ValidationError: It is no list of slices, or a slice has a member that this version does not know.
+        ValidationError: The data is not a list of slices, or a slice has a member that this version does not know.
     """
     text = _decoded(data)
     if text is not None and text.startswith("["):
@@ -175,9 +176,9 @@ def decode_list(data: bytes) -> SliceList:
 
 
 def taken_out(data: bytes) -> tuple[SliceList, bytes]:
-    """The slices of an object that has a member ``slices``, and the object with an empty list in their place.
+    """Take the list ``slices`` out of a JSON object: the slices, and the object with an empty list in their place.
 
-    Where they are not found the list is empty, and the object as it was.
+    If the pattern does not match, the list is empty, and the object is unchanged.
     """
     text = _decoded(data)
     start = text.find(_MEMBER) + len(_MEMBER) if text is not None and _MEMBER in text else 0
@@ -196,7 +197,7 @@ def _decoded(data: bytes) -> str | None:
 
 
 def _scan(text: str, start: int) -> tuple[SliceList, int] | None:
-    """Slices from a place on up to the end of their list, and where that ends; None if the pattern does not match."""
+    """The slices from position ``start`` to the end of their list, and that end; None if the pattern does not match."""
     cuts: dict[str, Seqs] = {}
     found: list[StoredSlice] = []
     end = start

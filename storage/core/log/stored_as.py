@@ -1,4 +1,4 @@
-"""How a field of a state is stored in a checkpoint, where that differs from what it is in memory."""
+"""An annotation for fields of a state that checkpoints store in another form than memory has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import core_schema
 
 
 def stored_as(form: Any, load: Callable[[Any], Any], dump: Callable[[Any], Any]) -> GetPydanticSchema:
-    """Annotation of a field: ``dump`` gives a value of type ``form``, which is JSON, and ``load`` takes it back."""
+    """Annotation of a field that is stored as ``form``, a JSON type; ``dump`` converts to it, ``load`` back."""
     return GetPydanticSchema(
         lambda _, handler: core_schema.no_info_after_validator_function(
             load,

@@ -181,7 +181,7 @@ class TableState:
         return all(cut.within(end, lanes) for end in (self.covered, *self.reached()))
 
     def reached(self) -> Iterator[cut.Seqs]:
-        """The different cuts of slices, and the ends of folds."""
+        """The cuts of all slices, equal ones mostly once, and the ends of all folds."""
         yield from self.slices.cuts()
         yield from (fold.to for fold in self.folds)
 

@@ -88,13 +88,13 @@ def _concat(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _column(log_range: LogRange, name: str, schema: TableSchema) -> pa.Array:
-    """A column of a range; NULLs if its batches omitted the column."""
+    """A column of a range of events; all NULL if the batches omitted the column."""
     column = log_range.columns.get(name)
     return pa.nulls(len(log_range), schema.event_types[name]) if column is None else column
 
 
 def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
-    """Events that do not touch the group: without an ordering value, or retractions if the mode takes nothing back."""
+    """Mask of events without effect on the group: no ordering value, or a retraction in a mode without retractions."""
     untouched = ordering.all_null([columns[name] for name in group.ordering]) if group.ordering else None
     if mode_of(group).retracts:
         return untouched

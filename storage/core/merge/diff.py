@@ -76,7 +76,7 @@ class ChangeShape:
         clash = [name for name in shape.columns if name.lower() in reserved]
         if clash:
             raise InvalidInput(
-                f"column {clash[0]!r} of the table has the name of a column that changes add",
+                f"column {clash[0]!r} of the table has the same name as a column that is added to changes",
                 hint="list the columns that you need, without this one",
             )
         if before and not shape.values:

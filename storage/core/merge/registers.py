@@ -72,7 +72,7 @@ def group_registers(
 
 
 def _column(log_range: RegisterRange, field: pa.Field) -> pa.Array:
-    """A column of a range; NULLs if its file is older than the column."""
+    """A column of a range of registers; all NULL if the file is older than the column."""
     column = log_range.columns.get(field.name)
     return pa.nulls(len(log_range.keys), field.type) if column is None else column
 
@@ -107,7 +107,7 @@ def _merge_two(schema: TableSchema, group: Group, mode: MergeMode, old: Register
 
 
 def _positions(vector: KeyVector, of: KeyVector) -> Indices:
-    """Position of every key of ``vector`` in ``of``, which is a part of it; -1 where it is missing."""
+    """Position in ``of`` of every key of ``vector``, or -1. ``of`` has a subset of the keys."""
     positions = np.full(len(vector), -1, np.int64)
     positions[keys.lower_bound(vector, of)] = np.arange(len(of))
     return positions

@@ -1,7 +1,7 @@
 """Mode ``aggregate``: every value column shows a function of all events of the group.
 
 The group is present once there is an upsert; its ordering columns show those of the newest one. A delete is never a
-tombstone: it takes the values that it carries back, also if it arrives before the event that it takes back. Where the
+tombstone: it subtracts the values that it has, even if it arrives before the event that it undoes. Where the
 state of a column can differ from the value that it shows, the state is in hidden columns.
 """
 

@@ -189,5 +189,5 @@ class MergeMode(ABC):
         return {}
 
     def overflows(self, group: Group, columns: Mapping[str, Column], rows: Arrays) -> dict[int, int]:
-        """Per column id, in how many rows of a slice a value is known but does not fit its column."""
+        """Number of rows of a slice, per column id, in which the exact value does not fit the type of the column."""
         return {}

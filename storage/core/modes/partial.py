@@ -89,8 +89,9 @@ class LatestNonNull(MergeMode):
         old_supply = _decode(group, old, old_top, old_list)
         new_supply = _decode(group, new, new_top, new_list)
         floor = np.maximum(old_floor, new_floor)
-        # The upserts of each side are above that side's floor already, so only the other side's floor can drop them. An
-        # upsert and a delete of one commit may have equal numbers here: positions decided, and they are not kept.
+        # The upserts of each register are newer than its floor, so only the floor of the other register can drop them.
+        # An upsert and a delete of one commit may have equal numbers here: their positions, which are not stored, were
+        # compared when the events of the commit were collapsed.
         top = np.maximum(_above(old_top, new_floor), _above(new_top, old_floor))
         kept, added = _above(old_supply, new_floor[:, None]), _above(new_supply, old_floor[:, None])
         take_new = added > kept
@@ -114,7 +115,7 @@ class LatestNonNull(MergeMode):
         return (names.arrival(group.id), suppliers) if changed and suppliers in wanted else ()
 
     def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
-        """No event supplied the added columns, which are the last of the group; NULL suppliers would say otherwise."""
+        """Mark the added columns, which are the last, as supplied by no event; NULL means the newest upsert."""
         if not added:
             return {}
         stored = rows[names.suppliers(group.id)]

@@ -1,4 +1,4 @@
-"""Functions ``sum`` and ``count``: exact, and the only ones that take values back."""
+"""Functions ``sum`` and ``count``: exact, and the only ones from which deletes can subtract values."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _fitting(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 class Count(AggregateFunction):
-    """Number of non-null values, minus those that were taken back."""
+    """Number of non-null values, minus the number of those that were deleted."""
 
     retractable = True
     may_overflow = True

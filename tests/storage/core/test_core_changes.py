@@ -174,7 +174,7 @@ def test_what_cannot_be_shown_is_refused() -> None:
             }
         )
     )
-    with pytest.raises(InvalidInput, match="'_Change' of the table has the name of"):
+    with pytest.raises(InvalidInput, match="'_Change' of the table has the same name as"):
         ChangeShape.of(clashing, None, before=False)
     with pytest.raises(InvalidInput, match="'_before'"):
         ChangeShape.of(clashing, ["k", "_before"], before=True)
