@@ -1,0 +1,64 @@
+"""deploy/spark-submit.sh on a real standalone cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage import Table
+from streams.demo.broker import EmbeddedBroker
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import open_table
+from streams.spark.environment_archive import Packed
+from tests.streams.cluster.standalone import Cluster
+from tests.streams.cluster.test_standalone import pipeline_file, produce
+
+SCRIPT = Path(__file__).parents[3] / "deploy/spark-submit.sh"
+LIMIT_SECONDS = 420.0
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_writer_is_started_by_the_script(
+    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Packed
+) -> None:
+    broker.create_topics({"submit-one": 2})
+    produce(broker, "submit-one", range(100))
+    sent = {key: value for key, value in on_executors.items() if key not in {"spark.archives", "spark.pyspark.python"}}
+    path = pipeline_file(tmp_path, broker, "submit-one", {"spark.master": "local[1]"})
+    pipeline = load_pipeline(path)
+    open_table(pipeline)
+    with Cluster(workers=1) as cluster:
+        options = ["--master", cluster.master, *(part for item in sent.items() for part in ("--conf", "=".join(item)))]
+        done = subprocess.run(
+            ["bash", str(SCRIPT), *options, "--", str(path), "sa", "--once"],
+            env={**os.environ, "WEFT_PYTHON": sys.executable, "WEFT_ARCHIVE": str(environment.path)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    assert "spark.master" in done.stderr, "it says that the master of the file is not used"
+    rows = Table.open(pipeline.table.uri).snapshot().to_arrow(["id"]).sort_by("id").to_pylist()
+    assert rows == [{"id": number} for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "usage: spark-submit.sh"),
+        (["--master", "yarn", "p.yaml", "sa"], "usage: spark-submit.sh"),
+        (["--", "none.yaml", "sa"], "there is no pipeline file none.yaml"),
+    ],
+)
+def test_wrong_arguments_are_told(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = subprocess.run(
+        ["bash", str(SCRIPT), *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, message in done.stderr) == (2, True)
