@@ -25,7 +25,7 @@ MIB: Final = 1024 * 1024
 
 
 class Ids(Protocol):
-    """Where new ids and the name of this process come from."""
+    """Gives new ids, and the name of this process."""
 
     def new(self) -> str:
         """A random id of 32 hexadecimal digits, never given before by any process."""

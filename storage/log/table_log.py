@@ -156,7 +156,8 @@ class TableLog:
             if state.readable_at(lanes):
                 return state, Cut(state.head, lanes)
         raise CorruptData(
-            f"slices of {self.store.uri} hold commits that no lane has", hint="entries were removed: restore them"
+            f"slices of {self.store.uri} contain commits that are in no lane",
+            hint="entries were removed: restore them from a copy of the store",
         )
 
     def longest_cut(self, table: int, lanes: cut.Seqs) -> tuple[TableState, Cut]:

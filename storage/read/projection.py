@@ -81,7 +81,7 @@ class Projection:
 
 
 def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
-    """Check what a reader asks for, against the schema of the snapshot.
+    """Check a request against the schema of the snapshot.
 
     Raises:
         NotFound: The table has no such column or group; the hint lists those that it has.

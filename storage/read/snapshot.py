@@ -148,7 +148,7 @@ class Snapshot:
         Args:
             columns: Columns of the answer, in this order; None for all columns of the table. On request also
                 ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
-                absent): larger for what was committed later.
+                absent; later commits have larger values).
             filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
                 as in `pyarrow.parquet.read_table` (`storage.read.filter_input`).
             require: Names of groups that must be present in a row: one group gives a left join, all an inner join.

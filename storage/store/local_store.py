@@ -84,7 +84,7 @@ class LocalStore:
             if error.errno in _NO_HARD_LINKS:
                 # No earlier try can have succeeded either, so this is a refusal.
                 raise StoreRefused(
-                    f"the file system of {self._root} takes no hard links ({error.strerror}), "
+                    f"the file system of {self._root} does not support hard links ({error.strerror}), "
                     "which weft needs to create objects exclusively",
                     hint="use a local disk (ext4, XFS, Btrfs, APFS, NTFS), NFS, or an object store",
                 ) from error

@@ -48,13 +48,13 @@ _QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "s
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A family of stores.
+    """A kind of store, such as S3.
 
     Attributes:
-        extra: Extra of this package that installs its SDK.
-        whole: Arguments of `cat_file` for a small object. By default s3fs asks for the size first, a round trip more.
-        bulk_delete: Whether it has `delete_objects`.
-        quick: Options of the file system for `check_reachable`.
+        extra: The extra of this package that installs the SDK of the store.
+        whole: Arguments of fsspec's `cat_file` for a small object. Without them s3fs first requests the size.
+        bulk_delete: Whether one request can delete many objects.
+        quick: Options of the file system with short time-outs, for `check_reachable`.
     """
 
     extra: str

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from streams.read.relation.planner_interface import ParquetFile
 
 _LOCAL: Final = "file"
-"""Not checked: every process of a cluster needs access to a local table anyway."""
+"""URL scheme of local files, for which no check is needed: every process must have access to a local table anyway."""
 
 
 class HadoopAccess:

@@ -148,7 +148,7 @@ def test_a_file_system_without_hard_links_is_refused(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(StoreUnavailable, match="takes no hard links") as error:
+    with pytest.raises(StoreUnavailable, match="does not support hard links") as error:
         Table.create(tmp_path / "table", SHOP)
     assert "object store" in error.value.hint
     assert files(tmp_path) == []

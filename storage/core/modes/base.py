@@ -121,7 +121,7 @@ class MergeMode(ABC):
         return not group.ordering
 
     def with_merger(self, merger: Merger | None) -> MergeMode:
-        """This mode, running a user's merger; None where the process has not loaded one."""
+        """This mode with the merger of the user; None if this process has not loaded the merger."""
         return self
 
     @abstractmethod

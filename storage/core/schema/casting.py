@@ -1,4 +1,4 @@
-"""Which input types a column takes. A cast is done only if no value can change; any other type is refused."""
+"""Decides which input types a column accepts: those that can be cast without changing a value."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Clean: the retention policy, what is garbage, and the deletion of it."""
+"""Clean: the retention policy, the search for garbage, and its deletion."""

@@ -51,9 +51,9 @@ from storage.store.object_store import ObjectStore, normalise_errors
 READ_AT_ONCE: Final = 256  # entries in memory
 MAX_GAP: Final = 16  # entries that are read although they are not needed, because a further request costs more
 TEMPORARY: Final = "temporary"
-"""Kind of what an unfinished write has left."""
+"""Kind of temporary files that unfinished writes have left."""
 FOREIGN: Final = "foreign"
-"""Kind of objects whose names weft does not use."""
+"""Kind of objects with names that weft does not use."""
 
 _OF_PLANS: Final = {
     BASES: Kind.BASE,
