@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 
 def _service(function: Callable[Concatenate[TableLog, P], R]) -> Callable[Concatenate[Table, P], R]:
-    """The method of `Table` that runs a service on its log, with the documentation and arguments of the service."""
+    """Make a method of `Table` of a function that takes a `TableLog`, with its other arguments and its docstring."""
 
     @functools.wraps(function)
     def method(self: Table, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -32,7 +32,7 @@ _COMPARE: Final[dict[Operator, Callable[[pc.Expression, pc.Expression], pc.Expre
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column compared with a value.
+    """A condition that compares a column with a value.
 
     Attributes:
         column: Name of the column.
@@ -49,7 +49,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """A column is one of some values.
+    """A condition that a column has one of some values.
 
     Attributes:
         column: Name of the column.
@@ -76,7 +76,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class StartsWith:
-    """A string column begins with a prefix."""
+    """A condition that a string column begins with a prefix."""
 
     column: str
     prefix: str
@@ -84,7 +84,7 @@ class StartsWith:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same for every row; None for null."""
+    """A condition that is true, false or null (None) for every row."""
 
     value: bool | None
 
@@ -116,7 +116,7 @@ Condition: TypeAlias = Comparison | In | IsNull | StartsWith | Constant | Other 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRange:
-    """What is known of the values of a column in some rows.
+    """Statistics of a column in some rows, for pruning.
 
     Attributes:
         type: Type of the column.
@@ -137,7 +137,7 @@ class ColumnRange:
 
 
 Known: TypeAlias = Callable[[str], ColumnRange | None]
-"""From the name of a column to what is known of it; None if nothing is."""
+"""Returns the statistics of a column by its name; None if there are no statistics."""
 
 
 def to_arrow(condition: Condition) -> pc.Expression:
@@ -231,7 +231,7 @@ def _either(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
 
 
 def _exact(values: Iterable[Any], given: pa.DataType, wanted: pa.DataType) -> frozenset[Any] | None:
-    """Those of the values that a column of type ``wanted`` can have; None if the types do not compare exactly."""
+    """The values that a column of type ``wanted`` can have; None if the two types cannot be compared exactly."""
     if not _same_kind(given, wanted):
         return None
     if given == wanted:

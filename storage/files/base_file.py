@@ -1,4 +1,4 @@
-"""Base and shadow files, read: Parquet, sorted by key, one row group at a time.
+"""Reads base and shadow files: Parquet, sorted by key, one row group at a time.
 
 A file may contain several small file groups one after the other, each sorted by key, because every file has a fixed
 cost. For the same reason a row group of such a file may contain rows of several file groups.
@@ -312,7 +312,7 @@ def _read_parts(
 def _by_file(
     wanted: Iterable[_Stored | None],
 ) -> Iterator[tuple[tuple[int, FileRef], list[FilePart] | None, list[int]]]:
-    """Slices grouped by file as far as they are neighbours: (revision, file), parts, and positions in ``wanted``."""
+    """Neighbouring slices of one file, together: (revision, file), their parts, and their positions in ``wanted``."""
     last: tuple[int, FileRef] | None = None
     parts: list[FilePart] = []
     slice_ordinals: list[int] = []

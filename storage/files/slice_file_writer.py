@@ -1,4 +1,4 @@
-"""Base and shadow files, written: Parquet, sorted by key, one row group at a time. See `storage.files.base_file`."""
+"""Writes base and shadow files: Parquet, sorted by key, one row group at a time. See `storage.files.base_file`."""
 
 from __future__ import annotations
 

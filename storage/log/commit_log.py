@@ -155,7 +155,7 @@ class CommitLog:
                 tail.read([(seq, there[tail.lane, seq], (tail.lane, seq) in known) for seq in window])
 
     def head(self, lane: LaneName, known: int = 0) -> int:
-        """The last entry of a lane, of which ``known`` entries exist for certain; 0 if it is empty."""
+        """The last entry of a lane, 0 if it is empty. The search starts at ``known``, an entry that exists."""
         return self.last_where({lane: (known, None)})[lane]
 
     def last_where(
@@ -309,7 +309,7 @@ class CommitLog:
         return entry
 
     def _resolved(self, found: Sequence[Entry | Unresolved]) -> list[Entry]:
-        """Whole entries, in that order; all sidecars are read together."""
+        """The entries with their lists, in the same order. All sidecars are read in one round."""
         sidecars = [entry.sidecar for entry in found if isinstance(entry, Unresolved)]
         lists = {sidecar.path: data for sidecar, data in self._sidecars(sidecars)}
         return [

@@ -106,7 +106,7 @@ class Tail:
         self._stopped, self._error = self._seq + 1, error
 
     def doubtful(self) -> list[int]:
-        """Slots whose archives must be asked for now that the slots were read."""
+        """Slots whose archives must be requested after the slots were read (rule A2)."""
         last = [self._seq] if len(self.found) > self._sure else []
         return [*last, self._stopped] if self._stopped else last
 
@@ -136,7 +136,7 @@ class Search:
 
     @property
     def is_open(self) -> bool:
-        """Whether no slot without the property is known yet."""
+        """Whether the upper bound of the search is still unknown."""
         return self._high is None
 
     def probes(self) -> list[int]:

@@ -182,7 +182,10 @@ class TableLog:
             if found is not None:
                 return found
             table = first - 1
-        raise CorruptData("the table's first entry holds slices", hint="it was replaced: restore it from a copy")
+        raise CorruptData(
+            "the first entry of the table lane contains slices, so it is not a CREATE",
+            hint="it was replaced: restore it from a copy of the store",
+        )
 
     def _known_to(self, state: TableState, until: cut.Seqs) -> dict[LaneName, int]:
         """Per lane the last entry up to ``until`` with a revision that ``state`` has (R2); revisions ascend (S19)."""

@@ -134,7 +134,7 @@ class KafkaBatchReader(ForWorkers, DataSourceReader):
     """A batch of all records that the topics have when it is planned."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        """Opens nothing yet."""
+        """Do not connect yet, because Spark pickles the reader."""
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:

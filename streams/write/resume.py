@@ -115,15 +115,15 @@ class ResumePoint:
         )
 
     def check(self, source: Mapping[str, Any]) -> None:
-        """Make sure, once the lane is claimed, that it is where it was when this point was taken.
+        """Check, after the lane was claimed, that it has no commit that is newer than this resume point.
 
         Raises:
-            LaneMoved: It is not; nothing was written.
+            LaneMoved: It has one; nothing was written.
         """
         if self.anew and dict(source) != dict(self.source):
             raise LaneMoved(
-                f"lane {self.lane!r} has moved on since the look at where it ends",
-                hint="is another writer running on it? Stop it, and start again",
+                f"lane {self.lane!r} has a new commit since its end was read",
+                hint="stop the other writer of the lane, and start again",
             )
 
 
@@ -135,26 +135,27 @@ def resume_point(
     checkpoint: str,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ResumePoint:
-    """Find where a query of a lane goes on, whatever became of the table since its checkpoint was written.
+    """Find where a query of a lane continues, also after the table was restored or the checkpoint was lost.
 
-    As long as table and checkpoint agree, that is the checkpoint. After a restore or an undo, or if the checkpoint was
-    lost, it is a new folder beside it, with the offsets of the lane's last live commit::
+    As long as table and checkpoint agree, the query continues at its checkpoint. Otherwise (after a restore, an undo,
+    or the loss of the checkpoint) it continues with a new checkpoint folder beside the old one, at the offsets of the
+    lane's last live commit::
 
         point = streams.resume_point(spark, uri, "orders", checkpoint="lake/checkpoints/orders")
         df = spark.readStream.format("weft_kafka").options(...)
         df = df.option("startingOffsets", point.starting_offsets("earliest")).load()...
         streams.write_stream(df, uri, "orders", checkpoint=point.checkpoint, resume=point)
 
-    Call it at every start, with the same ``checkpoint``. `write_stream` alone cannot do this: where a frame starts is
-    decided when it is made. For a source other than ``weft_kafka`` use ``point.source``, which is what Spark's
-    checkpoint held: ``{"offsets": [one a source]}``.
+    Call it at every start, with the same ``checkpoint``. `write_stream` cannot do this, because the starting offsets of
+    a frame are fixed when the frame is created. For a source other than ``weft_kafka`` use ``point.source``, which has
+    the end offsets in the form of Spark's checkpoint: ``{"offsets": [...]}`` with one item per source.
 
     Args:
-        spark: The session; it reads the checkpoints.
-        uri: The table.
+        spark: The session, with which the checkpoints are read.
+        uri: Path or URL of the table.
         lane: The query's lane; it need not exist yet.
         checkpoint: Folder of the query's first checkpoint.
-        storage_options: For the table's store.
+        storage_options: Options of the fsspec file system.
 
     Raises:
         NotFound: There is no such table.

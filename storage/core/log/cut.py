@@ -69,17 +69,17 @@ def parse_cut(text: str) -> Cut:
 
 
 def within(smaller: Seqs, larger: Seqs) -> bool:
-    """Whether every entry in ``smaller`` is in ``larger``."""
+    """Whether ``larger`` contains every entry that ``smaller`` contains."""
     return all(seq <= larger.get(lane, 0) for lane, seq in smaller.items())
 
 
 def lowest(first: Seqs, second: Seqs) -> dict[LaneName, int]:
-    """The entries that are in both."""
+    """The cut of the entries that both cuts contain."""
     return {lane: min(seq, second[lane]) for lane, seq in first.items() if lane in second}
 
 
 def highest(first: Seqs, second: Seqs) -> dict[LaneName, int]:
-    """The entries that are in either."""
+    """The cut of the entries that at least one of the cuts contains."""
     return {lane: max(first.get(lane, 0), second.get(lane, 0)) for lane in {**first, **second}}
 
 

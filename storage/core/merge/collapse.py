@@ -105,7 +105,7 @@ def _untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
 
 
 def _supplied(ranges: Sequence[LogRange], schema: TableSchema, columns: Sequence[str]) -> dict[str, Mask]:
-    """Per column, which NULLs are values; empty if no range has such a NULL."""
+    """By column, a mask of the NULLs that count as values; empty if no range has such a NULL."""
     if not any(names.SUPPLIED in log_range.columns for log_range in ranges):
         return {}
     return {

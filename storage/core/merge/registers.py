@@ -47,7 +47,7 @@ class RegisterRange:
 def group_registers(
     ranges: Sequence[RegisterRange], schema: TableSchema, group: Group, wanted: Collection[str]
 ) -> Registers | None:
-    """The registers of one column group among consecutive ranges of one file; None if there is no register.
+    """The registers of one column group in consecutive ranges of one file; None if the ranges contain no register.
 
     Args:
         ranges: At least one, in the order of the file.

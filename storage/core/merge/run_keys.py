@@ -45,7 +45,7 @@ class RunKeys:
 
     @classmethod
     def of(cls, vectors: Sequence[KeyVector], slice_ordinals: int) -> RunKeys:
-        """The order for a run of file groups.
+        """Make the common order of the keys of a run of file groups.
 
         Args:
             vectors: All keys for which the result must be exact; at least one.

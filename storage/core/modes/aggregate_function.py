@@ -60,9 +60,9 @@ class ColumnEvents:
     """Events of one column, sorted by (key, version). All arrays are in that order.
 
     Attributes:
-        history: Where each key's events are.
+        history: Keys, and the order of their events.
         values: The column's values.
-        retracts: Which events take their value back.
+        retracts: Mask of the events whose value is subtracted.
         ordering: Per ordering column its values.
         arrival: int64.
     """
@@ -83,7 +83,7 @@ class AggregateFunction(ABC):
     """One function; stateless. By default its state is the value that is shown, with no hidden columns.
 
     Attributes:
-        retractable: Whether a delete can take values back.
+        retractable: Whether a delete can subtract values.
         ordered: Whether the result depends on the order of the events.
         may_overflow: Whether a known result may not fit the column; its first hidden column is then non-null.
         takes: What batches hold: values of the column's type, elements of it, or values of any type.

@@ -72,7 +72,7 @@ class MergeMode(ABC):
         name: In the configuration, and in the table's feature ``merge-<name>``.
         accepts_partial: A batch may hold some of the group's columns only, and may say with ``_supplied`` that a NULL
             is a value.
-        retracts: The group sees RETRACT events (update-before rows), and a delete takes values back instead of making
+        retracts: The group gets RETRACT events (update-before rows), and a delete subtracts values instead of making
             the group absent.
         may_hide_upsert: A group may be absent although its newest event is an upsert, so a reader must decide for every
             row whether it is visible.
@@ -80,10 +80,10 @@ class MergeMode(ABC):
         runs_merger: A function of the user merges, which a process must allow and load.
         takes_state: The configuration declares state columns.
         frozen_columns: No column of the group can be added or widened later.
-        null_if_added_later: Rows written before a column without a default was added show NULL in it, with no need of
-            `renewed`.
-        may_overflow: A value that is known may not fit its column, see `overflows`.
-        max_values: Most columns that a group may have besides its ordering columns; None for no limit.
+        null_if_added_later: Rows that were written before a column without a default was added show NULL in it, so
+            `renewed` is not needed.
+        may_overflow: An exact value may not fit its column, see `overflows`.
+        max_values: Maximum number of columns of a group besides its ordering columns; None for no limit.
     """
 
     name: ClassVar[str]

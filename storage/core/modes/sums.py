@@ -86,7 +86,7 @@ class Sum(AggregateFunction):
 
 
 def _rescaled(values: pa.Array, scale: int) -> pa.Array:
-    """The same digits with another scale."""
+    """Decimals with the same digits and another scale, so with other values."""
     target = pa.decimal256(values.type.precision, scale)
     return pa.Array.from_buffers(target, len(values), values.buffers(), offset=values.offset)
 

@@ -20,8 +20,8 @@ class History:
 
     Attributes:
         keys: Distinct keys, sorted.
-        order: Number of the event at every place of the sorted sequence.
-        starts: First place of every key.
+        order: Per place in the sorted sequence, the position of the event in the input.
+        starts: Per key, its first place in the sorted sequence.
     """
 
     keys: KeyVector
@@ -41,7 +41,7 @@ class History:
 
     @property
     def runs(self) -> Indices:
-        """Number of the key at every place."""
+        """Per place in the sorted sequence, the position of its key in ``keys``."""
         return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(self.order))))
 
     def sort(self, column: pa.Array) -> pa.Array:
@@ -49,17 +49,17 @@ class History:
         return column.take(pa.array(self.order))
 
     def last(self, chosen: Mask) -> Indices:
-        """Last chosen place of every key, or -1; ``chosen`` is in sorted order."""
+        """Per key, its last place where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
         return np.maximum.reduceat(np.where(chosen, np.arange(len(chosen)), -1), self.starts)
 
     def first(self, chosen: Mask) -> Indices:
-        """First chosen place of every key, or -1; ``chosen`` is in sorted order."""
+        """Per key, its first place where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
         found = np.minimum.reduceat(np.where(chosen, np.arange(len(chosen)), len(chosen)), self.starts)
         return np.where(found == len(chosen), -1, found)
 
 
 def pick(column: pa.Array, places: Indices) -> pa.Array:
-    """Values at places; NULL where a place is negative."""
+    """The values at some positions; NULL where a position is negative."""
     return column.take(pa.array(places, mask=places < 0))
 
 

@@ -20,7 +20,7 @@ _INTEGER_RANGE: Final = {
     pa.uint32(): (32, 0),
     pa.uint64(): (64, 0),
 }
-"""Value bits above and below zero."""
+"""Integer types: number of bits of the largest value, and of the smallest (negative) value."""
 _DOUBLE_EXACT_BITS: Final = 53
 
 

@@ -241,7 +241,7 @@ def test_a_point_is_worthless_once_somebody_else_has_committed(topic: Topic, tab
     table.undo("orders", since)
     point, late = topic.point(), topic.point()
     topic.run_from_table(tmp_path)
-    with pytest.raises(LaneMoved, match="has moved on"):
+    with pytest.raises(LaneMoved, match="has a new commit since its end was read"):
         run(
             topic.frame(late.starting_offsets("earliest")), table, tmp_path, checkpoint=late.checkpoint, resume=late
         )  # fmt: skip
