@@ -513,6 +513,14 @@ def test_a_report_is_told_in_words_and_bounded(table: Table, damage: Damage) -> 
     assert "20 more" in str(report)
 
 
+def test_a_file_that_the_store_does_not_give(table: Table, damage: Damage) -> None:
+    store = FaultyStore(open_store(table.uri))
+    store.faults.append(Fault("open_input", log_of(damage)))
+    (finding,) = other_process(table.uri, FakeClock(), store).verify().errors
+    assert (finding.invariant, finding.where) == ("S7", log_of(damage))
+    assert "the network is down; reading it fails" in finding.what
+
+
 def test_a_table_that_is_cleaned_meanwhile_misses_nothing(table: Table) -> None:
     append(table, orders(1, ts=20))
     table.compact()

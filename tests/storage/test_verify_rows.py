@@ -13,6 +13,7 @@ from storage import Table
 from storage.core.keys import buckets
 from tests.storage.damage import Damage, shop, with_column, wrong
 from tests.storage.shop import append, contents, new_uri, orders
+from tests.tuning import tune
 
 Do = Callable[[Damage], object]
 
@@ -27,6 +28,11 @@ def table() -> Table:
 @pytest.fixture
 def damage(table: Table) -> Damage:
     return Damage(table)
+
+
+def home_of(key: int) -> int:
+    """The bucket of a key."""
+    return int(buckets([pa.array([key])], 2)[0])
 
 
 def other_key(bucket: int) -> int:
@@ -125,6 +131,35 @@ def test_a_key_in_base_and_shadow(table: Table, damage: Damage) -> None:
     (key, *_) = [key for (key,) in shown if int(buckets([pa.array([key])], 2)[0]) == home and key > 20]
     damage.rewrite("shadow", lambda rows: with_column(rows.slice(0, 1), "id", [key]), number)
     assert [finding.invariant for finding in wrong(table)] == ["S15"]
+
+
+def swapped(rows: pa.Table, first: int) -> pa.Table:
+    """One row changes places with the next."""
+    order = list(range(len(rows)))
+    order[first : first + 2] = first + 1, first
+    return rows.take(pa.array(order))
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_rows_of_a_log_file_in_no_order(table: Table, monkeypatch: pytest.MonkeyPatch, *, across: bool) -> None:
+    """Within a block, or the last row of a block and the first of the next."""
+    tune(monkeypatch, block_min_bytes=40, block_max_bytes=160)
+    same_bucket = [key for key in range(100) if home_of(key) == 1]
+    append(Table.open(table.uri), orders(*same_bucket, ts=30), batch=("q", 4))
+    damage = Damage(table)
+    first, *others = damage.entries("orders")[-1].files[0].index.blocks.rows
+    assert others
+    path = damage.rewrite_log(lambda rows: swapped(rows, first - 1 if across else 0))
+    (finding,) = wrong(table)
+    assert (finding.invariant, finding.where) == ("S15", path)
+    assert f"block {int(across)}: keys are not ascending: readers miss some: (id=" in finding.what
+
+
+def test_rows_of_a_log_file_that_belong_elsewhere(table: Table, damage: Damage) -> None:
+    path = damage.rewrite_log(lambda rows: with_column(rows, "id", [other_key(3), *rows.column("id").to_pylist()[1:]]))
+    found = wrong(table)
+    assert {(finding.invariant, finding.where) for finding in found} == {("S15", path)}
+    assert "keys belong to another file group" in found[0].what
 
 
 @pytest.mark.parametrize("said", ["ordering_max", "overflows", "groups"])
