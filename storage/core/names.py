@@ -35,6 +35,10 @@ SLICE_ORDINAL: Final = "__weft_slice_ordinal"
 SUPPLIED: Final = "__weft_supplied"
 """Which NULLs of an event row are values (`latest_non_null`): a list of column ids, or NULL."""
 
+LANE_ENTRIES: Final = Path(f"{TIMELINE}/lanes")
+LANE_LOGS: Final = Path("log")
+LANE_INDEXES: Final = Path("_weft/index")
+LANE_CHECKPOINTS: Final = Path("_weft/checkpoints/lanes")
 PINS: Final = Path("_weft/pins")
 HEARTBEATS: Final = Path("_weft/heartbeats")
 PROBES: Final = Path("_weft/probe")
@@ -76,7 +80,7 @@ def slot_path(lane: LaneName, seq: int) -> Path:
 
 
 def lane_folder(lane: LaneName) -> Path:
-    return Path(f"{TIMELINE}/lanes/{lane}" if lane else f"{TIMELINE}/table")
+    return Path(f"{LANE_ENTRIES}/{lane}" if lane else f"{TIMELINE}/table")
 
 
 def archive_folder(lane: LaneName) -> Path:
@@ -117,11 +121,11 @@ def fold_path(plan: int, uuid: str) -> Path:
 
 
 def log_folder(lane: LaneName) -> Path:
-    return Path(f"log/{lane}")
+    return Path(f"{LANE_LOGS}/{lane}")
 
 
 def log_index_folder(lane: LaneName) -> Path:
-    return Path(f"_weft/index/{lane}")
+    return Path(f"{LANE_INDEXES}/{lane}")
 
 
 def pin_path(uuid: str) -> Path:
@@ -138,7 +142,7 @@ def heartbeat_path(lane: LaneName, epoch: int, at_ms: int, uuid: str) -> Path:
 
 
 def checkpoint_folder(lane: LaneName) -> Path:
-    return Path(f"_weft/checkpoints/lanes/{lane}" if lane else "_weft/checkpoints/table")
+    return Path(f"{LANE_CHECKPOINTS}/{lane}" if lane else "_weft/checkpoints/table")
 
 
 def checkpoint_path(lane: LaneName, head: int, uuid: str) -> Path:

@@ -9,7 +9,7 @@ chunks that are not read by opening, reading or writing the newest snapshot or a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,11 +18,11 @@ from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanIntent, decode_entry
 from storage.core.log.retention import ENDLESS, Needed, Spans, touches, union_spans
 from storage.core.log.table_state import TableState
-from storage.core.names import TABLE_LANE, LaneName, archive_path, lane_folder, parse_slot, slot_path
+from storage.core.names import LANE_ENTRIES, TABLE_LANE, LaneName, archive_path, lane_folder, parse_slot, slot_path
 from storage.errors import CorruptData, TableError
 from storage.log.commit_log import CommitLog
 from storage.log.table_log import TableLog
-from storage.store.object_store import MAX_CREATE_BYTES, missing, normalise_errors
+from storage.store.object_store import MAX_CREATE_BYTES, list_by_folder, missing, normalise_errors
 
 READ_AT_ONCE: Final = 64  # entries in one round of requests
 MAX_CHUNK_BYTES: Final = 4 * MAX_CREATE_BYTES  # in memory; packed it must fit into one request
@@ -70,8 +70,14 @@ def archive_log(
         StoreUnavailable: The store does not answer; the next clean continues.
     """
     chunks = table_log.commit_log.archives.chunks
+    stored = {
+        TABLE_LANE: table_log.store.list(lane_folder(TABLE_LANE)),
+        **list_by_folder(table_log.store, LANE_ENTRIES),
+    }
     found = [
-        chunk for lane in (TABLE_LANE, *state.lanes) for chunk in _find_chunks(table_log, state, needed, held, lane)
+        chunk
+        for lane in (TABLE_LANE, *state.lanes)
+        for chunk in _find_chunks(table_log, state, needed, held, lane, stored.get(lane, ()))
     ]
     if dry_run:
         packed = [chunk for chunk in found if chunk.may_pack and len(chunk.slots) == chunks.size]
@@ -89,12 +95,20 @@ def archive_log(
 
 
 def _find_chunks(
-    table_log: TableLog, state: TableState, needed: Needed, held: Sequence[Cut], lane: LaneName
+    table_log: TableLog,
+    state: TableState,
+    needed: Needed,
+    held: Sequence[Cut],
+    lane: LaneName,
+    stored: Iterable[tuple[str, int]],
 ) -> Iterator[_Chunk]:
-    """The chunks of a lane, ascending, with objects in their slots that may be archived, or were announced."""
+    """The chunks of a lane, ascending, with objects in their slots that may be archived, or were announced.
+
+    ``stored``: name and size of what the lane's folder holds.
+    """
     chunks = table_log.commit_log.archives.chunks
     by_chunk: dict[int, list[int]] = {}
-    for name, _ in table_log.store.list(lane_folder(lane)):
+    for name, _ in stored:
         seq = parse_slot(name)
         if seq:
             by_chunk.setdefault(chunks.of(seq), []).append(seq)

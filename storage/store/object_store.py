@@ -215,6 +215,21 @@ def check_create_size(path: Path, data: bytes) -> None:
         )
 
 
+def list_by_folder(store: ObjectStore, parent: Path) -> dict[str, list[tuple[str, int]]]:
+    """The objects in the folders of a parent, with one listing: a page of it costs as much as one small folder.
+
+    Returns:
+        By the name of the folder, as `ObjectStore.list` of that folder: (path relative to the folder, size in bytes)
+        of every object below it. Objects of the parent itself are left out.
+    """
+    found: dict[str, list[tuple[str, int]]] = {}
+    for name, size in store.list(parent):
+        folder, separator, rest = name.partition("/")
+        if separator:
+            found.setdefault(folder, []).append((rest, size))
+    return found
+
+
 def read_each(store: ObjectStore, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
     """`ObjectStore.read_ranges`, one object after the other: no more than one is open."""
     return [_read(store, each) for each in wanted]

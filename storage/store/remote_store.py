@@ -39,6 +39,7 @@ from storage.store.object_store import (
 )
 
 MAX_PARALLEL_REQUESTS: Final = 16  # of one call; many tasks of many processes do this at the same time
+MAX_PARALLEL_GETS: Final = 64  # of whole objects, which are small: a snapshot reads the head of every lane in one round
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
 _S3_DELETES: Final = 1_000  # the most that one request may name
 
@@ -54,16 +55,24 @@ class _Kind:
         extra: The extra of this package that installs the SDK of the store.
         whole: Arguments of fsspec's `cat_file` for a small object. Without them s3fs first requests the size.
         bulk_delete: Whether one request can delete many objects.
+        config: Settings of the SDK (``config_kwargs``); those of the user override them.
         quick: Options of the file system with short time-outs, for `check_reachable`.
     """
 
     extra: str
     whole: Mapping[str, Any] = field(default_factory=dict)
     bulk_delete: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
 
 
-_S3: Final = _Kind("s3", {"max_concurrency": 1}, bulk_delete=True, quick=_QUICK)
+_S3: Final = _Kind(
+    "s3",
+    {"max_concurrency": 1},
+    bulk_delete=True,
+    config={"max_pool_connections": MAX_PARALLEL_GETS},  # botocore's default of 10 would make requests wait
+    quick=_QUICK,
+)
 _GCS: Final = _Kind("gcs")
 _AZURE: Final = _Kind("azure")
 _KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE, "abfss": _AZURE}
@@ -121,6 +130,8 @@ class RemoteStore:
         """Open the file system for this process: sessions and event loops survive neither pickling nor a fork."""
         # A listing from memory would hide what others write.
         options = {**self._options, "use_listings_cache": False}
+        if self._kind.config:
+            options["config_kwargs"] = {**self._kind.config, **options.get("config_kwargs", {})}
         self._file_system, root = fsspec.url_to_fs(self._uri, **options)
         self._root = root.rstrip("/")
         self._process = os.getpid()
@@ -211,7 +222,7 @@ class RemoteStore:
         full = [self._full(path) for path in paths]
         with _normalise_sdk_errors():
             answers = self._fs.cat_ranges(
-                full, None, None, batch_size=MAX_PARALLEL_REQUESTS, on_error="return", **self._kind.whole
+                full, None, None, batch_size=MAX_PARALLEL_GETS, on_error="return", **self._kind.whole
             )
         return [_whole(answer) for answer in answers]
 

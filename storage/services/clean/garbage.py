@@ -1,15 +1,17 @@
 """Garbage: objects that no retained snapshot needs, found by listing and judged by their names (rule C3).
 
 A clean needs no state of earlier cleans: it also finds what a clean that died has left (C4, L3). Only objects with
-names that `storage.core.names` builds are judged; others are reported and not deleted. One folder is in memory at a
-time. Entries are read without a cache, because cleaning reads many that no other operation needs.
+names that `storage.core.names` builds are judged; others are reported and not deleted. The names of what all lanes have
+are listed together, so that the number of requests does not grow with the lanes. Entries are read without a cache,
+because cleaning reads many that no other operation needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from storage.core.log.entries import Data, Unresolved, decode_entry
 from storage.core.log.retention import (
@@ -22,11 +24,15 @@ from storage.core.log.retention import (
     paths_of,
     plan_may_publish,
 )
-from storage.core.log.table_state import Lane, TableState
+from storage.core.log.table_state import TableState
 from storage.core.names import (
     BASES,
     FOLD_FILES,
     FOLD_INDEXES,
+    HEARTBEATS,
+    LANE_CHECKPOINTS,
+    LANE_INDEXES,
+    LANE_LOGS,
     PROBES,
     SHADOWS,
     TABLE_INDEXES,
@@ -46,7 +52,10 @@ from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.log.commit_log import CommitLog
 from storage.log.pins import ListedPin
-from storage.store.object_store import ObjectStore, normalise_errors
+from storage.store.object_store import ObjectStore, list_by_folder, normalise_errors
+
+Names: TypeAlias = Sequence[tuple[str, int]]
+"""(path relative to a folder, size in bytes) of the objects below it."""
 
 READ_AT_ONCE: Final = 256  # entries in memory
 MAX_GAP: Final = 16  # entries that are read although they are not needed, because a further request costs more
@@ -142,16 +151,29 @@ class Garbage:
             CorruptData: An entry is damaged or missing, so that it is not known which files it names.
             StoreUnavailable: The store does not answer.
         """
-        for lane in self._state.lanes.values():
-            yield from self._judge_lane(lane)
+        # Listed strictly before the end of any lane is looked up: an entry that names one of these files and is not
+        # found then may still come.
+        logs, indexes, heartbeats, checkpoints = (
+            list_by_folder(self._store, parent) for parent in (LANE_LOGS, LANE_INDEXES, HEARTBEATS, LANE_CHECKPOINTS)
+        )
+        files = {name: self._files_of(name, logs.pop(name, ()), indexes.pop(name, ())) for name in self._state.lanes}
+        self._ends = self._find_ends()
+        named = self._find_named({name: {file.parsed.slot for file in of_lane} for name, (of_lane, _) in files.items()})
+        for name, (of_lane, foreign_files) in files.items():
+            yield from foreign_files
+            for stored in of_lane:
+                may_come = entry_may_come(stored.parsed, self._ends[name])
+                yield stored.judged(garbage=stored.path not in named and not may_come)
+            yield from self._judge_heartbeats(name, heartbeats.pop(name, ()))
+            yield from self._judge_checkpoints(name, checkpoints.pop(name, ()))
         for folder, kind in _OF_PLANS.items():
-            files, foreign = self._list(folder, kind)
+            listed, foreign = _parse(folder, kind, self._store.list(folder))
             yield from foreign
-            for file in files:
+            for file in listed:
                 garbage = file.path not in self._needed.files and not self._may_publish(file.parsed)
                 yield file.judged(garbage=garbage)
         yield from self._judge_table_sidecars()
-        yield from self._judge_checkpoints(TABLE_LANE)
+        yield from self._judge_checkpoints(TABLE_LANE, self._store.list(checkpoint_folder(TABLE_LANE)))
         now = self._clock.now_ms()
         for pin in self._pins:
             if pin.pin is None:
@@ -160,52 +182,45 @@ class Garbage:
                 yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now)
         yield from self._judge_unfinished()
 
-    def _list(self, folder: Path, kind: Kind) -> tuple[list[_Listed], list[StoredObject]]:
-        """The objects of a kind in a folder, and those whose names weft does not use there."""
-        listed, foreign = [], []
-        for name, size in self._store.list(folder):
-            path = Path(f"{folder}/{name}")
-            parsed = parse_path(path)
-            if parsed is not None and parsed.kind is kind:
-                listed.append(_Listed(path, size, parsed))
-            else:
-                foreign.append(StoredObject(path, size, FOREIGN, None))
-        return listed, foreign
+    def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> tuple[list[_Listed], list[StoredObject]]:
+        """Log files of a lane with their indexes, and what else is in these folders."""
+        listed_logs, foreign_logs = _parse(log_folder(lane), Kind.LOG, logs)
+        listed_indexes, foreign_indexes = _parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
+        return [*listed_logs, *listed_indexes], [*foreign_logs, *foreign_indexes]
 
-    def _judge_lane(self, lane: Lane) -> Iterator[StoredObject]:
-        logs, foreign_logs = self._list(log_folder(lane.name), Kind.LOG)
-        indexes, foreign_indexes = self._list(log_index_folder(lane.name), Kind.LOG_INDEX)
-        heartbeats, foreign_heartbeats = self._list(heartbeat_folder(lane.name), Kind.HEARTBEAT)
-        yield from (*foreign_logs, *foreign_indexes, *foreign_heartbeats)
-        files = [*logs, *indexes]
-        end = self._ends[lane.name] = self._find_end(lane)  # strictly after the files were listed
-        named = self._find_named(lane.name, {file.parsed.slot for file in files}, end)
-        for file in files:
-            yield file.judged(garbage=file.path not in named and not entry_may_come(file.parsed, end))
-        newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in heartbeats}, end)
-        for heartbeat in heartbeats:
-            yield heartbeat.judged(garbage=heartbeat.path != newest)
-        yield from self._judge_checkpoints(lane.name)
-
-    def _find_end(self, lane: Lane) -> LaneEnd:
+    def _find_ends(self) -> dict[LaneName, LaneEnd]:
         log = self._uncached_log()
-        head = lane.closed if lane.closed is not None else log.head(lane.name, self._merged.get(lane.name, 0))
-        last = log.entry(lane.name, head) if head else None
-        return LaneEnd(head, last.epoch if last is not None else 0)
+        closed = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
+        open_lanes = {name: (self._merged.get(name, 0), None) for name in self._state.lanes if name not in closed}
+        heads = log.last_where(open_lanes) | closed
+        last = log.read_tails({name: (head - 1, head) for name, head in heads.items() if head})
+        return {name: LaneEnd(head, last[name][-1].epoch if head else 0) for name, head in heads.items()}
 
-    def _find_named(self, lane: LaneName, slots: Iterable[int], end: LaneEnd) -> set[Path]:
+    def _find_named(self, slots: Mapping[LaneName, Collection[int]]) -> set[Path]:
         """The files that needed entries in these slots name."""
-        spans = self._needed.entries.get(lane, ())
+        runs = []
+        for lane, of_lane in slots.items():
+            spans, head = self._needed.entries.get(lane, ()), self._ends[lane].head
+            runs.append([(lane, run) for run in _runs(sorted(s for s in of_lane if s <= head and contains(spans, s)))])
         named: set[Path] = set()
-        for after, until in _runs(sorted(seq for seq in slots if seq <= end.head and contains(spans, seq))):
-            for entry in self._uncached_log().read_after(lane, after, until):
-                if isinstance(entry, Data) and contains(spans, entry.seq):
-                    named.update(path for file in entry.files for path in paths_of(file))
+        for nth_runs in itertools.zip_longest(*runs):  # a read takes one run of each lane
+            for batch in _batches([lane_run for lane_run in nth_runs if lane_run is not None]):
+                for lane, found in self._uncached_log().read_tails(batch).items():
+                    for entry in found:
+                        if isinstance(entry, Data) and contains(self._needed.entries[lane], entry.seq):
+                            named.update(path for file in entry.files for path in paths_of(file))
         return named
+
+    def _judge_heartbeats(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
+        listed, foreign = _parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
+        yield from foreign
+        newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in listed}, self._ends[lane])
+        for heartbeat in listed:
+            yield heartbeat.judged(garbage=heartbeat.path != newest)
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
         """Sidecars of the table lane: those that an entry names are never garbage, as entries are not."""
-        listed, foreign = self._list(TABLE_INDEXES, Kind.TABLE_INDEX)
+        listed, foreign = _parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
         yield from foreign
         slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
         named: set[Path | None] = set()
@@ -217,8 +232,8 @@ class Garbage:
         for sidecar in listed:
             yield sidecar.judged(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named)
 
-    def _judge_checkpoints(self, lane: LaneName) -> Iterator[StoredObject]:
-        listed, foreign = self._list(checkpoint_folder(lane), Kind.CHECKPOINT)
+    def _judge_checkpoints(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
+        listed, foreign = _parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
         yield from foreign
         kept = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
         for checkpoint in listed:
@@ -266,6 +281,19 @@ class Garbage:
         return CommitLog(self._env)
 
 
+def _parse(folder: Path, kind: Kind, names: Names) -> tuple[list[_Listed], list[StoredObject]]:
+    """The objects of a kind in a folder, and those whose names weft does not use there."""
+    listed, foreign = [], []
+    for name, size in names:
+        path = Path(f"{folder}/{name}")
+        parsed = parse_path(path)
+        if parsed is not None and parsed.kind is kind:
+            listed.append(_Listed(path, size, parsed))
+        else:
+            foreign.append(StoredObject(path, size, FOREIGN, None))
+    return listed, foreign
+
+
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Ascending slots as spans (after, up to) to be read at once; a span may hold a few others."""
     first = last = 0
@@ -276,6 +304,20 @@ def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
         first, last = first or seq, seq
     if first:
         yield first - 1, last
+
+
+def _batches(runs: Sequence[tuple[LaneName, tuple[int, int]]]) -> Iterator[dict[LaneName, tuple[int, int]]]:
+    """Runs of distinct lanes, to be read together: about `READ_AT_ONCE` entries."""
+    batch: dict[LaneName, tuple[int, int]] = {}
+    entries = 0
+    for lane, (after, until) in runs:
+        batch[lane] = (after, until)
+        entries += until - after
+        if entries >= READ_AT_ONCE:
+            yield batch
+            batch, entries = {}, 0
+    if batch:
+        yield batch
 
 
 def _sidecar(seq: int, data: bytes | None) -> Path | None:
