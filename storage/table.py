@@ -205,7 +205,7 @@ class Table:
         """
         if require and complete_through is None:
             raise InvalidInput(
-                "require without complete_through", hint="rows that have all of some groups: to_arrow(require=...)"
+                "require without complete_through", hint="to select rows by their groups, use to_arrow(require=...)"
             )
         found = snapshot_at(self._table_log, as_of, settled=settled)
         if complete_through is not None:

@@ -1,7 +1,8 @@
-"""Lists of slices that were decoded last: a sidecar never changes, and decoding its list takes long.
+"""A cache of decoded lists of slices. It stays valid, because a sidecar never changes.
 
-A process that opens a table of thousands of file groups again and again, or cleans or restores it, would otherwise
-spend most of its time on that. What is remembered is mostly what the newest state of the table consists of anyway.
+Without it a process that often opens a table of thousands of file groups, or cleans or restores it, would spend most of
+its time on decoding. It needs little additional memory, because the newest state of the table has mostly the same
+slices.
 """
 
 from __future__ import annotations
