@@ -32,7 +32,7 @@ def processes_of(folder: Path) -> Iterator[str]:
 def test_a_pipeline_under_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     verdict = run_soak(0.5, seed=2, writers=2, folder=tmp_path, blows=BLOWS, say=said.append)
-    assert verdict.wrong == (), "\n".join([*said, *verdict.told, *verdict.wrong])
+    assert verdict.wrong == (), "\n".join([*said, *verdict.report, *verdict.wrong])
     assert {line.partition(":")[0] for line in said} == set(BLOWS)
     deadline = time.monotonic() + END_SECONDS
     while left := list(processes_of(tmp_path)):

@@ -142,7 +142,9 @@ def write_stream(
     """
     check_frame(df, streaming=True)
     if not isinstance(checkpoint, str) or not checkpoint:
-        raise InvalidInput("checkpoint is missing", hint="give a folder that is kept when the query ends, another one for each query")
+        raise InvalidInput(
+            "checkpoint is missing", hint="give a folder that is kept when the query ends, another one for each query"
+        )
     if resume is not None and (resume.checkpoint, resume.lane) != (checkpoint, lane or stream):
         raise InvalidInput(
             f"the point to resume at is for checkpoint {resume.checkpoint!r} and lane {resume.lane!r}",

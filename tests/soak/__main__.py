@@ -35,7 +35,7 @@ def main() -> int:
         folder=given.dir,
         say=lambda line: print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True),
     )
-    print(*verdict.told, sep="\n")
+    print(*verdict.report, sep="\n")
     for what in verdict.wrong:
         print(what, file=sys.stderr)
     print(f"snapshot == oracle: {'no' if verdict.wrong else 'yes'} ({time.monotonic() - started:.0f} s)")

@@ -51,11 +51,11 @@ class Verdict:
 
     Attributes:
         wrong: Empty if all is as it must be.
-        told: Lines for the terminal.
+        report: Lines for the terminal.
     """
 
     wrong: tuple[str, ...]
-    told: tuple[str, ...]
+    report: tuple[str, ...]
 
 
 @dataclass
@@ -291,7 +291,7 @@ def _judge(soak: _Soak) -> Verdict:
     wrong += _differences("the table, compacted and cleaned,", Table.open(table.uri).snapshot().to_arrow(), wanted)
     report = table.verify()
     wrong += [str(finding) for finding in (*report.errors, *report.warnings)]
-    return Verdict(tuple(dict.fromkeys(wrong)), tuple(_told(soak, services_of(table), sent, len(wanted))))
+    return Verdict(tuple(dict.fromkeys(wrong)), tuple(_report(soak, services_of(table), sent, len(wanted))))
 
 
 def _differences(what: str, found: Any, wanted: list[dict[str, Any]]) -> list[str]:
@@ -304,7 +304,7 @@ def _differences(what: str, found: Any, wanted: list[dict[str, Any]]) -> list[st
     return [f"{what} differs from the oracle in {len(differing)} of {len(theirs)} rows: {examples}"]
 
 
-def _told(soak: _Soak, done: Services, sent: dict[str, int], rows: int) -> Iterator[str]:
+def _report(soak: _Soak, done: Services, sent: dict[str, int], rows: int) -> Iterator[str]:
     tally = soak.jobs.tally
     yield (
         f"{tally.kills} SIGKILL, {tally.freezes} SIGSTOP, {tally.zombies} of them replaced while frozen; "

@@ -101,7 +101,7 @@ def got(schema: TableSchema, changes: pa.RecordBatchReader | pa.Table) -> Change
 
 
 def applied(schema: TableSchema, answer: Mapping[Key, Row], changes: pa.RecordBatchReader) -> dict[Key, Row]:
-    """What somebody has who holds an answer and is told what changed."""
+    """A consumer that has an answer, and applies changes to it."""
     result = dict(answer)
     for key, row in by_key(schema.key, changes.read_all()).items():
         kind = row.pop("_change")

@@ -167,7 +167,7 @@ def verified(table: Table, *, deep: bool = True) -> VerifyReport:
 
 
 def wrong(table: Table, *, deep: bool = True) -> list[Finding]:
-    """What is wrong, after checking that it is told well."""
+    """The findings, after a check of their form."""
     report = verified(table, deep=deep)
     found = [*report.errors, *report.warnings]
     for finding in found:

@@ -143,9 +143,9 @@ def test_a_recent_time_is_found_without_reading_archives(archived: Table) -> Non
 
 
 def test_the_timeline_still_tells_archived_entries(archived: Table) -> None:
-    told = Inspection(archived.uri).timeline(1_000)
-    assert len([entry for entry in told if entry.kind == "DATA"]) == COMMITS
-    assert any("may be archived up to the table lane 8, orders 20" in entry.detail for entry in told)
+    timeline = Inspection(archived.uri).timeline(1_000)
+    assert len([entry for entry in timeline if entry.kind == "DATA"]) == COMMITS
+    assert any("may be archived up to the table lane 8, orders 20" in entry.detail for entry in timeline)
     assert Inspection(archived.uri).overview().commits == COMMITS + 1
     (report,) = Inspection(archived.uri).lanes()
     assert (report.epoch, report.batch) == (1, COMMITS - 1)

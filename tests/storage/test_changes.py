@@ -22,7 +22,7 @@ from tests.storage.cleaning import ALL, NOW, compacted, moment, stored
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
 from tests.tuning import tuned
 
-Told = dict[int, tuple[str, list[str]]]
+Changed = dict[int, tuple[str, list[str]]]
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def rows(table: Table, since: Any, until: Any = None, **arguments: Any) -> list[
     return sorted(table.changes(since, until, **arguments).read_all().to_pylist(), key=lambda row: row["id"])
 
 
-def told(table: Table, since: Any, until: Any = None, **arguments: Any) -> Told:
-    """Per key what became of it, and which groups."""
+def changes(table: Table, since: Any, until: Any = None, **arguments: Any) -> Changed:
+    """By key the kind of change, and the changed groups."""
     return {row["id"]: (row["_change"], row["_changed_groups"]) for row in rows(table, since, until, **arguments)}
 
 
@@ -72,7 +72,7 @@ class TestWhatIsAChange:
         append(table, orders(9, ts=1, op="delete"))
         with table.writer("orders", lane="backfill") as writer:
             writer.append(orders(1, status="older", ts=3))
-        assert told(table, start) == {2: ("update", ["order"])}  # its ordering value
+        assert changes(table, start) == {2: ("update", ["order"])}  # its ordering value
 
     def test_back_to_what_it_was_is_none(self, table: Table) -> None:
         append(table, orders(1))
@@ -80,23 +80,23 @@ class TestWhatIsAChange:
         append(table, payments(1), "payments")
         between = cut(table)
         append(table, pa.table({**columns(payments(1, ts=2)), "_op": ["delete"]}), "payments")
-        assert told(table, start, between) == {1: ("update", ["payment"])}
-        assert told(table, between) == {1: ("update", ["payment"])}
-        assert told(table, start) == {}
+        assert changes(table, start, between) == {1: ("update", ["payment"])}
+        assert changes(table, between) == {1: ("update", ["payment"])}
+        assert changes(table, start) == {}
 
     def test_a_hidden_row_is_not_there_whatever_comes(self, table: Table) -> None:
         append(table, orders(1))
         append(table, orders(1, ts=5, op="delete"))
         hidden = cut(table)
         append(table, payments(1), "payments")
-        assert told(table, hidden) == {}
+        assert changes(table, hidden) == {}
         append(table, orders(1, ts=6))
-        assert told(table, hidden) == {1: ("insert", ["order", "payment"])}
+        assert changes(table, hidden) == {1: ("insert", ["order", "payment"])}
         back = cut(table)
         append(table, orders(1, ts=7, op="delete"))
-        assert told(table, back) == {1: ("delete", ["order", "payment"])}
+        assert changes(table, back) == {1: ("delete", ["order", "payment"])}
         append(table, orders(1, status="again", ts=8))
-        assert told(table, back) == {1: ("update", ["order"])}
+        assert changes(table, back) == {1: ("update", ["order"])}
 
     def test_a_changed_schema_is_none_and_both_are_seen_under_the_later_one(self, table: Table) -> None:
         append(table, orders(1))
@@ -106,9 +106,9 @@ class TestWhatIsAChange:
         table.add_column("order", "note", "string", default="none")
         table.set_default("status", "unknown")
         table.widen_column("id", "bigint")
-        assert told(table, start) == {}
+        assert changes(table, start) == {}
         table.compact()
-        assert told(table, start) == {}
+        assert changes(table, start) == {}
         append(table, orders(2, status="unknown"))
         (changed,) = rows(table, start, before=True)
         assert changed["_changed_groups"] == ["order"]
@@ -129,7 +129,7 @@ class TestHowItIsAsked:
         append(table, orders(1, 2))
         append(table, payments(2), "payments")
         append(table, orders(1, ts=2, op="delete"))
-        assert told(table, None) == {2: ("insert", ["order", "payment"])}
+        assert changes(table, None) == {2: ("insert", ["order", "payment"])}
         table.compact()
         (only,) = rows(table, None, before=True)
         assert only == {
@@ -143,7 +143,7 @@ class TestHowItIsAsked:
         start = cut(table)
         append(table, orders(1))
         end = cut(table)
-        assert told(table, end, end) == told(table, start, start) == told(table, end) == {}
+        assert changes(table, end, end) == changes(table, start, start) == changes(table, end) == {}
         assert table.changes(end, end).schema == table.changes(start).schema
         for since, until in ((end, start), (end, start.replace("cut:1:1", "cut:1:2"))):
             with pytest.raises((InvalidInput, NotFound)) as caught:
@@ -157,7 +157,7 @@ class TestHowItIsAsked:
         append(table, payments(1), "payments")
         end = table.snapshot().cut
         older = Cut(end.table, {**end.lanes, "payments": 1})  # type: ignore[dict-item]
-        assert told(table, str(older)) == {1: ("update", ["payment"])}
+        assert changes(table, str(older)) == {1: ("update", ["payment"])}
         with pytest.raises(InvalidInput, match="not after it"):
             table.changes(str(end), str(older))
 
@@ -168,8 +168,8 @@ class TestHowItIsAsked:
         then = moment(clock)
         clock.time_ms += 1_000
         append(table, orders(2))
-        assert told(table, "one") == told(table, then) == {2: ("insert", ["order"])}
-        assert told(table, None, "one") == told(table, None, then) == {1: ("insert", ["order"])}
+        assert changes(table, "one") == changes(table, then) == {2: ("insert", ["order"])}
+        assert changes(table, None, "one") == changes(table, None, then) == {1: ("insert", ["order"])}
         with pytest.raises(NotFound, match="no savepoint 'two'"):
             table.changes("two")
 
@@ -179,12 +179,12 @@ class TestHowItIsAsked:
         append(table, orders(1, status="paid", ts=2))
         append(table, orders(2, ts=2))
         append(table, payments(2, 3), "payments")
-        assert told(table, start, columns=["status"]) == {1: ("update", ["order"])}
-        assert told(table, start, columns=["ots"]) == {1: ("update", ["order"]), 2: ("update", ["order"])}
-        assert told(table, start, columns=["pts", "id"]) == {2: ("update", ["payment"]), 3: ("update", ["payment"])}
-        assert told(table, start, columns=["id"]) == {}
+        assert changes(table, start, columns=["status"]) == {1: ("update", ["order"])}
+        assert changes(table, start, columns=["ots"]) == {1: ("update", ["order"]), 2: ("update", ["order"])}
+        assert changes(table, start, columns=["pts", "id"]) == {2: ("update", ["payment"]), 3: ("update", ["payment"])}
+        assert changes(table, start, columns=["id"]) == {}
         append(table, payments(4), "payments")
-        assert told(table, start, columns=["status"]) == {1: ("update", ["order"]), 4: ("insert", [])}
+        assert changes(table, start, columns=["status"]) == {1: ("update", ["order"]), 4: ("insert", [])}
         answer = table.changes(start, columns=["status"], before=True)
         assert answer.schema.names == ["id", "status", "_change", "_changed_groups", "_before"]
         with pytest.raises(NotFound, match="no column 'state'"):
@@ -214,14 +214,17 @@ class TestHowItIsAsked:
             append(table, batch, stream)
             cuts.append(cut(table))
         both = ["order", "payment"]
-        seen = [told(table, since, until, require=both) for since, until in itertools.pairwise(cuts)]
+        seen = [changes(table, since, until, require=both) for since, until in itertools.pairwise(cuts)]
         assert seen == [
             {},
             {1: ("insert", both)},
             {1: ("update", ["order"])},
             {1: ("delete", both)},
         ]
-        assert told(table, cuts[0], cuts[3], require=["payment"]) == {1: ("insert", both), 2: ("insert", ["payment"])}
+        assert changes(table, cuts[0], cuts[3], require=["payment"]) == {
+            1: ("insert", both),
+            2: ("insert", ["payment"]),
+        }
         with pytest.raises(NotFound, match="no group 'refund'"):
             table.changes(cuts[0], require=["refund"])
 
@@ -236,15 +239,15 @@ class TestServices:
         append(table, orders(2, 3, status="sent", ts=3))
         append(table, orders(4, ts=9, op="delete"))
         expected = {2: ("update", ["order"]), 3: ("update", ["order"]), 4: ("delete", ["order"])}
-        assert told(table, start) == expected
+        assert changes(table, start) == expected
         for service in (table.fold, table.compact, table.fold):
             service()
-            assert told(table, start) == expected
-            assert told(Table.open(table.uri), start) == expected
+            assert changes(table, start) == expected
+            assert changes(Table.open(table.uri), start) == expected
         append(table, orders(5, status="late", ts=0))
         table.compact()
         table.clean()  # keeps what is younger than a day
-        assert told(table, start) == expected
+        assert changes(table, start) == expected
 
     def test_what_is_given_up_is_expired_and_what_is_kept_is_answered(self, table: Table) -> None:
         append(table, orders(1))
@@ -258,7 +261,7 @@ class TestServices:
                 table.changes(since, until)
             assert "since=None" in caught.value.hint
             assert isinstance(caught.value, SnapshotExpired)
-        assert told(table, kept) == told(table, kept, newest) == {3: ("update", ["order"])}
+        assert changes(table, kept) == changes(table, kept, newest) == {3: ("update", ["order"])}
 
     def test_a_savepoint_is_an_end_even_if_the_logs_after_it_are_gone(self, table: Table) -> None:
         append(table, orders(1, 2, 3))
@@ -268,13 +271,13 @@ class TestServices:
         append(table, orders(99))
         compacted(table, "second", 4)
         append(table, orders(3, status="last", ts=5))
-        expected = told(table, "then")
+        expected = changes(table, "then")
         assert set(expected) == {*ALL, 99}
         assert expected[2] == ("update", ["order"])
         logs = stored(table, "log")
         table.clean(NOW)
         assert logs - stored(table, "log")
-        assert told(table, "then") == expected
+        assert changes(table, "then") == expected
 
     def test_file_groups_that_nothing_came_to_are_not_read(self, table: Table) -> None:
         append(table, orders(*ALL))
@@ -307,7 +310,7 @@ class TestServices:
         scan = changes_room.scan_changes(table.snapshot(start), table.snapshot(), None, None, before=False)
         # One file group has a single row: its commits are no more than its base file.
         assert [(len(task.after.slices), task.touched is None) for task in scan.tasks] == [(1, False), (3, True)]
-        assert told(table, start) == dict.fromkeys(ALL, ("update", ["order"]))
+        assert changes(table, start) == dict.fromkeys(ALL, ("update", ["order"]))
 
     def test_tasks_can_be_read_elsewhere(self, table: Table) -> None:
         append(table, orders(*ALL))
@@ -344,7 +347,7 @@ class TestNothingIsAnsweredInPart:
         assert table.clean(NOW).files
         with pytest.raises(OffsetExpired, match="was committed after"):
             reader.read_all()
-        assert told(table, "then")[1] == ("update", ["order"])  # asked anew, by other means
+        assert changes(table, "then")[1] == ("update", ["order"])  # asked anew, by other means
 
     @pytest.mark.parametrize("how", ["restore", "undo"])
     def test_an_offset_from_before_a_restore_is_void(self, table: Table, clock: FakeClock, how: str) -> None:
@@ -363,11 +366,11 @@ class TestNothingIsAnsweredInPart:
                 table.changes(offset)
             assert "read the whole table again" in caught.value.hint
         # Between two cuts of before, and between two of after, there is nothing wrong.
-        assert told(table, good, bad) == {2: ("insert", ["order"])}
+        assert changes(table, good, bad) == {2: ("insert", ["order"])}
         after = cut(table)
         append(table, orders(3))
-        assert told(table, after) == {3: ("insert", ["order"])}
-        assert told(table, None) == {1: ("insert", ["order"]), 3: ("insert", ["order"])}
+        assert changes(table, after) == {3: ("insert", ["order"])}
+        assert changes(table, None) == {1: ("insert", ["order"]), 3: ("insert", ["order"])}
 
     def test_a_cut_of_nowhere_is_refused(self, table: Table) -> None:
         with pytest.raises(InvalidInput, match="is not a cut"):
@@ -384,7 +387,7 @@ class TestNothingIsAnsweredInPart:
         append(table, orders(1))
         start = cut(table)
         append(slow, payments(1, 2), "payments")
-        assert told(table, start) == {1: ("update", ["payment"]), 2: ("insert", ["payment"])}
+        assert changes(table, start) == {1: ("update", ["payment"]), 2: ("insert", ["payment"])}
 
 
 class TestBoundedCut:
@@ -441,7 +444,7 @@ def steps(table: Table, since: str, end: str, commits: int) -> Any:
             return
         until = str(changes_room.bounded_cut(table.snapshot(since), table.snapshot(end), commits))
         assert until != since
-        yield set(told(table, since, until))
+        yield set(changes(table, since, until))
         since = until
     raise AssertionError(since)
 

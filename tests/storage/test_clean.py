@@ -341,7 +341,7 @@ class TestKeepers:
 
 
 class TestReaders:
-    """Rule R4: whoever reads what was given up is told so; what is lost is called lost."""
+    """Rule R4: a read of an expired snapshot raises SnapshotExpired; a lost file of a kept one is CorruptData."""
 
     def test_a_snapshot_that_was_given_up_while_it_was_held(self, table: Table) -> None:
         first = compacted(table, "first", 1)

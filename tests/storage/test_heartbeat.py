@@ -217,13 +217,13 @@ def test_the_timeline_has_words_for_every_kind_of_entry(table: Table, uri: str) 
     table.release_savepoint("good")
     table.clean(NOW)
     table.add_column("order", "extra", "string")
-    told = {entry.kind: entry.detail for entry in reversed(Inspection(uri).timeline(1000))}
-    assert told["SAVEPOINT"].startswith("savepoint good keeps cut:1:2:orders=2: why")
-    assert told["RELEASE"] == "savepoint good is released"
-    assert told["FOLD"].endswith("4 file groups")
-    assert told["INTENT"] == "restore to good begins, for lanes orders"
-    assert re.fullmatch(r"completes entry \d+", told["DONE"])
-    assert told["CLEAN_INTENT"].startswith("snapshots before entry ")
-    assert "files deleted" in told["CLEAN_DONE"]
-    assert told["SCHEMA"].startswith("schema: ")
+    detail = {entry.kind: entry.detail for entry in reversed(Inspection(uri).timeline(1000))}
+    assert detail["SAVEPOINT"].startswith("savepoint good keeps cut:1:2:orders=2: why")
+    assert detail["RELEASE"] == "savepoint good is released"
+    assert detail["FOLD"].endswith("4 file groups")
+    assert detail["INTENT"] == "restore to good begins, for lanes orders"
+    assert re.fullmatch(r"completes entry \d+", detail["DONE"])
+    assert detail["CLEAN_INTENT"].startswith("snapshots before entry ")
+    assert "files deleted" in detail["CLEAN_DONE"]
+    assert detail["SCHEMA"].startswith("schema: ")
     assert any("for entry" in entry.detail for entry in Inspection(uri).timeline(1000) if entry.kind == "CLAIM")

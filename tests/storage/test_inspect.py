@@ -1,4 +1,4 @@
-"""What an operator is told of a table, against what was done to it."""
+"""Inspections of a table, compared with what was done to it."""
 
 from __future__ import annotations
 

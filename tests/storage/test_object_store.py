@@ -33,9 +33,9 @@ def store(request: pytest.FixtureRequest, tmp_path: LocalPath) -> ObjectStore:
 )
 def test_a_store_that_refuses_is_told_from_one_that_does_not_answer(error: OSError, *, refused: bool) -> None:
     """Whoever waits for a store waits for the second kind alone."""
-    with pytest.raises(StoreUnavailable) as told, normalise_errors(Path("a/b")):
+    with pytest.raises(StoreUnavailable) as caught, normalise_errors(Path("a/b")):
         raise error
-    assert isinstance(told.value, StoreRefused) is refused
+    assert isinstance(caught.value, StoreRefused) is refused
 
 
 class OverwritingStore(FaultyStore):

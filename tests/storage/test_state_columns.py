@@ -51,20 +51,22 @@ def append(table: Table, stream: str, **columns: Any) -> int:
 
 
 def fill(table: Table) -> dict[int, dict[str, Any]]:
-    """Rows 1 to 6, and what is to be told of them."""
+    """Write rows 1 to 6; returns the expected state columns by key."""
     first = append(table, "o", id=[1, 2, 3, 4, 5], status=["a", None, "c", "d", "e"], at=[10, 10, 10, 10, 10])
     paid = append(table, "p", id=[1, 3, 5, 6], paid=[1.0, None, 2.0, 3.0])
     append(table, "c", id=[3], n=[7])
     later = append(table, "o", id=[1, 3], status=["b", "lost"], at=[11, 9])
     append(table, "p", id=[5], paid=[None], _op=["delete"])
     append(table, "o", id=[4], status=[None], at=[12], _op=["delete"])
-    told = {}
+    arrivals = {}
     for key, payment, order, clicks in (
         (1, paid, later, False), (2, None, first, False), (3, paid, first, True), (5, None, first, False),
         (6, paid, None, False),
     ):  # fmt: skip
-        told[key] = dict(zip(ASKED, (key, payment is not None, payment, order is not None, order, clicks), strict=True))
-    return told
+        arrivals[key] = dict(
+            zip(ASKED, (key, payment is not None, payment, order is not None, order, clicks), strict=True)
+        )
+    return arrivals
 
 
 @pytest.fixture
@@ -78,17 +80,17 @@ def by_key(rows: pa.Table) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("kept_as", ["logs", "folds", "base", "base and logs"])
 def test_presence_and_arrival_are_those_of_what_is_shown(table: Table, kept_as: str) -> None:
-    told = fill(table)
+    arrivals = fill(table)
     if kept_as == "folds":
         table.fold()
     if kept_as.startswith("base"):
         table.compact()
     if kept_as == "base and logs":
         newest = append(table, "p", id=[2], paid=[4.0])
-        told[2] |= {"_present_payment": True, "_arrival_payment": newest}
+        arrivals[2] |= {"_present_payment": True, "_arrival_payment": newest}
     snapshot = table.snapshot()
     rows = snapshot.to_arrow(ASKED)
-    assert by_key(rows) == told
+    assert by_key(rows) == arrivals
     assert rows.schema == pa.schema([
         pa.field("id", pa.int64(), nullable=False),
         pa.field("_present_payment", pa.bool_(), nullable=False), ("_arrival_payment", pa.int64()),
@@ -96,21 +98,21 @@ def test_presence_and_arrival_are_those_of_what_is_shown(table: Table, kept_as: 
         pa.field("_present_clicks", pa.bool_(), nullable=False),
     ])  # fmt: skip
     assert snapshot.to_reader(ASKED).schema == rows.schema
-    assert by_key(snapshot.to_reader(ASKED).read_all()) == told
-    assert by_key(table.get([1, 6, 4], ASKED)) == {key: told[key] for key in (1, 6)}
+    assert by_key(snapshot.to_reader(ASKED).read_all()) == arrivals
+    assert by_key(table.get([1, 6, 4], ASKED)) == {key: arrivals[key] for key in (1, 6)}
     required = snapshot.to_arrow(ASKED, require=["payment"])
-    assert by_key(required) == {key: row for key, row in told.items() if row["_present_payment"]}
+    assert by_key(required) == {key: row for key, row in arrivals.items() if row["_present_payment"]}
     # Alone, beside values of the same group, and without the group's values.
     alone = snapshot.to_arrow(["_present_payment"])["_present_payment"].to_pylist()
-    assert sorted(alone) == sorted(row["_present_payment"] for row in told.values())
+    assert sorted(alone) == sorted(row["_present_payment"] for row in arrivals.values())
     beside = snapshot.to_arrow(["paid", "_present_payment", "id"]).to_pylist()
     assert {(row["id"], row["paid"]) for row in beside if row["_present_payment"]} >= {(1, 1.0), (3, None), (6, 3.0)}
     if kept_as == "base":
-        assert by_key(snapshot.to_arrow(ASKED, read_optimized=True)) == told
+        assert by_key(snapshot.to_arrow(ASKED, read_optimized=True)) == arrivals
 
 
 def test_filters_see_states(table: Table) -> None:
-    told = fill(table)
+    arrivals = fill(table)
     for _ in ("logs", "base"):
         snapshot = table.snapshot()
 
@@ -120,7 +122,7 @@ def test_filters_see_states(table: Table) -> None:
         assert found(pc.field("_present_payment")) == [1, 3, 6]
         assert found(~pc.field("_present_order"), ["id", "_arrival_order"]) == [6]
         assert found(pc.field("_present_payment") & (pc.field("id") > 1), ["_present_clicks", "id"]) == [3, 6]
-        newest = pc.field("_arrival_order") >= told[1]["_arrival_order"]
+        newest = pc.field("_arrival_order") >= arrivals[1]["_arrival_order"]
         assert found(newest) == [1]
         assert found(pc.is_null(pc.field("paid")) & pc.field("_present_payment")) == [3]
         table.compact()

@@ -148,7 +148,7 @@ def test_what_is_neither_yes_nor_no_is_an_error(store: ObjectStore, faulty: Faul
 def test_a_lost_answer_makes_the_sdk_meet_its_own_put_and_publish_finds_it_won(
     store: ObjectStore, faulty: Faulty, clock: FakeClock, answer: tuple[str, str]
 ) -> None:
-    """The SDK sends the put again, by itself, and is told 412: "somebody was there". It was us."""
+    """The SDK retries the put and gets 412, because its first try has created the object."""
     faulty.faults.append(Fault(SLOT, *answer, done=True))
     assert publish(store, clock, "mine") == "mine"
     puts = [request for request in requests(faulty, SLOT) if request[0] == "PUT"]
@@ -348,10 +348,10 @@ def test_whether_a_silent_server_answers_is_asked_twice_not_for_minutes(
     silent: tuple[str, list[socket.socket]],
 ) -> None:
     options = {"key": "k", "secret": "s", "endpoint_url": silent[0], "config_kwargs": QUICK}
-    with pytest.raises(StoreUnavailable, match=r"no access to s3://b/t: .*timeout") as told:
+    with pytest.raises(StoreUnavailable, match=r"no access to s3://b/t: .*timeout") as caught:
         check_reachable("s3://b/t", options, within_seconds=60)
-    assert not isinstance(told.value, StoreRefused)
-    assert "endpoint_url" in told.value.hint
+    assert not isinstance(caught.value, StoreRefused)
+    assert "endpoint_url" in caught.value.hint
     assert len(silent[1]) == 2, "s3fs and its SDK ask 25 times by themselves"
 
 
@@ -382,9 +382,9 @@ def test_without_credentials_it_is_refused(place: Place, monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    with pytest.raises(StoreRefused, match=r"no access to s3://b/t: .*Unable to locate credentials") as told:
+    with pytest.raises(StoreRefused, match=r"no access to s3://b/t: .*Unable to locate credentials") as caught:
         check_reachable("s3://b/t", {"endpoint_url": place.options["endpoint_url"]})
-    assert "check the credentials" in told.value.hint
+    assert "check the credentials" in caught.value.hint
 
 
 def test_local_folders_are_not_asked(tmp_path: LocalPath) -> None:

@@ -83,7 +83,7 @@ def in_order(rows: Rows) -> Rows:
     return sorted(rows, key=lambda row: row["id"])
 
 
-def told(table: Table, since: str | None, until: str, **arguments: Any) -> Rows:
+def changed_rows(table: Table, since: str | None, until: str, **arguments: Any) -> Rows:
     return in_order(table.changes(since, until, **arguments).read_all().to_pylist())
 
 
@@ -104,7 +104,7 @@ def test_a_stream_that_names_no_beginning_begins_at_the_first(
 ) -> None:
     mine = consumer()
     del mine.options["starting"]
-    assert mine.run().rows == [told(table, None, cut(table))]
+    assert mine.run().rows == [changed_rows(table, None, cut(table))]
     latest = spark.readStream.option("starting", "latest").format("weft").load(table.uri)
     assert latest.columns == [*table.schema.arrow.names, "_change", "_changed_groups"]
     assert spark.read.format("weft").load(table.uri).columns == table.schema.arrow.names
@@ -121,7 +121,7 @@ def test_every_batch_is_what_the_table_tells_of_its_range(table: Table, consumer
     mine.run()
     ends = mine.cuts()
     ranges = [(since, until) for since, until in zip([None, *ends[:-1]], ends, strict=True)]
-    by_table = [told(table, since, until, before=True) for since, until in ranges]
+    by_table = [changed_rows(table, since, until, before=True) for since, until in ranges]
     assert mine.rows == [rows for rows in by_table if rows]
     assert [[(row["id"], row["_change"]) for row in rows] for rows in mine.rows] == [
         [(1, "insert"), (2, "insert")],
@@ -292,8 +292,10 @@ def test_a_batch_of_changes(spark: SparkSession, table: Table) -> None:
         frame = spark.read.format("weft").options(**options).load(table.uri)
         return in_order([row.asDict(recursive=True) for row in frame.collect()])
 
-    assert read(changes_since=start) == told(table, start, cut(table))
-    assert read(changes_since=start, changes_until="end", before="true") == told(table, start, "end", before=True)
+    assert read(changes_since=start) == changed_rows(table, start, cut(table))
+    assert read(changes_since=start, changes_until="end", before="true") == changed_rows(
+        table, start, "end", before=True
+    )
     assert read(changes_since="earliest", columns="status", require="payment") == []
     assert read(changes_since="end", changes_until="end") == []
     with pytest.raises(AnalysisException, match="is not after it"):

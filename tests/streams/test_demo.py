@@ -289,10 +289,10 @@ def test_a_process_that_fails_for_good_ends_the_demo_with_its_last_words(tmp_pat
 def test_a_difference_is_shown_with_rows_of_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
     examples = (Row(order_id=7, paid=1, _copies=1), Row(order_id=7, paid=None, _copies=-1))
     _show_comparison(Comparison((3, 3), 2, (), (1, 1), examples), Console(width=200))
-    told = capsys.readouterr().out
-    assert "snapshot == join: no" in told
-    assert "only in the snapshot: order_id=7, paid=1" in told
-    assert "only in the join: order_id=7\n" in told
+    output = capsys.readouterr().out
+    assert "snapshot == join: no" in output
+    assert "only in the snapshot: order_id=7, paid=1" in output
+    assert "only in the join: order_id=7\n" in output
     _show_comparison(Comparison((3, 3), 2, (), (0, 0), ()), Console(width=200))
     assert capsys.readouterr().out == "snapshot == join: yes (3 rows, 2 columns)\n"
 

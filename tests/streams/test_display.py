@@ -68,12 +68,12 @@ def test_an_outage_is_told_with_its_age_whichever_process_noticed_it() -> None:
         REPORT, doing="waiting", message="no answer", waiting_for="the broker b:1", waiting_since_ms=10_000
     )
     running = replace(STATUS, report=report)
-    told = "waiting for the broker b:1, 3 minutes: no answer"
-    assert format_line(running, 190_000 + 9_999).endswith(told)
+    message = "waiting for the broker b:1, 3 minutes: no answer"
+    assert format_line(running, 190_000 + 9_999).endswith(message)
     shown = status_fields(running, 190_000)
     assert (shown["state"], shown["waiting_for"], shown["waiting_seconds"]) == ("waiting", "the broker b:1", 180.0)
     between = replace(running, phase=Phase.WAITING, message="no answer", next_start_seconds=4.0)
-    assert format_line(between, 190_000).endswith(told)
+    assert format_line(between, 190_000).endswith(message)
     ended = status_fields(replace(running, phase=Phase.STOPPED), 190_000)
     assert (ended["waiting_for"], ended["waiting_seconds"]) == (None, None)
 

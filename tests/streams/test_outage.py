@@ -45,11 +45,11 @@ def test_pauses_grow_to_a_bound_however_long_it_lasts() -> None:
 
 
 def test_it_asks_until_there_is_an_answer() -> None:
-    stop, told = Stop(), list[float]()
-    answer = wait_out(Source(50).ask, lambda _, seconds: told.append(seconds), stop.wait)
+    stop, reported = Stop(), list[float]()
+    answer = wait_out(Source(50).ask, lambda _, seconds: reported.append(seconds), stop.wait)
     assert answer == "here I am"
     assert len(stop.waits) == 50
-    assert told == stop.waits
+    assert reported == stop.waits
 
 
 def test_who_is_told_to_stop_waits_no_longer() -> None:

@@ -132,8 +132,8 @@ def test_the_whole_life_of_a_table_in_an_object_store(spark: SparkSession, place
     check()
     with pytest.raises(GapError, match="restored"):
         stream(6, status="lost")
-    told = weft_output("show", place.uri, *options) + weft_output("show", place.uri, "timeline", *options)
-    assert SECRET not in told
+    output = weft_output("show", place.uri, *options) + weft_output("show", place.uri, "timeline", *options)
+    assert SECRET not in output
 
 
 def test_only_the_very_file_counts_as_found(spark: SparkSession, tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_formats_take_the_options_of_the_store(spark: SparkSession, place: Place
     finally:
         query.stop()
     assert sorted((row.id, row._change) for row in taken) == [(1, "insert"), (2, "insert")]
-    told = [text_of(frame), text_of(spark.table("listed")), text_of(changes), str(query.lastProgress)]
-    told += [path.read_text() for path in (tmp_path / "c").rglob("*") if path.is_file() and path.suffix != ".crc"]
-    assert [text for text in told if SECRET in text] == []
+    texts = [text_of(frame), text_of(spark.table("listed")), text_of(changes), str(query.lastProgress)]
+    texts += [path.read_text() for path in (tmp_path / "c").rglob("*") if path.is_file() and path.suffix != ".crc"]
+    assert [text for text in texts if SECRET in text] == []
 
 
 @pytest.mark.parametrize("given", ['"s3"', "{", "[1]", '{"secret": "not-a-secret"'])

@@ -49,10 +49,10 @@ def test_commits_add_up(pipe: tuple[int, int]) -> None:
 
 
 def test_a_replayed_batch_counts_only_if_nobody_was_told_of_it(pipe: tuple[int, int]) -> None:
-    told = Reporter(pipe[1], Report(rows=15, commits=2, seq=3))
-    Progress(told, 1.0).committed(committed(3, 5, replayed=True))
-    assert (told.report.rows, told.report.commits) == (15, 2)
-    assert told.report.progress == 0, "the run before had achieved it"
+    reporter = Reporter(pipe[1], Report(rows=15, commits=2, seq=3))
+    Progress(reporter, 1.0).committed(committed(3, 5, replayed=True))
+    assert (reporter.report.rows, reporter.report.commits) == (15, 2)
+    assert reporter.report.progress == 0, "the run before had achieved it"
     untold = Reporter(pipe[1], Report(rows=10, commits=1, seq=2))
     Progress(untold, 1.0).committed(committed(3, 5, replayed=True))
     assert (untold.report.rows, untold.report.commits, untold.report.seq) == (15, 2, 3)
@@ -62,10 +62,10 @@ def test_a_new_process_does_not_know_what_the_one_before_it_measured(pipe: tuple
     reporter = Reporter(pipe[1], Report("running", rows=15, commits=2, seq=3, lag=0, complete_at_ms=5, dead_letters=1))
     reporter.update(message="still starting")
     [line] = os.read(pipe[0], 9999).splitlines()
-    told = json.loads(line)
-    assert (told["lag"], told["complete_at_ms"]) == (None, None)
-    assert (told["rows"], told["commits"], told["seq"], told["dead_letters"]) == (15, 2, 3, 1)
-    assert told["reported_at_ms"] is not None
+    reported = json.loads(line)
+    assert (reported["lag"], reported["complete_at_ms"]) == (None, None)
+    assert (reported["rows"], reported["commits"], reported["seq"], reported["dead_letters"]) == (15, 2, 3, 1)
+    assert reported["reported_at_ms"] is not None
 
 
 @pytest.mark.timeout(120)

@@ -43,16 +43,16 @@ def test_brokers_that_refuse_a_login_are_not_waited_for() -> None:
 
 
 def test_brokers_are_waited_for_with_a_word_now_and_then(broker: Broker, topic: str) -> None:
-    told: list[str] = []
+    reasons: list[str] = []
     given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "500"}
     asking = cluster.Cluster(parse_options(given, default_starting="earliest"))
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
-        asking.await_answer(lambda reason: told.append(reason) or True, ask_seconds=0.1)
-    assert len(told) > 1
-    assert all(NOBODY in reason for reason in told)
-    told.clear()
-    asking.await_answer(lambda reason: told.append(reason) or False, ask_seconds=0.1)
-    assert len(told) == 1, "whoever does not want to wait any more need not"
+        asking.await_answer(lambda reason: reasons.append(reason) or True, ask_seconds=0.1)
+    assert len(reasons) > 1
+    assert all(NOBODY in reason for reason in reasons)
+    reasons.clear()
+    asking.await_answer(lambda reason: reasons.append(reason) or False, ask_seconds=0.1)
+    assert len(reasons) == 1, "whoever does not want to wait any more need not"
     asking.close()
     answering = cluster.Cluster(parsed(broker, topic))
     answering.await_answer(pytest.fail)

@@ -216,8 +216,8 @@ def test_without_topic_ids_a_smaller_leader_epoch_tells(old_broker: EmbeddedBrok
         assert query.position == {"led": {"0": 50, "leader_epochs": {"0": 5}}}
         position = query.position
         sent = recreate(old_broker, "led", 80)
-        told = "topic led has leader epoch 1 in partition 0, but the offsets belong to leader epoch 5"
-        with pytest.raises(DataLoss, match=told):
+        message = "topic led has leader epoch 1 in partition 0, but the offsets belong to leader epoch 5"
+        with pytest.raises(DataLoss, match=message):
             query.plan()
     with Query(old_broker, "led", position, failOnDataLoss="false") as lenient:
         assert [value for *_, value in lenient.drain()] == sent
