@@ -40,6 +40,7 @@ _BENCHMARKS: Final = (
     ("layout", "--keys", "20000", "--rows", "40000", "--rounds", "2"),
     ("memory", "--rows", "50000"),
     ("merge", "--keys", "20000", "--rounds", "2"),
+    ("requests", "--lanes", "1", "8", "--groups", "8", "--commits", "100", "--latency-ms", "1"),
     ("snapshot", "--keys", "20000", "--rounds", "2"),
     ("timeline", "--commits", "2000", "--waiting", "40"),
     ("view_overhead", "--keys", "20000", "--rounds", "2"),
@@ -94,7 +95,7 @@ def all_parts(scale: float = 1.0) -> list[Part]:
         ),
         Part("mutants", 300, [_python("-m", "tests.mutation_score", "--jobs", jobs)]),
         Part("soak", 3 * soak_minutes + 30, [_python("-m", "tests.soak", "--minutes", str(soak_minutes))]),
-        Part("demo", 30, [_python("-m", "streams.cli", "demo", "--rows", "200000")]),
+        Part("demo", 30, [_python("-m", "streams.cli.main", "demo", "--rows", "200000")]),
         Part("benchmarks", 45, [_python("-m", f"tests.benchmarks.{name}", *given) for name, *given in _BENCHMARKS]),
     ]
 

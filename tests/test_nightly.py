@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from pathlib import Path
@@ -79,3 +80,13 @@ def test_all_benchmarks_are_run() -> None:
     folder = Path(nightly.__file__).parent / "benchmarks"
     programs = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")}
     assert {name for name, *_ in nightly._BENCHMARKS} == programs
+
+
+def test_every_command_is_a_module_or_file_that_python_can_run() -> None:
+    commands = [command[1:] for part in all_parts() for command in part.commands]
+    modules = [command[1] for command in commands if command[0] == "-m"]
+    found = {name: importlib.util.find_spec(name) for name in modules}
+    packages = [name for name, spec in found.items() if spec is not None and spec.submodule_search_locations]
+    runnable = {name: importlib.util.find_spec(f"{name}.__main__") for name in packages}
+    assert [name for name, spec in (found | runnable).items() if spec is None] == []
+    assert all((nightly.ROOT / command[0]).is_file() for command in commands if command[0] != "-m")
