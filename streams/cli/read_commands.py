@@ -8,7 +8,7 @@ import typer
 
 from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, report_errors, usage_errors
 from streams.cli.output import counted, limit_note, print_rows
-from streams.read.as_of import EARLIEST, parse_point, tell_unsettled
+from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def changes(
         begin, later = (None if first is None else table.snapshot(first)), table.snapshot(last)
         for point, found in ((first, begin), (last, later)):
             if found is not None:
-                tell_unsettled(point, found)
+                warn_if_unsettled(point, found)
         end = later.cut
         answer = table.changes(
             None if begin is None else str(begin.cut),

@@ -44,7 +44,7 @@ def parse_point(given: Any) -> Any:
     return given
 
 
-def tell_unsettled(point: Point | None, snapshot: Snapshot) -> None:
+def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
     """Log a warning with the cut of a time that may still resolve to another cut."""
     if isinstance(point, dt.datetime) and not snapshot.settled:
         logging.getLogger("weft").warning(

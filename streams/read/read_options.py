@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from storage import Snapshot, Table
 from storage.errors import InvalidInput
 from streams.pipeline.model import TableLocation
-from streams.read.as_of import Point, parse_point, tell_unsettled
+from streams.read.as_of import Point, parse_point, warn_if_unsettled
 
 Through = int | dt.datetime | dt.date | str
 
@@ -108,7 +108,7 @@ class ReadOptions(BaseModel):
             NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
         """
         found = self._snapshot(table)
-        tell_unsettled(self.as_of, found)
+        warn_if_unsettled(self.as_of, found)
         return found
 
     def _snapshot(self, table: Table) -> Snapshot:
