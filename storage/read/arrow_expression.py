@@ -50,7 +50,7 @@ _MIRRORED: Final[dict[Operator, Operator]] = {"==": "==", "!=": "!=", "<": ">", 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column as an argument; ``nested`` for a field of it."""
+    """A column as an argument of a call; ``nested`` if it is a field of the column."""
 
     name: str
     nested: bool = False
@@ -138,7 +138,7 @@ def _as_condition(argument: _Argument) -> Condition:
 
 
 def _read(words: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> Condition:
-    """A call is ``call f``, its arguments and options, ``end f``. Not recursive: chains are deep in this form."""
+    """Parse the list. A call is ``call f``, its arguments and options, ``end f``. Not recursive: calls nest deeply."""
     root = _Call("")
     calls = [root]
     for kind, word in words:

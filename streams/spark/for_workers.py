@@ -100,7 +100,7 @@ def pickled(value: Any) -> bytes:
 
 
 class _Rebuilt:
-    """Unpickles as an object of a class with a state."""
+    """Pickled in place of an object; unpickling it gives an object with the same class and state."""
 
     def __init__(self, kind: type, state: Any) -> None:
         self._kind, self._state = kind, state

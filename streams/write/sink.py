@@ -375,7 +375,7 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
         if column.name == SOURCE:
             if column.dataType.simpleString() != SOURCE_TYPE.simpleString():
                 raise InvalidInput(
-                    f"column {SOURCE!r} is not what decode_messages makes it",
+                    f"column {SOURCE!r} does not have the type that decode_messages gives it",
                     hint="keep the column as it is, or drop it",
                 )
             continue
