@@ -16,7 +16,7 @@ from typing import Final
 from storage.core.log.archive_codec import decode_archive, encode_archive
 from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanIntent, decode_entry
-from storage.core.log.retention import ENDLESS, Needed, Spans, touches, union_spans
+from storage.core.log.needed_files import ENDLESS, Needed, Spans, touches, union_spans
 from storage.core.log.table_state import TableState
 from storage.core.names import LANE_ENTRIES, TABLE_LANE, LaneName, archive_path, lane_folder, parse_slot, slot_path
 from storage.errors import CorruptData, TableError

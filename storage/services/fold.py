@@ -23,7 +23,7 @@ from storage import mergers
 from storage.core import names
 from storage.core.log.entries import Abort, Fold
 from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.log.retention import paths_of
+from storage.core.log.needed_files import paths_of
 from storage.core.log.table_state import TableState
 from storage.core.modes import Mergers
 from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered

@@ -16,8 +16,8 @@ from streams.pipeline.model import CommandSettings
 from streams.read.read_options import ReadOptions
 
 if TYPE_CHECKING:
+    from streams.read.native_or_merged import ScanFacts
     from streams.read.sql_query import PlannedQuery
-    from streams.read.table_planner import ScanFacts
 
 
 def run_query(settings: CommandSettings, sql: str, options: ReadOptions, *, limit: int, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from storage.errors import InvalidInput, NotFound
 from streams.kafka.errors import SourceRefused, SourceUnavailable, is_gone, is_refused, name_some
 from streams.kafka.offset_plan import Log, Topics
 from streams.kafka.options import CLIENT_ID, EARLIEST, KAFKA_PREFIX, LATEST, KafkaOptions, Partition
-from streams.kafka.topic_identity import Identity
+from streams.kafka.recreated_topic import Identity
 from streams.kafka.topic_ids import TopicIds
 
 GROUP_ID: Final = "weft-kafka-source"

@@ -28,7 +28,7 @@ from streams.kafka.cluster import Connection
 from streams.kafka.errors import is_gone, is_refused, report_losses, report_recreated
 from streams.kafka.offset_plan import Log, OffsetRange, describe_log
 from streams.kafka.options import KafkaOptions
-from streams.kafka.topic_identity import Identity, find_recreated
+from streams.kafka.recreated_topic import Identity, find_recreated
 from streams.kafka.topic_ids import TopicIds, shared_topic_ids
 
 SCHEMA: Final = pa.schema(

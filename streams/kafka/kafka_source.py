@@ -53,7 +53,7 @@ from streams.kafka.offset_plan import (
     restart_recreated,
 )
 from streams.kafka.options import KafkaOptions, parse_options
-from streams.kafka.topic_identity import find_recreated
+from streams.kafka.recreated_topic import find_recreated
 from streams.spark.for_workers import ForWorkers, Source
 
 FORMAT: Final = "weft_kafka"

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple
 
 from storage.errors import InvalidInput
-from streams.kafka.topic_identity import IDENTITY_KEYS, Identity, parse_identities
+from streams.kafka.recreated_topic import IDENTITY_KEYS, Identity, parse_identities
 
 CLIENT_ID: Final = "weft-kafka-source"
 """Client id, unless ``kafka.client.id`` is set."""

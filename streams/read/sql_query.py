@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from storage import Table
 from storage.errors import InvalidInput
 from streams.pipeline.model import CommandSettings, TableLocation
+from streams.read.native_or_merged import ScanFacts
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
-from streams.read.table_planner import ScanFacts
 from streams.read.view import planner_of
 from streams.spark.session import build_session
 from streams.spark.task_errors import python_problem

@@ -1,7 +1,7 @@
 """weft tables as Spark tables: a live view, and one fixed snapshot.
 
 The entry point for reads with Spark. `streams.read.relation.live_view` connects a view to Spark's planner,
-`streams.read.table_planner` plans the scans, and `streams.read.read_options` has the options.
+`streams.read.native_or_merged` plans the scans, and `streams.read.read_options` has the options.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from storage import Table
 from streams.read.as_of import Point
 from streams.read.hadoop_access import HadoopAccess
+from streams.read.native_or_merged import FixedPlanner, ScanFacts, TablePlanner
 from streams.read.read_options import ReadOptions, Through
 from streams.read.relation.live_view import create_relation_view, relation_dataframe
-from streams.read.table_planner import FixedPlanner, ScanFacts, TablePlanner
 
 
 def create_view(

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from storage.engine import LaneProgress, lane_progress
 from storage.errors import Conflict, GapError, InvalidInput
 from streams.kafka.options import ANY_PARTITION, EARLIEST
-from streams.kafka.topic_identity import IDENTITY_KEYS
+from streams.kafka.recreated_topic import IDENTITY_KEYS
 from streams.write.query_checkpoint import Checkpoint, read_checkpoint, sibling_folders
 
 __all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "resume_point"]
@@ -46,7 +46,7 @@ GAP_HINT: Final = (
 Offsets = Mapping[str, Mapping[str, int]]
 """Offsets of a Kafka source: next offset by topic and partition."""
 Recorded = Mapping[str, Mapping[str, Any]]
-"""Offsets as a commit records them, with the identity of each topic (`streams.kafka.topic_identity`)."""
+"""Offsets as a commit records them, with the identity of each topic (`streams.kafka.recreated_topic`)."""
 
 
 class LaneMoved(Conflict):

@@ -26,11 +26,11 @@ from unittest import mock
 from pyspark.sql import SparkSession
 
 from storage import Table
+from streams.read.native_or_merged import PlannerTuning
 from streams.read.read_options import ReadOptions
 from streams.read.relation import spark_scan
 from streams.read.relation.live_view import create_relation_view
 from streams.read.relation.worker import task_reader
-from streams.read.table_planner import PlannerTuning
 from streams.read.view import planner_of
 from tests.benchmarks.plain import PYARROW, SPARK, write_with_pyarrow, write_with_spark
 from tests.benchmarks.snapshot import QUERY, bases

@@ -11,7 +11,7 @@ from storage.clock import Stamps
 from storage.core.log import cut, table_state
 from storage.core.log.cut import Cut
 from storage.core.log.entries import LaneAdd, Plan
-from storage.core.log.retention import Needed
+from storage.core.log.needed_files import Needed
 from storage.errors import CommitUnknown
 from storage.log import fencing_barrier, table_log, time_marks
 from storage.log.commit_log import CommitLog

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streams
 from storage import Table
+from streams.read.native_or_merged import PlannerTuning, TablePlanner
 from streams.read.read_options import ReadOptions
 from streams.read.relation.live_view import create_relation_view
-from streams.read.table_planner import PlannerTuning, TablePlanner
 from streams.read.view import planner_of
 
 CONFIG: dict[str, Any] = {

@@ -21,7 +21,7 @@ from typing import Final
 
 from storage.core.log.cut import Cut
 from storage.core.log.entries import CleanDone, CleanIntent
-from storage.core.log.retention import Needed
+from storage.core.log.needed_files import Needed
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import Path
 from storage.log.pins import ListedPin, list_pins

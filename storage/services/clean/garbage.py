@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from storage.core.log.entries import Data, Unresolved, decode_entry
-from storage.core.log.retention import (
+from storage.core.log.needed_files import (
     LaneEnd,
     Needed,
     contains,

@@ -13,7 +13,7 @@ from typing import Final
 
 from storage.clock import MAX_AHEAD_MS
 from storage.core.log.entries import Base, TableEntry
-from storage.core.log.retention import changes_files
+from storage.core.log.needed_files import changes_files
 from storage.core.log.table_state import TableState
 from storage.errors import InvalidInput, SnapshotExpired
 from storage.log.commit_log import CommitLog, read_table_lane

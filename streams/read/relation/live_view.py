@@ -15,7 +15,7 @@ Rules:
 Spark's Python data source API (`pyspark.sql.datasource`) pushes filters but does not prune columns, and it starts a
 Python worker to plan each query. So the view implements Spark's public connector interfaces in the driver through py4j
 (`spark_scan`), and passes to Spark what that worker would have sent (`jvm`). If there is no access to the JVM (Spark
-Connect) or its classes differ, `fallback` gives the same answers, but slower, and not live.
+Connect) or its classes differ, `without_jvm` gives the same answers, but slower, and not live.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def create_relation_view(spark: SparkSession, name: str, planner: Planner) -> No
         )
     jvm = _jvm_or_warn(spark)
     if jvm is None:
-        from streams.read.relation.fallback import fixed_dataframe
+        from streams.read.relation.without_jvm import fixed_dataframe
 
         fixed_dataframe(spark, planner).createOrReplaceTempView(name)
         return
@@ -78,7 +78,7 @@ def relation_dataframe(spark: SparkSession, planner: Planner, *, name: str = "we
     """
     jvm = _jvm_or_warn(spark)
     if jvm is None:
-        from streams.read.relation.fallback import fixed_dataframe
+        from streams.read.relation.without_jvm import fixed_dataframe
 
         return fixed_dataframe(spark, planner)
     from streams.read.relation.spark_scan import new_dataframe

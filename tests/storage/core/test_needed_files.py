@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.core.log.retention import (
+from storage.core.log.needed_files import (
     LaneEnd,
     Spans,
     contains,
@@ -16,7 +16,7 @@ from storage.core.log.retention import (
     newest_heartbeat,
     union_spans,
 )
-from storage.core.log.retention import subtract_spans as less
+from storage.core.log.needed_files import subtract_spans as less
 from storage.core.names import Kind, LaneName, ParsedPath, Path
 
 TOP = 12
