@@ -17,6 +17,7 @@ from storage.errors import InvalidInput
 MASTER: Final = "spark.master"
 APP_NAME: Final = "spark.app.name"
 DEPLOY_MODE: Final = "spark.submit.deployMode"
+SUBMIT_IN_DRIVER: Final = "spark.kubernetes.submitInDriver"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DRIVER_MEMORY: Final = "spark.driver.memory"
 ARCHIVES: Final = "spark.archives"
@@ -80,6 +81,14 @@ class SessionSettings:
 def is_local(master: str) -> bool:
     """Whether tasks run in the driver's own JVM: ``local``, ``local[4]``, ``local[*]``; not ``local-cluster[...]``."""
     return _LOCAL.fullmatch(master) is not None
+
+
+def in_cluster_mode(values: Mapping[str, str]) -> bool:
+    """Whether the driver runs on a machine that the cluster has chosen, and may choose another one the next time.
+
+    On Kubernetes the submission in the driver's pod is in client mode; it has a setting of its own.
+    """
+    return values.get(DEPLOY_MODE, "client") == "cluster" or values.get(SUBMIT_IN_DRIVER, "false") == "true"
 
 
 def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_start: bool = False) -> SessionSettings:

@@ -25,6 +25,7 @@ INSTALL_HINT: Final = (
 )
 
 _MARK: Final = "weft-error: "
+_NO_WEFT: Final = re.compile(r"cannot import weft: (No module named '[\w.]+')")
 _NO_MODULE: Final = re.compile(r"\b(?:ModuleNotFoundError|ImportError): (?:.*?\b)?(No module named '[\w.]+')")
 _NO_PACKAGE: Final = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\S+ >= \S+) must be installed")
 _NO_PYTHON: Final = re.compile(r'Cannot run program "([^"]+)"')
@@ -89,8 +90,28 @@ def python_problem(text: str) -> InvalidInput | None:
             f"the executors have Python {found.group(1)}, and the driver has {found.group(2)}",
             hint="let spark.pyspark.python be a Python of the executors with the same minor version",
         )
+    if found := _NO_WEFT.search(text):
+        return InvalidInput(f"a Python worker of Spark cannot import weft: {found.group(1)}", hint=INSTALL_HINT)
     if found := _NO_MODULE.search(text):
         return InvalidInput(f"a Python worker of Spark lacks a package: {found.group(1)}", hint=INSTALL_HINT)
     if found := _NO_PACKAGE.search(text):
         return InvalidInput(f"a Python worker of Spark lacks a package: {found.group(1)}", hint=INSTALL_HINT)
     return None
+
+
+@contextmanager
+def worker_hints() -> Iterator[None]:
+    """Raise an error of weft with a hint if Spark's workers cannot run weft; pass on all other errors.
+
+    Raises:
+        InvalidInput: See `python_problem`.
+    """
+    try:
+        yield
+    except TableError:
+        raise
+    except Exception as error:
+        text = str(error)
+        if error_in(text) is None and (problem := python_problem(text)) is not None:
+            raise problem from error
+        raise

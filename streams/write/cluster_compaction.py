@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from storage import Table
 from storage.engine import CompactionResult, CompactionTask, SliceFile
 from streams.spark.for_workers import for_workers, pickled
+from streams.spark.task_errors import worker_hints
 
 
 def _run(task: bytes) -> list[SliceFile]:
@@ -30,6 +31,7 @@ def compact(
 
     def execute(tasks: Sequence[CompactionTask]) -> list[list[SliceFile]]:
         # As bytes, which the guarded function unpickles: Spark would do it before, without a hint.
-        return context.parallelize([pickled(task) for task in tasks], len(tasks)).map(for_workers(_run)).collect()
+        with worker_hints():
+            return context.parallelize([pickled(task) for task in tasks], len(tasks)).map(for_workers(_run)).collect()
 
     return Table.open(uri, storage_options=storage_options).compact(execute=execute)

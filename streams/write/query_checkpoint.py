@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from storage.errors import InvalidInput
-from streams.spark.settings import DEPLOY_MODE, is_local
+from streams.spark.settings import in_cluster_mode, is_local
 
 __all__ = ["Checkpoint", "check_place", "read_checkpoint", "read_offsets", "refuse_local_disk", "sibling_folders"]
 
@@ -67,7 +67,7 @@ def check_place(spark: SparkSession, folder: str) -> None:
         InvalidInput: The driver runs in cluster mode, and the folder is on its local disk.
     """
     context: Any = spark.sparkContext
-    if not is_local(context.master) and context.getConf().get(DEPLOY_MODE, "client") == "cluster":
+    if not is_local(context.master) and in_cluster_mode(dict(context.getConf().getAll())):
         files, _ = _open(spark, folder)
         refuse_local_disk(folder, files.getUri().getScheme())
 

@@ -49,7 +49,7 @@ from storage.errors import GapError, InvalidInput
 from streams.pipeline.model import OnError
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 from streams.spark.for_workers import for_workers
-from streams.spark.task_errors import note_errors
+from streams.spark.task_errors import note_errors, worker_hints
 from streams.write.dead_letter import SOURCE, DeadLetters, default_folder, open_dead_letters
 from streams.write.decode import SOURCE_TYPE
 from streams.write.query_checkpoint import read_checkpoint, read_offsets
@@ -253,7 +253,8 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     Raises:
         InvalidInput: A row cannot be stored. What the tasks wrote is removed.
     """
-    rows = df.mapInArrow(for_workers(task_writer(ticket, letters)), REPORT_TYPE).collect()
+    with worker_hints():
+        rows = df.mapInArrow(for_workers(task_writer(ticket, letters)), REPORT_TYPE).collect()
     reports: list[TaskReport] = [pickle.loads(row.report) for row in rows]  # noqa: S301 - written by our own tasks
     reports.sort(key=lambda report: report.task)
     for report in reports:

@@ -14,7 +14,7 @@ import pytest
 
 from storage.errors import InvalidInput
 from streams.pipeline.pipeline import load_pipeline, load_settings
-from streams.spark.settings import Surroundings, is_local, settle
+from streams.spark.settings import Surroundings, in_cluster_mode, is_local, settle
 from streams.write.query_checkpoint import refuse_local_disk
 from tests.streams.pipelines import pipeline_file
 
@@ -130,6 +130,20 @@ def test_cluster_mode_is_refused_in_the_file() -> None:
     assert "spark-submit --deploy-mode cluster" in caught.value.hint
     inside = replace(AROUND, submitted={**SUBMIT, "spark.submit.deployMode": "cluster"})
     assert settle("app", {}, inside).values["spark.submit.deployMode"] == "cluster"
+
+
+@pytest.mark.parametrize(
+    ("values", "cluster"),
+    [
+        ({}, False),
+        ({"spark.submit.deployMode": "client"}, False),
+        ({"spark.submit.deployMode": "cluster"}, True),
+        # What the pod of a driver on Kubernetes is given.
+        ({"spark.submit.deployMode": "client", "spark.kubernetes.submitInDriver": "true"}, True),
+    ],
+)
+def test_where_the_driver_runs(values: dict[str, str], *, cluster: bool) -> None:
+    assert in_cluster_mode(values) is cluster
 
 
 def test_archives_of_a_pipeline_are_relative_to_its_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 from storage.errors import CommitUnknown, Conflict, InvalidInput, TableError
 from streams.read.table_source import WeftSource
 from streams.spark.for_workers import ForWorkers, Source, for_workers, source_for_workers
-from streams.spark.task_errors import error_in, noted_errors, python_problem
+from streams.spark.task_errors import error_in, noted_errors, python_problem, worker_hints
 
 ORIGINAL = CommitUnknown("no answer\nweft-error: {not this}", hint='see "weft show"', batch=("query", 7))
 
@@ -110,7 +111,7 @@ def test_a_code_of_a_later_version_keeps_message_and_hint() -> None:
         ),
         (
             "ImportError: a Python worker of Spark cannot import weft: No module named 'storage' (Python: python3)",
-            "lacks a package: No module named 'storage'",
+            "cannot import weft: No module named 'storage'",
         ),
         (
             "PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was ...",
@@ -132,3 +133,14 @@ def test_a_worker_that_cannot_run_weft(text: str, message: str) -> None:
 @pytest.mark.parametrize("text", ["", "No module named storage", "ValueError: pyarrow", "Cannot run the program"])
 def test_other_errors_of_workers_are_left_alone(text: str) -> None:
     assert python_problem(text) is None
+
+
+def test_what_workers_lack_is_raised_with_a_hint() -> None:
+    with pytest.raises(InvalidInput, match="lacks a package") as caught, worker_hints():
+        raise RuntimeError("Job aborted: ModuleNotFoundError: No module named 'pyarrow'")
+    assert "weft package" in caught.value.hint
+    noted = f"No module named 'x'\nweft-error: {json.dumps(ORIGINAL.to_dict())}"
+    for error in (RuntimeError("boom"), ORIGINAL, RuntimeError(f"ModuleNotFoundError: {noted}")):
+        with pytest.raises(type(error)) as kept, worker_hints():
+            raise error
+        assert kept.value is error
