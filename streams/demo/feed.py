@@ -101,8 +101,10 @@ class TableProgress:
         claims: By lane the number of times that a writer has claimed it.
     """
 
-    def __init__(self, table: Path, lanes: Mapping[str, Topic]) -> None:
-        self._observer = LaneObserver(table)
+    def __init__(
+        self, table: str | Path, lanes: Mapping[str, Topic], storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._observer = LaneObserver(table, storage_options)
         self._wanted = {name: topic.rows for name, topic in lanes.items()}
         self.messages = dict.fromkeys(lanes, 0)
         self.events = dict.fromkeys(lanes, 0)
