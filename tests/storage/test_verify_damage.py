@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from storage import Table, verify_table
-from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
+from storage.core.names import LaneName, Path, slot_path
 from storage.errors import Conflict, CorruptData, NotFound
 from storage.services.inspect import Inspection
-from storage.services.verify.findings import MAX_ALIKE, Severity
+from storage.services.verify.findings import MAX_ALIKE
 from storage.store.open_store import open_store
 from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.damage import Damage, append_table, lane, shop, verified, wrong
 from tests.storage.shop import SHOP, append, new_uri, orders, payments
-from tests.tuning import tune, tuned
+from tests.tuning import tune
 
 
 @pytest.fixture
@@ -329,19 +327,6 @@ def test_a_damaged_entry_of_the_table_lane_ends_what_is_known(table: Table, dama
     assert any("was checked up to there" in finding.what for finding in verified(table).infos)
 
 
-def test_a_checkpoint_tells_what_follows_a_damaged_entry(table: Table) -> None:
-    table = tuned(table, table_checkpoint_every=6)
-    damage = Damage(table)
-    table.compact()
-    append(table, payments(1), "payments")
-    table.compact()
-    path = damage.flip(lane("", 5))
-    (base, *_) = [file.base for file in table.state().slices.values() if file.base]
-    damage.flip(base.path)
-    found = wrong(table)
-    assert [(finding.invariant, finding.where) for finding in found] == [("S1", path), ("S7", base.path)]
-
-
 def test_a_table_of_which_nothing_can_be_read(table: Table, damage: Damage) -> None:
     damage.flip(lane("", 1))
     assert [finding.invariant for finding in wrong(table)] == ["S1", "S2"]
@@ -417,43 +402,6 @@ def test_lists_and_indexes_in_sidecars_are_checked(monkeypatch: pytest.MonkeyPat
     assert [(f.invariant, f.where) for f in wrong(table)] == [("S7", newest)]
     damage.remove(newest)
     assert [(f.invariant, f.where) for f in wrong(table, deep=False)] == [("S7", newest)]
-
-
-def test_checkpoints_are_compared_with_the_replay(table: Table) -> None:
-    table = tuned(table, table_checkpoint_every=2, lane_checkpoint_every=2)
-    damage = Damage(table)
-    table.savepoint("one")
-    append(table, orders(7), "orders")
-    assert verified(table).checked["checkpoints"] == 2
-    for where in (TABLE_LANE, LaneName("orders")):
-        (path,) = damage.paths(checkpoint_folder(where))
-        before = damage.content(path)
-        damage.overwrite(path, before[:-5] + b"12345")
-        assert [(f.severity, f.where) for f in wrong(table)] == [(Severity.WARNING, path)]
-        damage.overwrite(path, _another(before, stamp=1))
-        (finding,) = wrong(table)
-        assert (finding.severity, finding.where) == (Severity.ERROR, path)
-        assert "delete" in finding.hint
-        damage.overwrite(path, _another(before, head_id="0" * 32))
-        (finding,) = wrong(table)
-        assert finding.where == path
-        damage.remove(path)
-    assert wrong(table) == []
-
-
-def test_a_checkpoint_of_an_entry_that_does_not_exist(table: Table, damage: Damage) -> None:
-    path = checkpoint_path(TABLE_LANE, 99, "a" * 32)
-    damage.store.put(path, b"")
-    (finding,) = wrong(table)
-    assert (finding.severity, finding.where) == (Severity.WARNING, path)
-    assert "does not exist" in finding.what
-
-
-def _another(data: bytes, **changes: object) -> bytes:
-    """The checkpoint of another state, and a digest that fits."""
-    values = json.loads(data.partition(b"\n")[2])
-    body = json.dumps(values | {"state": values["state"] | changes}).encode()
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def test_folds_are_checked_like_logs_and_like_slices(table: Table) -> None:
