@@ -42,7 +42,7 @@ _BENCHMARKS: Final = (
     ("merge", "--keys", "20000", "--rounds", "2"),
     ("requests", "--lanes", "1", "8", "--groups", "8", "--commits", "100", "--latency-ms", "1"),
     ("snapshot", "--keys", "20000", "--rounds", "2"),
-    ("timeline", "--commits", "2000", "--waiting", "40"),
+    ("timeline", "--commits", "12000", "--waiting", "40"),
     ("view_overhead", "--keys", "20000", "--rounds", "2"),
     ("writer", "--rows", "20000", "--batch", "10000", "--runs", "1"),
 )

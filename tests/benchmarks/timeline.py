@@ -37,6 +37,7 @@ from storage.core.plan.fold_plan import MAX_CHAIN
 from storage.environment import Tuning
 from storage.read.snapshot import Snapshot
 from storage.write.writer import Writer
+from tests.faulty_store import FakeClock
 
 COMPACT_EVERY = 1_000  # commits, of all lanes together
 ROWS = 256
@@ -64,7 +65,7 @@ def config(buckets: int) -> dict[str, object]:
 
 def build(folder: Path, shape: Shape, folded: bool) -> None:  # noqa: FBT001 - processes take positions
     """The table, by copying real entries again and again under new numbers and ids."""
-    table = Table.create(folder, config(shape.buckets))
+    table = Table.create(folder, config(shape.buckets), clock=FakeClock(START_MS))
     rows = pa.table({"k": np.arange(ROWS), "v": np.arange(ROWS), "ts": np.zeros(ROWS, np.int64)})
     lanes = [LaneName(f"lane{number}") for number in range(shape.lanes)]
     for lane in lanes:
@@ -201,7 +202,7 @@ class CountingStore:
         return counted
 
 
-def steps(table: Table) -> Iterator[tuple[str, Callable[[], object]]]:
+def steps(table: Table, commits: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """What is measured, in the order in which a process would do it."""
 
     def enter(writer: Writer) -> None:
@@ -213,7 +214,7 @@ def steps(table: Table) -> Iterator[tuple[str, Callable[[], object]]]:
     def plan() -> None:
         snapshots[0].scan()
 
-    middle = dt.datetime.fromtimestamp((START_MS + COMMIT_MS * 50_000) / 1000, dt.UTC)
+    middle = dt.datetime.fromtimestamp((START_MS + COMMIT_MS * commits // 2) / 1000, dt.UTC)
     yield "snapshot", lambda: snapshots.append(table.snapshot())
     yield "plan a scan", plan
     yield "snapshot again", table.snapshot
@@ -221,7 +222,7 @@ def steps(table: Table) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "writer enters", lambda: enter(table.writer("s", lane="lane0"))
 
 
-def measure(folder: Path, name: str, latency_ms: int) -> None:
+def measure(folder: Path, name: str, commits: int, latency_ms: int) -> None:
     """One process: open, then each step."""
     before = peak_mib()
     figures: list[tuple[str, float, int, int]] = []
@@ -236,7 +237,7 @@ def measure(folder: Path, name: str, latency_ms: int) -> None:
     table = Table.open(folder)
     counted = store[0]
     figures.append(("open", time.perf_counter() - started, counted.calls, counted.objects))
-    for step, run in steps(table):
+    for step, run in steps(table, commits):
         calls, objects, started = counted.calls, counted.objects, time.perf_counter()
         run()
         seconds = time.perf_counter() - started
@@ -274,14 +275,17 @@ def main() -> None:
                 started = time.perf_counter()
                 in_process(build, folder, shape, folded)
                 print(f"built {folder.name}: {shape.commits:,} commits in {time.perf_counter() - started:.0f} s")
-            in_process(measure, folder, f"{folder.name}, with checkpoints", arguments.latency_ms)
-            hidden = folder / "_weft" / "hidden"
-            (folder / "_weft" / "checkpoints").rename(hidden)
+            in_process(measure, folder, f"{folder.name}, with checkpoints", shape.commits, arguments.latency_ms)
+            checkpoints, hidden = folder / "_weft" / "checkpoints", folder / "_weft" / "hidden"
+            if not checkpoints.exists():
+                print(f"{folder.name}: {shape.commits:,} commits in {shape.lanes} lanes are too few for checkpoints")
+                continue
+            checkpoints.rename(hidden)
             try:
-                in_process(measure, folder, f"{folder.name}, without checkpoints", arguments.latency_ms)
+                in_process(measure, folder, f"{folder.name}, without checkpoints", shape.commits, arguments.latency_ms)
             finally:
-                shutil.rmtree(folder / "_weft" / "checkpoints", ignore_errors=True)
-                hidden.rename(folder / "_weft" / "checkpoints")
+                shutil.rmtree(checkpoints, ignore_errors=True)
+                hidden.rename(checkpoints)
     finally:
         if arguments.keep is None:
             shutil.rmtree(root)
