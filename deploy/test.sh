@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Lint, types and tests, in an environment of its own.
-#   bash deploy/test.sh              the full loop, which continuous integration runs: all tests but the nightly ones
+#   bash deploy/test.sh              the full loop, under 15 minutes on 2 cores: all tests but those of the next two loops
+#   bash deploy/test.sh --extended   what continuous integration runs after the full loop: the TLA+ models, more schedules of
+#                                    the simulation and broken implementations for it to find, a Spark cluster
 #   bash deploy/test.sh --fast       the fast loop, under 90 s on 2 cores: what needs no JVM and no server, and one
 #                                    way through Spark
 #   bash deploy/test.sh --nightly    the nightly loop, for hours: deep and long tests, soak, benchmarks (nightly.sh)
@@ -12,7 +14,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 loop=full
 case ${1:-} in
-  --fast | --nightly)
+  --fast | --extended | --nightly)
     loop=${1#--}
     shift
     ;;
@@ -28,8 +30,10 @@ mypy
 # Files of tests run side by side in two processes, the longest first (tests/conftest.py).
 tests=(python -m pytest -n 2 --dist loadfile --no-loadscope-reorder)
 if [ "$loop" = fast ]; then
-  tests+=(-m "smoke or not (spark or models or integration or slow or nightly)" --hypothesis-profile=fast)
+  tests+=(-m "smoke or not (spark or models or integration or slow or extended or nightly)" --hypothesis-profile=fast)
+elif [ "$loop" = extended ]; then
+  tests+=(-m "(extended or models) and not nightly")
 else
-  tests+=(-m "not nightly")
+  tests+=(-m "not (extended or models or nightly)")
 fi
 exec "${tests[@]}" "$@"

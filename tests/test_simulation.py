@@ -27,6 +27,7 @@ SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
 PART = 125  # schedules of one test: some ten seconds
 FIRST_PART = 50  # of the first test, which the fast loop runs
+FULL_SCHEDULES = 300  # of the full loop; continuous integration runs the others after it
 PARTS = [(0, FIRST_PART), *((first, first + PART) for first in range(FIRST_PART, SCHEDULES, PART))]
 REPLAYED = [3, 17, 71]  # a quiet one, and two with all kinds of faults
 
@@ -34,10 +35,14 @@ _faults: Counter[Fault] = Counter()
 _entries: Counter[str] = Counter()
 
 
+def _marks(first: int) -> tuple[pytest.MarkDecorator, ...]:
+    if first >= FULL_SCHEDULES:
+        return (pytest.mark.extended,)
+    return (pytest.mark.slow,) if first else ()
+
+
 @pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule")
-@pytest.mark.parametrize(
-    ("first", "end"), [pytest.param(*part, marks=pytest.mark.slow if part[0] else ()) for part in PARTS]
-)
+@pytest.mark.parametrize(("first", "end"), [pytest.param(*part, marks=_marks(part[0])) for part in PARTS])
 def test_schedules(first: int, end: int) -> None:
     for seed in range(first, min(end, SCHEDULES)):
         outcome = run_seed(seed)
@@ -86,7 +91,7 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
     assert run_seed(REPLAYED[-1]).trace_hash in hashes.pop()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(900)  # most are found in seconds; the rarest after some hundred schedules, on a busy machine
 @pytest.mark.parametrize(
     "name",

@@ -22,7 +22,7 @@ LIMIT_SECONDS = 420.0
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_a_writer_is_started_by_the_script(
     tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Packed

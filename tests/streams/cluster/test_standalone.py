@@ -24,7 +24,7 @@ from tests.streams.pipelines import CONFIG
 LIMIT_SECONDS = 420.0
 ONCE = RestartPolicy(max_failures=1, waits_out=False)
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.extended, pytest.mark.timeout(900)]
 
 
 def pipeline_file(folder: Path, broker: EmbeddedBroker, topic: str, spark: dict[str, Any]) -> Path:
