@@ -27,7 +27,7 @@ SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
 PART = 125  # schedules of one test: some ten seconds
 FIRST_PART = 50  # of the first test, which the fast loop runs
-FULL_SCHEDULES = 300  # of the full loop; continuous integration runs the others after it
+FULL_SCHEDULES = 175  # of the full loop; continuous integration runs the others after it
 PARTS = [(0, FIRST_PART), *((first, first + PART) for first in range(FIRST_PART, SCHEDULES, PART))]
 REPLAYED = [3, 17, 71]  # a quiet one, and two with all kinds of faults
 

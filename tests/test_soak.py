@@ -27,7 +27,7 @@ def processes_of(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(1200)  # a minute and a half on two idle cores; several JVMs start anew, each at other tests' mercy
 def test_a_pipeline_under_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
     said: list[str] = []

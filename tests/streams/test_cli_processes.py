@@ -206,6 +206,7 @@ def test_an_outage_of_the_store_is_waited_out_and_shown(tmp_path: Path, no_broke
     assert "Could not connect" in once.stderr, "a run that is to end does not wait"
 
 
+@pytest.mark.extended
 def test_a_query_under_way_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
     with EmbeddedBroker() as private_broker:
         private_broker.create_topics({"away": 1})
@@ -321,7 +322,9 @@ def test_a_writer_that_was_killed_does_not_know_its_lag_until_it_has_measured(
         line = run.until("sa")
         if line["pid"] != before["pid"]:
             seen.append(line)
-    assert {line["lag"] for line in seen if line["rows"] == 1} <= {None, 500}, "never a lag that was measured before"
+    # 501 if the process was killed before Spark noted the end of its first batch, which the table has already.
+    measured = {line["lag"] for line in seen if line["rows"] == 1}
+    assert measured <= {None, 500, 501}, "never the lag of 0 that was measured before"
     assert {line["freshness_seconds"] for line in seen if line["rows"] == 1} == {None}
     caught_up = run.until("sa", lag=0)
     assert caught_up["rows"] == 501

@@ -63,6 +63,7 @@ def test_a_dataframe_needs_no_view(spark: SparkSession, files: Files) -> None:
     assert frame.count() == 80
 
 
+@pytest.mark.extended
 def test_nothing_piles_up_query_by_query(spark: SparkSession, files: Files, name: str) -> None:
     made: list[QueryStates] = []
 

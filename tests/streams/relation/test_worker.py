@@ -22,7 +22,7 @@ def test_conform_without_columns_keeps_the_number_of_rows() -> None:
 
 def test_conform_names_a_missing_and_a_wrong_column() -> None:
     batch = pa.RecordBatch.from_pydict({"a": pa.array([1 << 40])})
-    with pytest.raises(RelationReadError, match="promised column 'b'"):
+    with pytest.raises(RelationReadError, match="column 'b' was planned, but read returned"):
         conform(batch, pa.schema([("b", pa.int64())]))
     with pytest.raises(RelationReadError, match="column 'a' was planned as int32"):
         conform(batch, pa.schema([("a", pa.int32())]))
