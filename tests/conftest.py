@@ -45,7 +45,16 @@ echo "this test starts a JVM: mark it with one of {markers} (pyproject.toml says
 exit 1
 """
 
-_LONGEST = ["cluster", "test_simulation.py", "models", "test_soak.py", "test_cli_processes.py", "test_source.py"]
+_LONGEST = [
+    "cluster",
+    "test_simulation.py",
+    "models",
+    "test_soak.py",
+    "test_cli_processes.py",
+    "test_source.py",
+    "test_smoke.py",
+    "test_supervisor.py",
+]
 """Files and folders that take longest: begun first, so that no process waits for them in the end."""
 
 

@@ -97,6 +97,7 @@ def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: Em
     assert (meter.lag.complete_at_ms or 0) >= times[2]
 
 
+@pytest.mark.slow
 def test_brokers_that_are_away_make_it_unknown(private_broker: EmbeddedBroker) -> None:
     private_broker.create_topics({"away": 1})
     produce(private_broker, "away", [1])

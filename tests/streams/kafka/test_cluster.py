@@ -78,6 +78,7 @@ def test_a_topic_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [0, 2]
 
 
+@pytest.mark.slow
 def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broker) -> None:
     name = f"never-{next(topic_numbers)}"
     reader = kafka_source.KafkaStreamReader(

@@ -18,7 +18,7 @@ from streams.kafka.options import parse_options
 from tests.streams.kafka.query import Query
 from tests.streams.kafka.topics import Broker, options, parsed, produce
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 RECREATED = r"topic {0} has id [\w-]{{22}}, but the offsets belong to the topic with id [\w-]{{22}}"
 

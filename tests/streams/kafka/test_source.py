@@ -48,6 +48,7 @@ def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, s
     after.stop()
 
 
+@pytest.mark.slow
 def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> None:
     with EmbeddedBroker() as private_broker:
         private_broker.create_topics({"away": 1})
