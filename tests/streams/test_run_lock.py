@@ -98,6 +98,8 @@ LEAVE = """
 import os, subprocess, sys
 from pathlib import Path
 from streams.pipeline.run_lock import hold_locks
+
+pytestmark = pytest.mark.slow
 with hold_locks(Path(sys.argv[1]), ["orders"], "p.yaml") as locks:
     # A job, as it goes on for a while when its supervisor is killed.
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=(locks["orders"],),

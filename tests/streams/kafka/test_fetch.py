@@ -18,7 +18,7 @@ from streams.kafka.offset_plan import Log, OffsetRange
 from streams.kafka.options import Partition
 from tests.streams.kafka.topics import WAIT_SECONDS, Broker, cluster_logs, parsed, produce, read
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize("headers", [False, True])
