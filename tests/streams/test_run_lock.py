@@ -20,6 +20,8 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from streams.pipeline.run_lock import hold_locks
+
+pytestmark = pytest.mark.slow
 with hold_locks(Path(sys.argv[1]), sys.argv[2:], "p.yaml"):
     print("held", flush=True)
     time.sleep(600)
@@ -98,8 +100,6 @@ LEAVE = """
 import os, subprocess, sys
 from pathlib import Path
 from streams.pipeline.run_lock import hold_locks
-
-pytestmark = pytest.mark.slow
 with hold_locks(Path(sys.argv[1]), ["orders"], "p.yaml") as locks:
     # A job, as it goes on for a while when its supervisor is killed.
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=(locks["orders"],),
