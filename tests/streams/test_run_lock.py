@@ -16,12 +16,12 @@ import pytest
 from storage.errors import Conflict, InvalidInput
 from streams.pipeline.run_lock import hold_locks
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import sys, time
 from pathlib import Path
 from streams.pipeline.run_lock import hold_locks
-
-pytestmark = pytest.mark.slow
 with hold_locks(Path(sys.argv[1]), sys.argv[2:], "p.yaml"):
     print("held", flush=True)
     time.sleep(600)
