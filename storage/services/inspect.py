@@ -161,7 +161,7 @@ class FileReport:
 class LaneReport:
     """One lane. Commits that were rolled back are not counted. Times are Unix milliseconds.
 
-    What is said of the newest claim and of the last commit has its default if there is none.
+    A lane without a claim, or without a commit, has the defaults of the fields about it.
 
     Attributes:
         epoch: Number of the newest claim.

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import datetime as dt
 import shutil
 import tempfile
 import time
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fsspec
+import pyarrow as pa
 from fsspec.asyn import AsyncFileSystem, sync_wrapper
 from fsspec.spec import AbstractBufferedFile
 
@@ -187,7 +189,7 @@ def steps(history: bool) -> Iterator[tuple[str, Callable[[], object]]]:  # noqa:
         return tables[0].snapshot()
 
     stack = contextlib.ExitStack()
-    few = rows(1, 2, 3) if not history else timeline.pa.table({"k": [1, 2], "v": [1, 2], "ts": [9, 9]})
+    few = rows(1, 2, 3) if not history else pa.table({"k": [1, 2], "v": [1, 2], "ts": [9, 9]})
     writers: list[Any] = []
 
     def query() -> None:
@@ -210,7 +212,7 @@ def steps(history: bool) -> Iterator[tuple[str, Callable[[], object]]]:  # noqa:
     if not history:
         yield "fold", lambda: Table.open(URI).fold()
         yield "compact", lambda: Table.open(URI).compact()
-        yield "clean", lambda: Table.open(URI).clean(timeline.dt.timedelta(0))
+        yield "clean", lambda: Table.open(URI).clean(dt.timedelta(0))
 
 
 def measure(folder: Path, latency: float, bytes_per_second: float, *, history: bool = False) -> dict[str, Figure]:

@@ -8,7 +8,6 @@ Both are packages of Debian and need root.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
@@ -17,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tests.download_cache import locked_cache
 
 ROOT: Final = Path(__file__).parents[2]
 DOCKERFILE: Final = ROOT / "deploy/docker/Dockerfile"
@@ -109,11 +110,9 @@ def built_image() -> Iterator[Image]:
 
 def _base_archive() -> Path:
     """Archive of the root folder of a slim Debian; made once per machine."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
-    cache.mkdir(parents=True, exist_ok=True)
-    archive = cache / f"debian-{RELEASE}.tar"
-    with (cache / f"{archive.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first one's download
+    name = f"debian-{RELEASE}.tar"
+    with locked_cache(name) as cache:
+        archive = cache / name
         if not archive.exists():
             with tempfile.TemporaryDirectory(prefix="debootstrap-", dir=cache) as folder:
                 root = Path(folder, "root")
@@ -122,9 +121,9 @@ def _base_archive() -> Path:
                 except RuntimeError as error:
                     raise Unavailable(f"debootstrap does not bring Debian {RELEASE}: {error}") from None
                 (root / "etc/dpkg/dpkg.cfg.d/docker").write_text(_SLIM)
-                for name in _LEFT_OUT:
-                    shutil.rmtree(root / "usr/share" / name, ignore_errors=True)
-                    (root / "usr/share" / name).mkdir(exist_ok=True)
+                for left_out in _LEFT_OUT:
+                    shutil.rmtree(root / "usr/share" / left_out, ignore_errors=True)
+                    (root / "usr/share" / left_out).mkdir(exist_ok=True)
                 _run("tar", "-C", str(root), "-cf", f"{folder}/archive", ".")
                 Path(folder, "archive").rename(archive)
     return archive

@@ -6,7 +6,6 @@ the same time apart. Where a client or its registry is missing, the tests are sk
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +15,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+from tests.download_cache import locked_cache
 
 FETCH_SECONDS: Final = 270  # an idle machine takes 40 for the slowest; a test may take 300 in all
 
@@ -86,11 +87,8 @@ def _digest(names: Sequence[str]) -> str:
 
 
 def _fetched(name: str, make: Callable[[Path], None]) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
-    cache.mkdir(parents=True, exist_ok=True)
-    wanted, finished = cache / name, cache / f"{name}.finished"
-    with (cache / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first one's download
+    with locked_cache(name) as cache:
+        wanted, finished = cache / name, cache / f"{name}.finished"
         if not finished.exists():
             shutil.rmtree(wanted, ignore_errors=True)
             make(wanted)  # in place: a virtual environment cannot be moved

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,7 +18,8 @@ from storage.core import keys, names
 from storage.core.arrays import Arrays
 from storage.core.keys import KeyVector, Mask
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
-from storage.core.model import FIELD_ID, Group, Op
+from storage.core.merge.visibility import visible_rows
+from storage.core.model import FIELD_ID, Group
 from storage.core.modes import mode_of
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
@@ -156,7 +156,7 @@ class SliceChecker:
     def _check_rows(self, checker: RowChecker, batch: Arrays, rows: slice, *, visible: bool) -> KeyVector:
         schema, count = self._schema, rows.stop - rows.start
         batch = {name: column[rows] for name, column in batch.items()}
-        shown = _visible(schema, batch)
+        shown = visible_rows(batch, schema)
         wrong = (
             ("S12", ~shown, "base rows are not visible: readers show them nevertheless")
             if visible
@@ -185,16 +185,3 @@ def _largest_versions(group: Group, batch: Arrays) -> list[Any]:
     present = pc.if_else(batch[names.arrival(group.id)].is_valid(), column, pa.scalar(None, column.type))
     floor = batch.get(names.floor_ordering(group.id, 0))
     return [pc.max(values).as_py() for values in (present, floor) if values is not None]
-
-
-def _visible(schema: TableSchema, batch: Arrays) -> Mask:
-    """Which rows are visible: some group is present, and none is deleted together with its row."""
-    rows = len(batch[schema.sort_column])
-    present, hidden = np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)
-    for group in schema.groups:
-        there = np.asarray(batch[names.arrival(group.id)].is_valid())
-        present |= there
-        kind = batch.get(names.floor_kind(group.id))
-        if kind is not None:
-            hidden |= ~there & np.asarray(pc.fill_null(pc.equal(kind, int(Op.DELETE_ROW)), False))
-    return present & ~hidden

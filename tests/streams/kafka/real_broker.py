@@ -8,8 +8,6 @@ are skipped and say why.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 import signal
 import socket
@@ -24,6 +22,8 @@ from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.download_cache import locked_cache
 
 KAFKA_VERSION: Final = "4.3.1"
 _SLF4J_VERSION: Final = "1.7.36"
@@ -85,11 +85,9 @@ def find_jars() -> Path:
     """
     if shutil.which("java") is None:
         raise Unavailable("there is no program `java`; install a Java runtime, 17 or newer")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
-    cache.mkdir(parents=True, exist_ok=True)
-    jars = cache / f"kafka-{KAFKA_VERSION}"
-    with (cache / f"kafka-{KAFKA_VERSION}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first one's download
+    name = f"kafka-{KAFKA_VERSION}"
+    with locked_cache(name) as cache:
+        jars = cache / name
         if not jars.is_dir():
             _fetch(cache, jars)
     return jars
