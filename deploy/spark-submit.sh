@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts one writer of a pipeline by spark-submit, so that Spark's own tools place the driver and the executors:
 #
-#   bash deploy/spark-submit.sh [SPARK-SUBMIT OPTIONS] -- PIPELINE WRITER [--once]
+#   bash deploy/spark-submit.sh [SPARK-SUBMIT OPTIONS] -- PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
 #
 #   bash deploy/spark-submit.sh --master spark://host:7077 -- pipeline.yaml orders
 #   bash deploy/spark-submit.sh --master yarn --deploy-mode cluster -- pipeline.yaml orders
@@ -22,7 +22,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   options+=("$1")
   shift
 done
-if [ $# -lt 3 ]; then fail "usage: spark-submit.sh [SPARK-SUBMIT OPTIONS] -- PIPELINE WRITER [--once]"; fi
+if [ $# -lt 3 ]; then fail "usage: spark-submit.sh [SPARK-SUBMIT OPTIONS] -- PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]"; fi
 shift
 pipeline=$1 writer=$2
 shift 2

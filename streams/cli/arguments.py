@@ -1,6 +1,7 @@
 """Arguments that commands share, the printing of errors, and exit codes.
 
-0: ok. 1: something failed. 2: the command line or the pipeline file is wrong, and nothing was done.
+0: ok. 1: something failed. 2: the command line or the pipeline file is wrong, and nothing was done. `weft run` also
+uses 4, see `streams.pipeline.supervisor.ending_of_all`.
 """
 
 from __future__ import annotations

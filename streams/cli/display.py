@@ -13,12 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from streams.pipeline.outage import spell_since
+from streams.pipeline.status_fields import reason_of, status_fields, waiting_for
 from streams.pipeline.supervisor import JobStatus, Phase
 
 LINE_SECONDS: Final = 5.0  # between a running job's lines, which a terminal's log keeps
 JSON_SECONDS: Final = 1.0  # likewise, for programs
-STALE_SECONDS: Final = 10.0  # since a job's last report: what it measured is old news then
 REFRESH_PER_SECOND: Final = 4
 UNKNOWN: Final = "unknown"
 OnStatus = Callable[[Sequence[JobStatus]], None]
@@ -32,78 +31,6 @@ _STYLES: Final = {
     Phase.FENCED: "bold red",
     Phase.FAILED: "bold red",
 }
-
-
-def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
-    """What is shown of a job, by name; ages in seconds, None for what is not known or does not apply.
-
-    ``lag`` is an upper bound, see `streams.pipeline.status.Report`. It and ``freshness_seconds`` are None as soon as
-    nobody can know them: the job has not measured yet, does not report, or does not run any more.
-    """
-    report = status.report
-    measured = _is_current(status, now_ms)
-
-    def age(then_ms: int | None) -> float | None:
-        return None if then_ms is None else round(max(0, now_ms - then_ms) / 1000, 1)
-
-    return {
-        "job": status.name,
-        "state": state_word(status),
-        "rows": report.rows,
-        "rows_per_second": report.rows_per_second,
-        "lag": report.lag if measured else None,
-        "commit": report.seq,
-        "commit_age_seconds": age(report.committed_at_ms),
-        "freshness_seconds": age(report.complete_at_ms) if measured else None,
-        "commits": report.commits,
-        "dead_letters": report.dead_letters,
-        "tombstones_ignored": report.tombstones,
-        "restarts": status.restarts,
-        "failures": status.failures,
-        "pid": status.pid,
-        "waiting_for": waiting_for(status),
-        "waiting_seconds": age(report.waiting_since_ms) if waiting_for(status) else None,
-        "message": news(status, now_ms),
-    }
-
-
-def _is_current(status: JobStatus, now_ms: int) -> bool:
-    """Whether what the job last measured still holds."""
-    if status.phase is Phase.DONE:
-        return True  # it ended by itself, and measured last of all
-    heard = status.report.reported_at_ms
-    hangs = heard is not None and now_ms - heard > STALE_SECONDS * 1000
-    return status.phase in {Phase.RUNNING, Phase.STOPPING} and not hangs
-
-
-def state_word(status: JobStatus) -> str:
-    """The job's own word while it runs, the supervisor's otherwise."""
-    if status.phase is Phase.RUNNING:
-        return status.report.doing
-    if status.phase is Phase.WAITING:
-        return f"restart in {status.next_start_seconds or 0:.0f} s"
-    return str(status.phase)
-
-
-def waiting_for(status: JobStatus) -> str | None:
-    """What does not answer, so that the job waits; None if it does not wait for anything."""
-    waits = status.phase in {Phase.RUNNING, Phase.WAITING} and status.report.waiting_since_ms is not None
-    return status.report.waiting_for if waits else None
-
-
-def news(status: JobStatus, now_ms: int) -> str:
-    """Why the job is not running, what it waits for, or what it last had to say."""
-    what, since_ms = waiting_for(status), status.report.waiting_since_ms
-    if what is not None and since_ms is not None:
-        reason = f": {_reason(status)}" if _reason(status) else ""
-        return f"waiting for {what}, {spell_since(since_ms, now_ms)}{reason}"
-    return _reason(status)
-
-
-def _reason(status: JobStatus) -> str:
-    if status.phase in {Phase.FAILED, Phase.FENCED, Phase.WAITING}:
-        return status.message
-    return status.report.message or (f"last failure: {status.message}" if status.message else "")
 
 
 def format_line(status: JobStatus, now_ms: int) -> str:
@@ -197,7 +124,7 @@ class _Lines:
     def __call__(self, statuses: Sequence[JobStatus]) -> None:
         now = time.monotonic()
         for status in statuses:
-            state = (status.phase, status.restarts, waiting_for(status), _reason(status))
+            state = (status.phase, status.restarts, waiting_for(status), reason_of(status))
             last, when = self._said.get(status.name, (None, 0.0))
             moving = status.phase in {Phase.RUNNING, Phase.STOPPING} or waiting_for(status) is not None
             if state != last or (moving and now - when >= self._every_seconds):

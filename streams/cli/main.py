@@ -1,6 +1,7 @@
 """The command line, ``weft``: each command reads its arguments, calls a function, and prints the result.
 
-Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done.
+Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done; 4 (only of
+`weft run`) nothing failed, but a writer was fenced.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import typer
 from storage.errors import InvalidInput
 from streams.cli.alter import alter
 from streams.cli.arguments import (
-    FAILED,
     Json,
     StorageOption,
     Target,
@@ -45,7 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="weft: several streams write their columns of one wide table, without locks.\n\n"
-    "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong.",
+    "Exit codes: 0 ok, 1 something failed, 2 the command line or the pipeline file is wrong, "
+    "4 a writer of weft run was fenced.",
 )
 
 
@@ -107,7 +108,7 @@ def run(
     ] = False,
     exit_on_failure: Annotated[
         bool,
-        typer.Option("--exit-on-failure", help="End all when a writer or service has failed for good, exit code 1."),
+        typer.Option("--exit-on-failure", help="End all when a writer or service has failed for good or was fenced."),
     ] = False,
     http: Annotated[
         str | None,
@@ -118,16 +119,18 @@ def run(
     """Run a pipeline until Ctrl-C: each writer and service as a process, restarted when it fails.
 
     Creates the table if it does not exist. Waits for outages of Kafka and the store to end, unless --once is given.
-    Exit code 1 if a writer or service has failed for good or was fenced. The others continue, unless --exit-on-failure
-    is given, for systemd or Kubernetes.
+    A writer or service that has failed for good, or was fenced, is not started again. The others continue, unless
+    --exit-on-failure is given, for systemd or Kubernetes. Exit code 1 if one has failed; 4 if none has failed and a
+    writer was fenced: another process took over its lane, or the table was restored. Nothing is lost then.
 
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction or clean, the service of that name is called compaction-service or clean-service.
     """
     from streams.cli.display import show_jobs
-    from streams.cli.http_status import StatusPage, parse_address, serve_status
+    from streams.pipeline.http_status import StatusPage, parse_address, serve_status
     from streams.pipeline.pipeline import load_pipeline
     from streams.pipeline.run import check_sources, choose_part, run_pipeline
+    from streams.pipeline.supervisor import ending_of_all
     from streams.spark.session import check_java
 
     with usage_errors():
@@ -154,14 +157,14 @@ def run(
                 page.update(statuses)
                 on_status(statuses)
 
-            good = run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
+            run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
     for status in last.values():
         if status.is_lost:
             errors.print(f"{status.name} {status.phase}: {status.message}", style="red", soft_wrap=True)
             errors.print(f"its log: {status.log}", style="dim", soft_wrap=True)
             for line in status.tail:
                 errors.print(f"  {line}", soft_wrap=True)
-    raise typer.Exit(0 if good else FAILED)
+    raise typer.Exit(ending_of_all(last.values()))
 
 
 @app.command()

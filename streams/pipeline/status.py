@@ -122,22 +122,30 @@ def parse_report(line: bytes | str) -> Report:
 
 
 class Reporter:
-    """The job's side of the status pipe; usable from any thread."""
+    """The job's side of the status pipe; usable from any thread.
 
-    def __init__(self, descriptor: int | None, resumed: Report) -> None:
-        self._descriptor = descriptor
+    Args:
+        descriptor: The writing end of the pipe; None to print reports.
+        resumed: The last report of the previous process of the job.
+        on_report: Called with each report, from the thread that makes it.
+    """
+
+    def __init__(
+        self, descriptor: int | None, resumed: Report, on_report: Callable[[Report], None] = lambda _: None
+    ) -> None:
+        self._descriptor, self._on_report = descriptor, on_report
         self._report = resumed.restarted()
         self._lock = threading.Lock()
 
     @classmethod
-    def from_environment(cls) -> Reporter:
+    def from_environment(cls, on_report: Callable[[Report], None] = lambda _: None) -> Reporter:
         """A reporter to the pipe of the supervisor, or to standard output without a supervisor."""
         text = os.environ.get(STATUS_FD)
         descriptor = int(text) if text else None
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # the pipe must end with this process, not with its children
             os.set_blocking(descriptor, False)
-        return cls(descriptor, parse_report(os.environ.get(RESUME) or "{}"))
+        return cls(descriptor, parse_report(os.environ.get(RESUME) or "{}"), on_report)
 
     @property
     def report(self) -> Report:
@@ -149,6 +157,7 @@ class Reporter:
         with self._lock:
             self._report = replace(self._report, **changes, reported_at_ms=time.time_ns() // 1_000_000)
             self._send(encode_report(self._report))
+            self._on_report(self._report)
 
     def _send(self, line: bytes) -> None:
         if self._descriptor is None:

@@ -20,7 +20,7 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,7 +33,7 @@ from streams.pipeline.error_kinds import Ending
 from streams.pipeline.job_process import Job, JobProcess
 from streams.pipeline.status import Report
 
-__all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor"]
+__all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor", "ending_of_all"]
 
 POLL_SECONDS: Final = 0.2  # an exit that does not close a pipe is noticed after so long
 KILL_SECONDS: Final = 10.0  # SIGKILL works at once unless the kernel hangs; then there is nothing left to wait for
@@ -113,6 +113,17 @@ class JobStatus:
     def is_lost(self) -> bool:
         """Whether the job has failed for good or was fenced."""
         return self.phase in ENDED and self.phase not in GOOD_ENDS
+
+
+def ending_of_all(statuses: Iterable[JobStatus]) -> Ending:
+    """Exit code of a process that has run jobs: that of the worst end, where FAILED is worse than FENCED.
+
+    A fenced writer has an exit code of its own, because starting it again fences the process that took over its lane.
+    """
+    lost = {status.phase for status in statuses if status.is_lost}
+    if lost == {Phase.FENCED}:
+        return Ending.FENCED
+    return Ending.FAILED if lost else Ending.DONE
 
 
 class Supervisor:

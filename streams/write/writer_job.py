@@ -1,8 +1,9 @@
 """The process of one writer of a pipeline: source, decoding, sink, and status reports.
 
-    python -m streams.write.writer_job PIPELINE WRITER [--once]
+    python -m streams.write.writer_job PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
 
-`streams.pipeline.supervisor` starts it; `streams.pipeline.error_kinds` defines its exit codes. On SIGTERM the current
+`streams.pipeline.supervisor` starts it; `streams.pipeline.error_kinds` defines its exit codes. Started without a
+supervisor (spark-submit, the Spark operator) it serves its metrics itself, with ``--http``. On SIGTERM the current
 batch is finished if that takes at most `DRAIN_SECONDS`, otherwise abandoned. In both cases the next process continues
 after the last commit.
 """
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from streams.pipeline.lag import LagMeter
     from streams.pipeline.pipeline import Pipeline, WriterSpec
+    from streams.pipeline.status import Report
     from streams.write.resume import ResumePoint
     from streams.write.sink import CommitReport
 
@@ -58,12 +60,33 @@ _NETWORK: Final = re.compile(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the writer; returns the exit code of the process."""
-    stop, reporter = StopSignal(), Reporter.from_environment()
+    stop = StopSignal()
     parser = argparse.ArgumentParser(prog="streams.write.writer_job", description="One writer of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("writer")
     parser.add_argument("--once", action="store_true", help="write what the source has now, then end")
+    parser.add_argument("--http", metavar="[ADDRESS:]PORT", help="serve /metrics, /healthz and /readyz")
     given = parser.parse_args(arguments)
+    if given.http is None:
+        return _report_run(given, Reporter.from_environment(), stop)
+    from storage.errors import InvalidInput
+    from streams.pipeline.http_status import StatusPage, parse_address, serve_status, unsupervised_status
+
+    page = StatusPage()
+
+    def show(report: Report) -> None:
+        page.update([unsupervised_status(given.writer, report)])
+
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(serve_status(page, *parse_address(given.http)))
+        except InvalidInput as error:
+            parser.error(describe(error))
+        return _report_run(given, Reporter.from_environment(show), stop)
+
+
+def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal) -> int:
+    """Run the writer, and report how it ends; returns the exit code."""
     reporter.update(doing="starting")
     outages = JobOutages(reporter, stop)
     pipeline = None

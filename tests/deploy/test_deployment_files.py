@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from streams.cli.arguments import USAGE
 from streams.demo import shop
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.job_process import STOP_SECONDS
 from streams.pipeline.pipeline import Pipeline, load_pipeline
 from streams.pipeline.run import choose_part, make_jobs
@@ -146,6 +148,25 @@ def test_units_have_the_time_to_stop(pipeline: Pipeline) -> None:
         assert "KillMode=mixed" in text, "a JVM that gets the signal too would drop its batch"
     assert set(found) == {"orders", "compaction", "clean"}
     assert found["orders"] < 3 * STOP_SECONDS
+
+
+def test_writers_are_not_restarted_by_systemd_when_they_were_fenced() -> None:
+    text = (DEPLOY / "systemd/weft-writer@.service").read_text()
+    prevented = re.search(r"^RestartPreventExitStatus=(.+)$", text, re.MULTILINE)
+    assert prevented is not None
+    assert {int(code) for code in prevented[1].split()} == {USAGE, Ending.FENCED}
+
+
+def test_prometheus_finds_the_drivers_of_the_spark_operator() -> None:
+    template = yaml.safe_load((DEPLOY / "kubernetes/spark-operator/template/application.yaml").read_text())
+    service = yaml.safe_load((DEPLOY / "kubernetes/common/service.yaml").read_text())
+    driver, executor = template["spec"]["driver"], template["spec"]["executor"]
+    (port,) = driver["ports"]
+    (served,) = service["spec"]["ports"]
+    assert (port["name"], port["containerPort"]) == (served["targetPort"], served["port"])
+    assert template["spec"]["arguments"][2:] == ["--http", f"0.0.0.0:{port['containerPort']}"]
+    assert service["spec"]["selector"].items() <= driver["labels"].items()
+    assert "labels" not in executor, "an executor serves nothing"
 
 
 def test_requirements_of_the_image_are_those_of_the_project(capfd: pytest.CaptureFixture[str]) -> None:

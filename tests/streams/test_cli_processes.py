@@ -19,6 +19,7 @@ import yaml
 
 from storage import Table
 from streams.demo.broker import EmbeddedBroker
+from streams.pipeline.error_kinds import Ending
 from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -297,7 +298,7 @@ def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
 
     run.process.send_signal(signal.SIGTERM)
     _, complaints = run.process.communicate(timeout=PATIENCE_SECONDS)
-    assert run.process.returncode == 1, "one writer does not do what it was started for"
+    assert run.process.returncode == Ending.FENCED, "a crash has exit code 1"
     assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
     assert "sa has ended for good, the others go on without it: " in complaints
     assert "Physical Plan" not in complaints, "the message says it all"

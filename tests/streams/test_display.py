@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streams.cli.display import format_line, render_jobs, show_jobs, status_fields
+from streams.cli.display import format_line, render_jobs, show_jobs
 from streams.pipeline.status import Report
+from streams.pipeline.status_fields import status_fields
 from streams.pipeline.supervisor import JobStatus, Phase
 
 REPORT = Report("running", 12000, 340.5, 12, 14, 9_000, 9_500, 7, 3)

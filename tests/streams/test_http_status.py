@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,10 +17,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from storage.errors import InvalidInput
-from streams.cli.http_status import HUNG_SECONDS, StatusPage, parse_address, serve_status
-from streams.pipeline.status import Report
+from streams.pipeline.http_status import HUNG_SECONDS, StatusPage, parse_address, serve_status, unsupervised_status
+from streams.pipeline.status import Report, Reporter
 from streams.pipeline.supervisor import JobStatus, Phase
+from tests.streams.kafka.topics import NOBODY
 from tests.streams.pipelines import pipeline_file, weft
+
+PATIENCE_SECONDS = 60.0  # for what takes a second or two, on a machine that does other things too
 
 
 def status(name: str = "orders", phase: Phase = Phase.RUNNING, **report: Any) -> JobStatus:
@@ -115,6 +122,20 @@ def test_health_is_whether_the_supervisor_works(page: StatusPage, base: str, clo
     assert get(f"{base}/healthz")[0] == 503
 
 
+def test_a_writer_without_a_supervisor_shows_its_reports(page: StatusPage, base: str) -> None:
+    reporter = Reporter(None, Report(), lambda report: page.update([unsupervised_status("orders", report)]))
+    reporter.update(doing="starting")
+    assert get(f"{base}/readyz") == (503, "orders: starting\n")
+    reporter.update(doing="idle", rows=7, commits=2, lag=0)
+    assert get(f"{base}/readyz") == (200, "orders: idle\n")
+    found = samples(base)
+    assert (found["weft_up", "orders"], found["weft_rows_total", "orders"], found["weft_lag_messages", "orders"]) == (
+        1,
+        7,
+        0,
+    )
+
+
 def test_other_paths_are_not_found(base: str) -> None:
     assert get(f"{base}/") == (404, "see /metrics, /healthz and /readyz\n")
 
@@ -125,6 +146,44 @@ def test_other_paths_are_not_found(base: str) -> None:
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
+
+
+def writer_job(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "streams.write.writer_job", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_writer_job_serves_its_own_status(tmp_path: Path) -> None:
+    source = {"type": "kafka", "topic": "t"}
+    writers = {"sa": {"source": source, "schema": {"id": "bigint", "a": "string", "at": "bigint"}}}
+    path = pipeline_file(tmp_path, kafka={"bootstrap.servers": NOBODY}, writers=writers)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = writer_job(path, "sa", "--http", str(port))
+    try:
+        deadline, found = time.monotonic() + PATIENCE_SECONDS, {}
+        while ("weft_waiting_seconds", "sa") not in found:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            with contextlib.suppress(urllib.error.URLError):
+                found = samples(f"http://127.0.0.1:{port}")
+            time.sleep(0.1)
+        assert found["weft_up", "sa"] == 1
+        assert get(f"http://127.0.0.1:{port}/readyz") == (503, "sa: waiting\n")
+        assert get(f"http://127.0.0.1:{port}/healthz")[0] == 200
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_writer_job_refuses_a_wrong_or_taken_port(tmp_path: Path, base: str) -> None:
+    for address, why in (("http", "is not a port"), (base.removeprefix("http://"), "cannot listen at")):
+        process = writer_job(pipeline_file(tmp_path), "sa", "--http", address)
+        _, complaints = process.communicate(timeout=PATIENCE_SECONDS)
+        assert (process.returncode, why in complaints) == (2, True)
 
 
 @pytest.mark.parametrize("text", ["", "http", "0.0.0.0:", "70000", "-1"])

@@ -17,7 +17,7 @@ from storage.errors import CommitUnknown, Conflict, Fenced, InvalidInput, NotFou
 from streams.kafka.errors import SourceRefused, SourceUnavailable
 from streams.pipeline.error_kinds import Ending, ending_of
 from streams.pipeline.status import Report, encode_report, parse_report
-from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
+from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor, ending_of_all
 
 PATIENCE_SECONDS = 30.0  # for what takes milliseconds, on a machine that does other things too
 QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, max_failures=3)
@@ -242,6 +242,22 @@ raise SystemExit({int(code)})
     assert status.message == "lane 'a' was claimed by b"
 
 
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([0, 0], Ending.DONE),
+        ([0, Ending.FENCED], Ending.FENCED),
+        ([Ending.FENCED, Ending.FENCED], Ending.FENCED),
+        ([Ending.FENCED, Ending.REFUSED], Ending.FAILED),
+        ([Ending.REFUSED, 0], Ending.FAILED),
+    ],
+)
+def test_the_exit_code_tells_fenced_from_failed(job: Callable[..., Job], codes: list[int], expected: Ending) -> None:
+    supervisor = Supervisor([job(ending(int(code)), f"job-{place}") for place, code in enumerate(codes)], QUICK)
+    assert supervisor.run() == (expected is Ending.DONE)
+    assert ending_of_all(supervisor.statuses) is expected
+
+
 def test_stop_lets_jobs_finish(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
     supervisor = supervise(job(SERVE))
     pid = until(supervisor, lambda s: s.report.doing == "running").pid
@@ -305,7 +321,7 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
-from streams.pipeline.supervisor import Job, Supervisor
+from streams.pipeline.supervisor import Job, Supervisor, ending_of_all
 jobs = [Job(n, (sys.executable, "-c", {SERVE!r}), Path({str(tmp_path)!r}) / n) for n in ("a", "b")]
 supervisor = Supervisor(jobs)
 supervisor.start()

@@ -1,21 +1,25 @@
-"""HTTP endpoint of ``weft run --http``: metrics for Prometheus, and the two questions of an orchestrator.
+"""HTTP endpoint with metrics for Prometheus, and with health and readiness for an orchestrator.
 
     GET /metrics   status of each part, as Prometheus metrics
-    GET /healthz   200 if the supervisor works; 503 if it has not looked at its jobs for `HUNG_SECONDS`
+    GET /healthz   200 if the process works; 503 if the page was not updated for `HUNG_SECONDS`
     GET /readyz    200 if every part is at work; 503 if one starts, waits for an outage, or has ended with an error
 
-Part: a writer or a service, by the name that the status shows. The endpoint needs no authentication and shows no
-secrets: neither messages nor settings.
+A part is a writer or a service, by the name that the status shows. ``weft run --http`` serves the parts that it
+supervises, and updates the page several times a second. A writer without a supervisor (spark-submit, the Spark
+operator) serves itself: ``--http`` of `streams.write.writer_job`, which updates the page with each of its reports.
+The endpoint needs no authentication and shows no secrets: neither messages nor settings.
 """
 
 from __future__ import annotations
 
+import os
 import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -24,10 +28,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from storage.errors import InvalidInput
-from streams.cli.display import status_fields
+from streams.pipeline.status import Report
+from streams.pipeline.status_fields import status_fields
 from streams.pipeline.supervisor import JobStatus, Phase
 
-HUNG_SECONDS: Final = 120.0  # the supervisor looks several times a second; a question to a store may take a minute
+HUNG_SECONDS: Final = 120.0  # updates come several times a second; a request to a store may take a minute
 LOCAL: Final = "127.0.0.1"
 _MAX_PORT: Final = 65_535
 
@@ -49,7 +54,7 @@ _AT_WORK: Final = frozenset({"running", "idle", "compacting", "cleaning"})
 
 
 class StatusPage:
-    """The statuses of all jobs as of the last look of the supervisor. Usable from any thread."""
+    """The statuses of all jobs as of the last update. Usable from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """No job is known before `update`."""
@@ -58,12 +63,12 @@ class StatusPage:
         self._updated = clock()
 
     def update(self, statuses: Sequence[JobStatus]) -> None:
-        """Take the statuses of all jobs."""
+        """Replace the statuses of all jobs."""
         self._statuses, self._updated = tuple(statuses), self._clock()
 
     @property
     def healthy(self) -> bool:
-        """Whether the supervisor has looked at its jobs lately."""
+        """Whether the last update is recent."""
         return self._clock() - self._updated < HUNG_SECONDS
 
     @property
@@ -72,9 +77,14 @@ class StatusPage:
         return bool(self._statuses) and all(_is_at_work(status) for status in self._statuses)
 
     def fields(self) -> list[dict[str, Any]]:
-        """Fields of each job, see `streams.cli.display.status_fields`."""
+        """Fields of each job, see `streams.pipeline.status_fields.status_fields`."""
         now_ms = time.time_ns() // 1_000_000
         return [status_fields(status, now_ms) for status in self._statuses]
+
+
+def unsupervised_status(name: str, report: Report) -> JobStatus:
+    """The status of a job that runs in this process, without a supervisor."""
+    return JobStatus(name, Phase.RUNNING, os.getpid(), 0, report, "", Path(), (), None, background=False)
 
 
 def _is_at_work(status: JobStatus) -> bool:
