@@ -1,4 +1,4 @@
-"""``weft alter``: schema changes while writers run. What old data or running writers do not allow is refused."""
+"""``weft alter``: schema changes while writers run. A change that would break stored data or writers is refused."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ alter = typer.Typer(
     no_args_is_help=True, help="Change a table's schema while it is written. Writers that know the old schema continue."
 )
 
-Default = Annotated[str | None, typer.Option(help="Value where the column's group is absent: JSON, or plain text.")]
+Default = Annotated[
+    str | None, typer.Option(help="Value shown where the column's group is absent: JSON, or plain text.")
+]
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="A Spark SQL type name.")]
 
 
 def _value(text: str | None) -> object:
-    """A default: the value if the text is JSON, else the text."""
+    """Parse a default value: as JSON if the text is JSON, else as plain text."""
     if text is None:
         return None
     try:
@@ -33,7 +35,7 @@ def _value(text: str | None) -> object:
 
 
 def _tell(change: SchemaChange, what: str, *, as_json: bool) -> None:
-    text = f"{what}: schema revision {change.rev}" if change.changed else "nothing to do: it is so already"
+    text = f"{what}: schema revision {change.rev}" if change.changed else "nothing to do: the schema is so already"
     print_result(change, text, as_json=as_json)
 
 
@@ -100,11 +102,13 @@ def add_stream(
     target: Target,
     name: Annotated[str, typer.Argument(help="Name of the stream.")],
     group: Annotated[list[str], typer.Option(help="A group that it writes. May be repeated.")],
-    on_delete: Annotated[str, typer.Option(help="Meaning of its deletes: group, row or ignore.")] = "group",
+    on_delete: Annotated[
+        str, typer.Option(help="What its deletes remove: group, row, or ignore for nothing.")
+    ] = "group",
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Add a producer of groups that the table has."""
+    """Add a stream that writes existing groups."""
     with report_errors():
         change = open_table(target, storage_option).add_stream(name, group, on_delete=on_delete)
     _tell(change, f"stream {name} is added", as_json=as_json)
@@ -118,7 +122,7 @@ def widen(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Give a column a type that holds more."""
+    """Change a column to a wider type."""
     with report_errors():
         change = open_table(target, storage_option).widen_column(name, type_name)
     _tell(change, f"column {name} is {type_name}", as_json=as_json)
@@ -132,7 +136,7 @@ def set_default(
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Show another value where a column's group is absent."""
+    """Set the value that a column shows where its group is absent."""
     with report_errors():
         change = open_table(target, storage_option).set_default(name, _value(value))
     _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)

@@ -1,7 +1,7 @@
 """Arguments that commands share, the printing of errors, and exit codes.
 
-0: ok. 1: something failed. 2: the command line or the pipeline file is wrong, and nothing was done. `weft run` also
-uses 4, see `streams.pipeline.supervisor.ending_of_all`.
+Exit codes: 0 success; 1 failure; 2 the command line or the pipeline file is wrong, and nothing was done. `weft run`
+also uses 4, see `streams.pipeline.supervisor.ending_of_all`.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def usage_errors() -> Iterator[None]:
 
 
 def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:
-    """The table of a command, and its settings in the pipeline file.
+    """Load the location of a command's table, and the command's settings from the pipeline file.
 
     Args:
         target: A pipeline file, or a table's location.
         storage_option: Options of the command line; they win over those of the file.
-        sections: Of the file, see `streams.pipeline.pipeline.load_settings`.
+        sections: Sections of the file that the command uses, see `streams.pipeline.pipeline.load_settings`.
 
     Raises:
         typer.Exit: With code `USAGE`; the error was printed.
@@ -86,18 +86,19 @@ def load_target(target: str, storage_option: Sequence[str] | None, *sections: st
     known = settings.table.storage_options
     for name in given:
         if name in known and known[name] != given[name]:
-            print_override(f"--storage-option {name}", "own")  # no values: they may be secrets
+            print_override(f"--storage-option {name}", "value")  # no values: they may be secrets
     return replace(settings, table=replace(settings.table, storage_options={**known, **given}))
 
 
 def parse_storage_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Options of the command line by name.
+    """Parse the values of ``--storage-option``; returns options by name.
 
     A value is text, unless it is ``true``, ``false``, ``null``, or a JSON object or list. A number stays text, because
-    keys may look like numbers; where one is meant, it is written in a JSON object of options.
+    keys may look like numbers; write a JSON object to pass a number.
 
     Raises:
-        InvalidInput: One is neither KEY=VALUE nor a JSON object. The message does not hold its value.
+        InvalidInput: A text is neither KEY=VALUE nor a JSON object. The message does not contain the value, which may
+            be secret.
     """
     options: dict[str, Any] = {}
     for text in texts:
@@ -132,7 +133,7 @@ def _option_value(text: str) -> Any:
 
 
 def print_override(flag: str, written: object) -> None:
-    """Print that a flag wins over the pipeline file."""
+    """Print that a flag overrides the pipeline file."""
     errors.print(f"{flag} instead of the pipeline's {written}", style="dim", soft_wrap=True)
 
 
@@ -142,11 +143,11 @@ def open_table(target: str, storage_option: Sequence[str] | None) -> Table:
 
 
 def open_location(location: TableLocation) -> Table:
-    """The table at a location.
+    """Open the table at a location.
 
     Raises:
-        StoreUnavailable: Its store does not answer within seconds, or refuses.
-        NotFound: There is no table.
+        StoreUnavailable: The store does not answer within a few seconds, or refuses access.
+        NotFound: There is no table at the location.
     """
     from storage import Table
 
@@ -155,10 +156,10 @@ def open_location(location: TableLocation) -> Table:
 
 
 def check_reachable(location: TableLocation) -> None:
-    """Check that the store of the table answers, within seconds.
+    """Check that the store of the table answers within a few seconds.
 
     Raises:
-        StoreUnavailable: It does not, or it refuses.
+        StoreUnavailable: It does not answer, or refuses access.
     """
     from storage import engine
 

@@ -1,4 +1,4 @@
-"""Status of jobs for eyes and for machines: one row a job, as a live table, as plain lines, or as JSON lines."""
+"""Shows the status of jobs as a live table, as plain lines, or as JSON lines, one row per job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rich.text import Text
 from streams.pipeline.status_fields import reason_of, status_fields, waiting_for
 from streams.pipeline.supervisor import JobStatus, Phase
 
-LINE_SECONDS: Final = 5.0  # between a running job's lines, which a terminal's log keeps
-JSON_SECONDS: Final = 1.0  # likewise, for programs
+LINE_SECONDS: Final = 5.0  # seconds between two plain lines of a running job
+JSON_SECONDS: Final = 1.0  # seconds between two JSON lines
 REFRESH_PER_SECOND: Final = 4
 UNKNOWN: Final = "unknown"
 OnStatus = Callable[[Sequence[JobStatus]], None]
@@ -54,7 +54,7 @@ def format_line(status: JobStatus, now_ms: int) -> str:
 
 
 def render_jobs(statuses: Sequence[JobStatus], now_ms: int) -> RenderableType:
-    """All jobs as a table, with what is to be told below it."""
+    """All jobs as a table, with their messages below it."""
     table = Table(box=None, pad_edge=False)
     for name in ("stream", "state"):
         table.add_column(name, no_wrap=True)
@@ -115,7 +115,7 @@ def show_jobs(console: Console, *, as_json: bool = False, line_seconds: float | 
 
 
 class _Lines:
-    """Prints a job's line when it starts, stops, fails or has something new to tell, and every so often between."""
+    """Prints a line when a job starts, stops, fails or has a new message, and at regular intervals in between."""
 
     def __init__(self, form: Callable[[JobStatus, int], str], every_seconds: float) -> None:
         self._form, self._every_seconds = form, every_seconds

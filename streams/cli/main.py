@@ -53,7 +53,7 @@ app = typer.Typer(
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def demo(context: typer.Context) -> None:
     """The main job, self-contained: an embedded Kafka broker, four writers, compaction, SQL; see weft demo --help."""
-    # The demo is imported, and its own options are read, only when it is asked for.
+    # Only this command imports the demo and parses its options.
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(importlib.import_module("streams.demo.command").demo)
     command(context.args, prog_name="weft demo")
@@ -104,11 +104,13 @@ def run(
         typer.Option("--only", "--writer", metavar="NAME", help="Only this writer or service (compaction, clean)."),
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="What the sources hold now, one round of each service, then end.")
+        bool, typer.Option("--once", help="Process what the sources hold now, run each service once, then exit.")
     ] = False,
     exit_on_failure: Annotated[
         bool,
-        typer.Option("--exit-on-failure", help="End all when a writer or service has failed for good or was fenced."),
+        typer.Option(
+            "--exit-on-failure", help="Stop everything when a writer or service has failed permanently or was fenced."
+        ),
     ] = False,
     http: Annotated[
         str | None,
@@ -119,7 +121,7 @@ def run(
     """Run a pipeline until Ctrl-C: each writer and service as a process, restarted when it fails.
 
     Creates the table if it does not exist. Waits for outages of Kafka and the store to end, unless --once is given.
-    A writer or service that has failed for good, or was fenced, is not started again. The others continue, unless
+    A writer or service that has failed permanently, or was fenced, is not started again. The others continue, unless
     --exit-on-failure is given, for systemd or Kubernetes. Exit code 1 if one has failed; 4 if none has failed and a
     writer was fenced: another process took over its lane, or the table was restored. Nothing is lost then.
 
@@ -150,8 +152,8 @@ def run(
                 for status in statuses:
                     before = last.get(status.name)
                     if status.is_lost and not (before and before.is_lost):
-                        others = "all others are stopped" if exit_on_failure else "the others go on without it"
-                        text = f"{status.name} has ended for good, {others}: {status.message}"
+                        others = "all others are being stopped" if exit_on_failure else "the others continue"
+                        text = f"{status.name} has stopped permanently, {others}: {status.message}"
                         errors.print(text, style="bold red", soft_wrap=True)
                     last[status.name] = status
                 page.update(statuses)
@@ -170,7 +172,9 @@ def run(
 @app.command()
 def sql(
     target: Target,
-    query: Annotated[str, typer.Argument(metavar="SQL", help="The table is called t, and by its folder name.")],
+    query: Annotated[
+        str, typer.Argument(metavar="SQL", help="The query; the table is called t or by the name of its folder.")
+    ],
     as_of: Annotated[
         str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")
     ] = None,
@@ -179,17 +183,18 @@ def sql(
         bool, typer.Option("--read-optimized", help="Read base files only, as of the last compaction.")
     ] = False,
     complete_through: Annotated[
-        str | None, typer.Option(help="Fail if events up to this time, date or integer may still come.")
+        str | None, typer.Option(help="Fail if events up to this time, date or integer may still arrive.")
     ] = None,
     settled: Annotated[
-        bool, typer.Option("--settled", help="Fail if what --as-of a time gives may still change: see weft mark.")
+        bool,
+        typer.Option("--settled", help="Fail if the snapshot at the time of --as-of may still change; see weft mark."),
     ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="What would be read, and Spark's plan.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what would be read, and Spark's plan.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 100,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Run one Spark SQL query over a table, in a new local Spark with the settings of the pipeline's section spark."""
+    """Run one Spark SQL query over a table, in a new local Spark with the settings in section spark of the pipeline."""
     from streams.cli.query import explain_query, run_query
     from streams.read.read_options import ReadOptions
 
@@ -209,7 +214,7 @@ def sql(
 def show(
     target: Target,
     what: Annotated[What, typer.Argument(help="overview, timeline, files or streams.")] = What.OVERVIEW,
-    limit: Annotated[int, typer.Option(min=1, help="Entries of the timeline at most.")] = 30,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries of the timeline.")] = 30,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What commands print: tables and text for people, JSON for programs."""
+"""Output of commands: tables and text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def print_json(value: Any) -> None:
 
 
 def json_value(value: Any) -> Any:
-    """A value as a JSON value: dataclasses and structs are objects, and what JSON does not have becomes text."""
+    """Convert a value for JSON: dataclasses and structs become objects, types that JSON lacks become text."""
     if isinstance(value, TableSchema):
         return value.to_json()
     if dataclasses.is_dataclass(value):
@@ -54,10 +54,10 @@ def json_value(value: Any) -> Any:
 
 
 def draw(facts: Iterable[T], columns: Mapping[str, Callable[[T], str]], right: Sequence[str] = ()) -> Grid:
-    """A table without lines: one row for each fact.
+    """Draw a table without borders, with one row per fact.
 
     Args:
-        facts: What is shown.
+        facts: The items to show.
         columns: By title, the text of a cell.
         right: Titles of the columns that are aligned to the right.
     """
@@ -92,10 +92,10 @@ def _cell(value: Any) -> Text:
 
 
 def counted(number: int, what: str) -> str:
-    """A number and a noun, in the plural unless it is one."""
+    """A number and a noun, which is in the plural unless the number is one."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def limit_note(limit: int) -> str:
-    """What is said below the first rows of a longer answer."""
+    """The note below a result that was cut to its first rows."""
     return f"the first {limit:,} rows; --limit shows more"

@@ -30,7 +30,7 @@ def package_environment(
     force: Annotated[bool, typer.Option("--force", help="Replace the archive if it exists.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Pack this Python environment, weft included, for spark.archives: executors need nothing of it installed.
+    """Pack this Python environment, weft included, for spark.archives, so that executors need no packages installed.
 
     PySpark is left out, because executors have it. They need the same version of Python.
     """

@@ -1,4 +1,4 @@
-"""``weft sql``: prints the answer or the plan of a query."""
+"""``weft sql``: prints the result or the plan of a query."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def run_query(settings: CommandSettings, sql: str, options: ReadOptions, *, limit: int, as_json: bool) -> None:
-    """Run a query and print its answer; of a read-optimized one also what it lacks.
+    """Run a query and print its result. If it is read-optimized, also print which commits it leaves out.
 
     Args:
         settings: The table and the Spark settings.
         sql: The query, see `streams.read.sql_query.planned_query`.
         options: Which snapshot and which rows to read.
-        limit: Most rows to print; a note says if there were more.
+        limit: Maximum number of rows to print; a note says if there were more.
         as_json: One JSON object per row; notes then go to standard error.
 
     Raises:
-        NotFound: There is no table, or no Java.
+        NotFound: The table does not exist, or Java is not installed.
         InvalidInput: Spark refuses the query; the message is Spark's, without the Java stack.
     """
     from streams.read.sql_query import planned_query
@@ -44,7 +44,7 @@ def run_query(settings: CommandSettings, sql: str, options: ReadOptions, *, limi
                 f"the answer has several columns called {repeated[0]!r}; a JSON object can hold only one",
                 hint="rename them: SELECT a.x AS x, b.x AS other_x",
             )
-        # One row more than is shown: then it is known whether there are more, without counting them.
+        # Fetch one row more than is shown, to know whether there are more without counting them.
         rows = query.rows(limit + 1)
         lacking = _staleness(query) if options.read_optimized else ""
     print_rows(columns, rows[:limit], as_json=as_json)
@@ -56,7 +56,7 @@ def run_query(settings: CommandSettings, sql: str, options: ReadOptions, *, limi
 
 
 def explain_query(settings: CommandSettings, sql: str, options: ReadOptions, *, as_json: bool) -> None:
-    """Print what a query would read of the table, and Spark's plan. Reads no rows. Arguments as of `run_query`."""
+    """Print what a query would read of the table, and Spark's plan. Reads no rows. Arguments as in `run_query`."""
     from streams.read.sql_query import planned_query
 
     with planned_query(settings, sql, options) as query:
@@ -78,7 +78,7 @@ def explain_query(settings: CommandSettings, sql: str, options: ReadOptions, *, 
 
 
 def _staleness(query: PlannedQuery) -> str:
-    """What the snapshot has that its base files do not have yet, as text."""
+    """The commits of the snapshot that its base files do not contain yet, as text."""
     if not query.scans:
         return ""
     lacks = query.table.snapshot(query.scans[0].cut).read_optimized().staleness
@@ -92,7 +92,7 @@ def _staleness(query: PlannedQuery) -> str:
 
 
 def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
-    """A column per scan."""
+    """A table with one column per scan."""
     grid = Grid("", *(f"scan {number}" for number in range(1, len(scans) + 1)))
     facts: dict[str, Callable[[ScanFacts], str]] = {
         "read by": lambda scan: scan.reader,

@@ -20,10 +20,14 @@ reads = typer.Typer()
 def changes(
     target: Target,
     since: Annotated[str, typer.Option(help="A cut, a savepoint, a time (ISO 8601 with zone), or earliest.")],
-    until: Annotated[str | None, typer.Option(help="Likewise; the newest snapshot by default.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Besides the key: a,b,c. Only they count.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="End of the range, in the same forms; the newest snapshot by default.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns to show besides the key: a,b,c. Other columns are not compared.")
+    ] = None,
     require: Annotated[str | None, typer.Option(help="Groups that a row must have: a,b,c.")] = None,
-    before: Annotated[bool, typer.Option("--before", help="Also show the row as it was before.")] = False,
+    before: Annotated[bool, typer.Option("--before", help="Also show the row before the change.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 100,
     storage_option: StorageOption = None,
     as_json: Json = False,
@@ -54,7 +58,7 @@ def changes(
         rows, more = _head(answer, limit)
     print_rows(names, [[row[name] for name in names] for row in rows], as_json=as_json)
     note = limit_note(limit) if more else f"{counted(len(rows), 'row')}; continue with --since {end}"
-    # Rows for a program stand alone on standard output.
+    # With --json standard output contains only rows.
     (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 services = typer.Typer()
 
 Section = TypeVar("Section", bound=BaseModel)
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
 
 
@@ -56,15 +56,17 @@ def _confirm(question: str, *, yes: bool) -> None:
 @services.command()
 def compact(
     target: Target,
-    fold: Annotated[bool, typer.Option("--fold", help="Only join small log files; base files stay.")] = False,
+    fold: Annotated[
+        bool, typer.Option("--fold", help="Only merge small log files; base files stay as they are.")
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Compact everything, due or not.")] = False,
     min_commits: Annotated[
-        int | None, typer.Option(min=1, help="A file group is due when so many commits wait for it.")
+        int | None, typer.Option(min=1, help="A file group is due when this many of its commits are not compacted.")
     ] = None,
     max_log_ratio: Annotated[
-        float | None, typer.Option(help="Or when its logs are larger than this part of its base.")
+        float | None, typer.Option(help="Or when its logs are larger than this share of its base file.")
     ] = None,
-    fold_commits: Annotated[int | None, typer.Option(min=2, help="Fold when so many commits wait.")] = None,
+    fold_commits: Annotated[int | None, typer.Option(min=2, help="Fold when this many commits are not folded.")] = None,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
@@ -106,7 +108,7 @@ def compact(
 def _compaction_policy(
     settings: CommandSettings, flags: Mapping[str, object], *, everything: bool
 ) -> CompactionSection | None:
-    """What is due: by the file, with the command line's settings before it. None: all there is.
+    """The settings that decide what is due: the file's, overridden by flags. None: compact everything.
 
     Raises:
         InvalidInput: A setting is out of its range, or contradicts ``--all``.
@@ -117,14 +119,14 @@ def _compaction_policy(
     if everything and given:
         raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {_flag(given[0])}")
     if everything and settings.compaction is not None:
-        print_override("--all", "settings of when compaction is due")
+        print_override("--all", "settings that decide when compaction is due")
     if everything or (settings.compaction is None and not given):
         return None
     return _with_flags(settings, COMPACTION, settings.compaction or CompactionSection(), flags)
 
 
 def _with_flags(settings: CommandSettings, section: str, before: Section, flags: Mapping[str, object]) -> Section:
-    """A section of the file, with the command line's settings before those of the file; says which ones win.
+    """A section of the file, overridden by flags of the command line; prints which settings they override.
 
     Raises:
         InvalidInput: A setting is out of its range, or not of its type.
@@ -144,7 +146,7 @@ def _with_flags(settings: CommandSettings, section: str, before: Section, flags:
 
 def _describe_round(result: CompactionResult | FoldResult) -> str:
     if not result.done:
-        return "nothing to do: no commit waits"
+        return "nothing to do: no commit waits for compaction"
     what = "base files" if isinstance(result, CompactionResult) else "log files"
     return (
         f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
@@ -163,7 +165,7 @@ def savepoint(
         str | None, typer.Argument(help="Name of the savepoint; without one, all savepoints are listed.")
     ] = None,
     as_of: AsOf = None,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(help="A note about its purpose.")] = "",
     release: Annotated[bool, typer.Option("--release", help="Release it: cleaning may delete its files.")] = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
@@ -206,7 +208,7 @@ def restore(
         table.snapshot(point)  # reports a wrong name before it asks
         _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
         result = table.restore(point)
-    print_result(result, _taken_back("restored", result), as_json=as_json)
+    print_result(result, _describe_rollback("restored", result), as_json=as_json)
 
 
 @services.command()
@@ -238,21 +240,21 @@ def undo(
             _check_clocks(table)
         _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
         result = table.undo(stream, point)
-    print_result(result, _taken_back("undone", result), as_json=as_json)
+    print_result(result, _describe_rollback("undone", result), as_json=as_json)
 
 
 def _check_clocks(table: Table) -> None:
-    """Refuse to roll back by a time where a clock that ran ahead has made the table's times useless.
+    """Refuse to roll back by time if a clock that was ahead has made the times of the table useless.
 
-    The table lane's time never falls, so from the day on which such a clock wrote there, until that time has come, all
-    commits look younger than any time that a user would give, and too much would be rolled back.
+    Times in the table lane never decrease. From the entry of such a clock until real time has caught up with it, all
+    commits look newer than any time that a user would give, and too much would be rolled back.
     """
     ahead_ms = clock_lead_ms(table)
     if ahead_ms:
         ahead = dt.timedelta(milliseconds=ahead_ms)
         raise Conflict(
             f"the newest entry of the table lane was written by a clock that is {ahead} ahead of this machine's: times "
-            "do not tell its commits apart",
+            "cannot tell its commits apart",
             hint="undo since a cut or a savepoint instead: weft show URI timeline; and set the clocks of all machines",
         )
 
@@ -261,15 +263,15 @@ def _moment(time_ms: int) -> str:
     return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
-def _taken_back(what: str, result: RestoreResult) -> str:
-    """What a restore or an undo kept of each lane. The last entry that it rolled back is the claim that fenced."""
+def _describe_rollback(what: str, result: RestoreResult) -> str:
+    """Describe what a restore or an undo kept of each lane. The last entry that it rolled back is the fencing claim."""
     lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
     for lane, seq in result.kept.items():
         count = result.rolled_back[lane] - 1
         gone = (
             f"{count:,} entr{'y' if count == 1 else 'ies'} after it rolled back"
             if count > 0
-            else "nothing came after it"
+            else "it has no later entry"
         )
         if lane in result.rolled_back_ms:
             gone += " (committed {} to {})".format(*map(_moment, result.rolled_back_ms[lane]))
@@ -283,7 +285,7 @@ def _taken_back(what: str, result: RestoreResult) -> str:
 
 @services.command()
 def mark(target: Target, storage_option: StorageOption = None, as_json: Json = False) -> None:
-    """Record what is committed now, so that the result of --as-of a time up to now cannot change any more.
+    """Record what is committed now, so that the snapshot at any time up to now cannot change any more.
 
     Writers and services do this once a minute.
     """
@@ -303,9 +305,7 @@ def fence(
     with report_errors():
         table = open_table(target, storage_option)
         _confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
-        typer.echo(
-            f"lane {lane} is claimed with entry {table.fence(lane)}; what its writer left is cleaned by: weft clean"
-        )
+        typer.echo(f"lane {lane} is claimed with entry {table.fence(lane)}; weft clean deletes what its writer left")
 
 
 @services.command()
@@ -326,19 +326,20 @@ def close(
 def clean(
     target: Target,
     retain: Annotated[
-        str | None, typer.Option(help="Keep what was newest since so long ago: 0, 7 days; by default 24 hours.")
+        str | None,
+        typer.Option(help="Keep every snapshot that was the newest within this time: 0, 7 days; default 24 hours."),
     ] = None,
     versions: Annotated[int | None, typer.Option(min=1, help="Keep what the last so many compactions made.")] = None,
     abandon_after: Annotated[
-        str | None, typer.Option(help="Abort open compactions that are older; by default 24 hours.")
+        str | None, typer.Option(help="Abort open compactions that are older than this; default 24 hours.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Delete what no retained snapshot needs, and what dead writers and compactions left. Blocks no reader or writer.
 
-    With a pipeline file, its section clean says what is kept; options of the command line win over it.
+    With a pipeline file, its section clean says what is kept; flags override it.
     """
     from streams.pipeline.model import CleanSection
 

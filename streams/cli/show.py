@@ -42,7 +42,7 @@ def show(table: Inspection, what: What, *, limit: int, as_json: bool) -> None:
     Args:
         table: The table.
         what: The aspect.
-        limit: Most entries of the timeline.
+        limit: Maximum number of entries of the timeline.
         as_json: JSON lines: one object for the overview, else one per row.
     """
     match what:

@@ -1,4 +1,4 @@
-"""``weft demo`` on the command line: options in, exit code out."""
+"""The command ``weft demo``: parses its options and sets the exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 DEFAULT_ROWS = 200_000
-"""With so many the whole demo takes less than two minutes on two cores."""
+"""With this many messages the whole demo takes less than two minutes on two cores."""
 PIPE_WIDTH = 120
 
 
@@ -26,7 +26,7 @@ def demo(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Only send the messages to this Kafka; for a pipeline that runs there."),
     ] = None,
-    feed_seconds: Annotated[float, typer.Option(help="With --feed: spread the messages over so long.", min=0)] = 0,
+    feed_seconds: Annotated[float, typer.Option(help="With --feed: spread the messages over this time.", min=0)] = 0,
 ) -> None:
     """Run a complete example: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
 

@@ -28,7 +28,7 @@ class Broker(Protocol):
     """Where topics are created and messages are sent to."""
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Create topics with so many partitions each."""
+        """Create topics with the given numbers of partitions."""
 
     def producer(self) -> Producer:
         """Create a client that writes to it."""

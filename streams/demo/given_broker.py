@@ -15,18 +15,18 @@ from storage.errors import Conflict, StoreUnavailable
 from streams.demo.feed import Feed
 from streams.demo.workload import plan_topics
 
-REQUEST_SECONDS: Final = 30.0  # also a broker that has just started answers within that
+REQUEST_SECONDS: Final = 30.0  # enough for a broker that has just started
 
 
 class GivenBroker:
     """Creates topics and producers on a cluster, as the embedded broker does."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        """Nothing is asked yet."""
+        """Do not connect yet."""
         self._servers = bootstrap_servers
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Create topics with so many partitions each, and as many replicas as the cluster makes by default.
+        """Create topics with the given numbers of partitions, and the cluster's default number of replicas.
 
         Raises:
             StoreUnavailable: The cluster does not answer.
@@ -39,7 +39,7 @@ class GivenBroker:
                 answer.result(2 * REQUEST_SECONDS)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise Conflict(f"{self._servers} has a topic {name} already", hint="delete it first") from None
+                    raise Conflict(f"{self._servers} already has a topic {name}", hint="delete it first") from None
                 reason = error.args[0].str()
                 raise StoreUnavailable(f"{self._servers} does not create topic {name}: {reason}") from error
 
@@ -54,9 +54,9 @@ def feed_broker(bootstrap_servers: str, rows: int, console: Console, *, seed: in
     Args:
         bootstrap_servers: Address of the cluster.
         rows: Messages of all topics together.
-        console: Where to tell of it.
-        seed: Of the messages.
-        seconds: Spread them over so many seconds.
+        console: Where to print progress.
+        seed: Seed of the messages.
+        seconds: Spread the messages over this many seconds.
 
     Raises:
         InvalidInput: The number of messages is too small.

@@ -29,7 +29,7 @@ _START_MS: Final = int(START.timestamp() * 1000)
 _SPAN_MS: Final = DAYS * 86_400_000
 
 MIN_ROWS: Final = 1_000
-"""With fewer messages some of these cases would not occur in every stream."""
+"""With fewer messages some of the cases above would not occur in every stream."""
 ROWS_PER_KEY: Final = 6
 FIRST_KEY: Final = 10_000_000_000
 """Keys need more than 32 bits."""
@@ -44,7 +44,7 @@ DELETE_SHARE: Final = 0.05
 
 MIN_PARTITIONS: Final = 2
 MAX_PARTITIONS: Final = 32
-"""Of one topic. Every partition is a task of every batch, and the broker has one thread."""
+"""Maximum number of partitions of a topic: each is a task of every batch, and the broker has one thread."""
 _FILL: Final = 0.5
 """Planned share of the size limit of a partition, because small batches compress worse than the sample."""
 _SAMPLE: Final = 5_000
@@ -148,7 +148,7 @@ def _events(rng: np.random.Generator, count: int, keys: Ints) -> Columns:
 
 
 def _delivered(rng: np.random.Generator, columns: Columns) -> Columns:
-    """The events in order of delivery: some are displaced, some late, some are there twice."""
+    """The events in order of delivery: some are displaced, some are late, some occur twice."""
     count = len(columns["key"])
     place = np.arange(count, dtype=np.float64)
     moved = rng.random(count)

@@ -25,7 +25,7 @@ GROUP_ID: Final = "weft-kafka-source"
 RETRY_SECONDS: Final = 0.2
 """Pause before another request for a topic or leader that does not exist yet. Elections take about this long."""
 
-ASK_SECONDS: Final = 2.0  # a query that waits for brokers can be stopped within this time
+ASK_SECONDS: Final = 2.0  # seconds within which a query that waits for brokers can be stopped
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "group.id": GROUP_ID,

@@ -3,8 +3,8 @@
 - A range ends for exactly one of four reasons: its last offset was read; a later offset was read; the log ends at or
   after the end of the range; the rest of the range does not exist any more. Messages are not counted, because offsets
   have gaps (transaction markers, aborted records, compaction).
-- Every wait is bounded. librdkafka reports nothing when a topic is deleted, so after some time without messages the
-  task asks the brokers.
+- Every wait is bounded. librdkafka reports nothing when a topic is deleted, so after `SILENCE_SECONDS` without messages
+  the task asks the brokers.
 - If brokers are unreachable or restarting, the task waits for up to ``requestTimeoutMs``. Only a response of the
   brokers can show that offsets are lost. Every other error that a poll returns is raised.
 - The topic id is checked after messages were fetched and before they are yielded. Ids are never used again, so the
@@ -82,7 +82,7 @@ def read_range(
     Args:
         span: The range.
         options: Options of the source.
-        silence_seconds: After so long without a message, ask the brokers whether the range still exists.
+        silence_seconds: After this time without a message, ask the brokers whether the range still exists.
 
     Raises:
         SourceUnavailable: The brokers refuse access, or no message arrives within ``requestTimeoutMs``.

@@ -9,8 +9,8 @@ A new query starts with the empty offset ``{}``. Its first batch only stores the
 ``Trigger.AvailableNow``.
 
 Limits: if retention deletes records of a new partition before the query first sees it, the query starts at the first
-record that is left, without an error. On brokers without topic ids (Kafka before 2.8) a topic that was deleted and
-created again is detected only if its leader epoch or the end of its log is smaller than before.
+remaining record, without an error. On brokers without topic ids (Kafka before 2.8) a topic that was deleted and created
+again is detected only if its leader epoch or the end of its log is smaller than before.
 """
 
 from __future__ import annotations

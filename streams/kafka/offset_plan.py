@@ -154,7 +154,7 @@ def drop_recreated(start: Position, found: Mapping[str, Identity]) -> tuple[Posi
 
 
 def restart_recreated(starting: Starting, recreated: Iterable[str]) -> Starting:
-    """``startingOffsets`` with the beginning for topics that were deleted and created again."""
+    """Change ``startingOffsets`` so that topics that were deleted and created again are read from their beginning."""
     names = set(recreated)
     if isinstance(starting, str) or not names:
         return starting
@@ -299,5 +299,5 @@ def describe_loss(partition: Partition, wanted: int, log: Log) -> str:
 
 
 def describe_log(log: Log) -> str:
-    """A phrase with the offsets that exist."""
+    """A phrase that states which offsets exist."""
     return f"the log has offsets [{log.low}, {log.high})"

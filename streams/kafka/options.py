@@ -140,7 +140,7 @@ def _check_kafka(kafka: Mapping[str, str]) -> None:
         )
     for name, reason in _OWNED.items():
         if name in kafka:
-            raise InvalidInput(f"option '{KAFKA_PREFIX}{name}' cannot be set: the source decides it", hint=reason)
+            raise InvalidInput(f"option '{KAFKA_PREFIX}{name}' cannot be set: the source sets it", hint=reason)
 
 
 def _parse_topics(text: str | None) -> tuple[str, ...]:

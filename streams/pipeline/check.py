@@ -25,7 +25,7 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
     """Check that each writer's stream exists in the table and that its `select` gives columns of this stream.
 
     Raises:
-        InvalidInput: It does not; the message names the field.
+        InvalidInput: A stream does not exist, or a column is missing or unknown; the message names the field.
     """
     for writer in pipeline.writers.values():
         streams = {stream.name: stream for stream in schema.streams}
@@ -48,7 +48,7 @@ def _check_select(writer: WriterSpec, stream: Stream, schema: TableSchema) -> No
     where = f"writers.{writer.name}.{'schema' if writer.select is None else 'select'}"
     selected = writer.message if writer.select is None else writer.select
     if selected is None:
-        return  # all columns of the source; the sink checks them when Spark knows them
+        return  # all columns of the source: the sink checks them once Spark knows them
     columns = schema.stream_columns(stream)
     for name in selected:
         if name not in columns and name not in _RESERVED_COLUMNS:

@@ -1,4 +1,4 @@
-"""Kinds of errors: which are outages, which a retry does not change, and the exit code of a job that fails with one.
+"""Kinds of errors: outages, errors for which a retry does not help, and the exit code of a job for each kind.
 
 Imports nothing heavy, so that a job can report before it imports Spark.
 """
@@ -10,9 +10,9 @@ from enum import IntEnum
 from typing import Final
 
 _OUTAGES: Final = frozenset({"SOURCE_UNAVAILABLE", "STORE_UNAVAILABLE", "COMMIT_UNKNOWN"})
-"""Codes of errors that mean that a broker or a store does not answer. They end without a change by the user."""
+"""Codes of errors that mean that a broker or a store does not answer. Such errors end without the user's help."""
 _LASTING: Final = frozenset({"INVALID_INPUT", "UNSUPPORTED_FORMAT", "SPLIT_BRAIN", "GAP", "CONFLICT", "DATA_LOSS"})
-"""Codes of errors (`storage.errors`, `streams.kafka.errors`) that a retry does not change."""
+"""Codes of errors (`storage.errors`, `streams.kafka.errors`) for which a retry does not help."""
 _INNER: Final = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a Python traceback within the text of a Spark error."""
 

@@ -2,7 +2,7 @@
 
     GET /metrics   status of each part, as Prometheus metrics
     GET /healthz   200 if the process works; 503 if the page was not updated for `HUNG_SECONDS`
-    GET /readyz    200 if every part is at work; 503 if one starts, waits for an outage, or has ended with an error
+    GET /readyz    200 if every part is working; 503 if one is starting, waits for an outage to end, or has failed
 
 A part is a writer or a service, by the name that the status shows. ``weft run --http`` serves the parts that it
 supervises, and updates the page several times a second. A writer without a supervisor (spark-submit, the Spark
@@ -44,11 +44,20 @@ _COUNTERS: Final = {
     "restarts": "Restarts of the process of a part.",
 }
 _GAUGES: Final = {
-    "lag": ("lag_messages", "Messages in the source and not in the table, at most. Absent if unknown."),
-    "freshness_seconds": ("freshness_seconds", "The table has all that the source had so long ago. Absent if unknown."),
+    "lag": (
+        "lag_messages",
+        "Upper bound of the messages that are in the source and not in the table. Absent if unknown.",
+    ),
+    "freshness_seconds": (
+        "freshness_seconds",
+        "The table contains everything that the source had this many seconds ago. Absent if unknown.",
+    ),
     "commit_age_seconds": ("commit_age_seconds", "Time since the last commit. Absent before the first one."),
-    "waiting_seconds": ("waiting_seconds", "Time since a broker or a store does not answer. Absent if none is away."),
-    "failures": ("failures_in_a_row", "Failed runs of the process in a row without progress."),
+    "waiting_seconds": (
+        "waiting_seconds",
+        "Time for which a broker or a store has not answered. Absent if all answer.",
+    ),
+    "failures": ("failures_in_a_row", "Consecutive failed runs of the process without progress."),
 }
 _AT_WORK: Final = frozenset({"running", "idle", "compacting", "cleaning"})
 
@@ -73,7 +82,7 @@ class StatusPage:
 
     @property
     def ready(self) -> bool:
-        """Whether there are jobs, and each is at work or done."""
+        """Whether there are jobs, and each is working or done."""
         return bool(self._statuses) and all(_is_at_work(status) for status in self._statuses)
 
     def fields(self) -> list[dict[str, Any]]:
@@ -119,11 +128,13 @@ def parse_address(text: str) -> tuple[str, int]:
     """Address and port of ``9464``, ``0.0.0.0:9464`` or ``name:9464``. Without an address: this machine only.
 
     Raises:
-        InvalidInput: It is none of these.
+        InvalidInput: The text does not have one of these forms, or the port is larger than 65535.
     """
     address, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > _MAX_PORT:
-        raise InvalidInput(f"--http {text}: is not a port", hint="for example --http 9464, or --http 0.0.0.0:9464")
+        raise InvalidInput(
+            f"--http {text}: not an address and a port", hint="for example --http 9464, or --http 0.0.0.0:9464"
+        )
     return address or LOCAL, int(port)
 
 
@@ -177,7 +188,7 @@ def _application(page: StatusPage) -> Callable[..., Iterable[bytes]]:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """One thread a request, so that a client that reads slowly does not keep a probe waiting."""
+    """One thread per request, so that a client that reads slowly does not keep a probe waiting."""
 
     daemon_threads = True
 

@@ -25,7 +25,7 @@ STOP_SECONDS: Final = 20.0  # time to finish a batch and stop Spark; a killed wr
 LOG_BYTES: Final = 4 * 1024 * 1024
 TAIL_LINES: Final = 20  # of the log, shown when a job fails
 _READ_BYTES: Final = 1 << 16
-_PUMP_SECONDS: Final = 2.0  # reading the rest of the log after the group has ended takes far less
+_PUMP_SECONDS: Final = 2.0  # limit for reading the rest of the log after the process group has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class JobProcess:
     """
 
     def __init__(self, job: Job, lifeline: int, resumed: Report) -> None:
-        """Start it.
+        """Start the process.
 
         Raises:
             OSError: The command cannot be started, or the log cannot be written.

@@ -6,9 +6,9 @@ after a stop, or while the brokers are away this is out of date. So this module 
     waiting  =  sum over partitions of  end of the log - max(where the last finished batch ended, start of the log)
 
 `waiting` is an upper bound of the messages that are not in the table yet. Kafka counts offsets, not messages:
-compaction leaves gaps, and transactions use offsets for markers and aborted records; no request returns how many. 0 is
-exact, because batches end at the end of a log and not at their last message. Records that retention deleted before they
-were read are not counted.
+compaction leaves gaps, and transactions use offsets for markers and aborted records; Kafka has no request that returns
+their number. 0 is exact, because batches end at the end of a log and not at their last message. Records that retention
+deleted before they were read are not counted.
 
 The table is complete as of the newest measurement whose log ends the finished batches have reached. So freshness is
 known even if messages never stop arriving.
@@ -35,9 +35,9 @@ from streams.pipeline.error_kinds import is_outage
 __all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"]
 
 MAX_AGE_SECONDS: Final = 10.0
-MIN_SECONDS: Final = 1.0  # shortest time between two measurements, to limit the load on the brokers
-MAX_SECONDS: Final = MAX_AGE_SECONDS / 2  # longest time between two measurements: each is replaced before it is too old
-MAX_LOOKS: Final = 1_000  # measurements to keep; beyond that every other one is dropped, and freshness is coarser
+MIN_SECONDS: Final = 1.0  # minimum time between two measurements, to limit the load on the brokers
+MAX_SECONDS: Final = MAX_AGE_SECONDS / 2  # maximum time between two measurements: each is replaced before it is too old
+MAX_LOOKS: Final = 1_000  # measurements to keep; above it every other one is dropped, and freshness is less precise
 TIMEOUT_SECONDS: Final = 5.0
 
 
@@ -85,7 +85,7 @@ def kafka_offsets(source: Mapping[str, Any]) -> Offsets | None:
 
 
 class LagMeter:
-    """Measures in a background thread while its ``with`` block runs; usable from any thread."""
+    """Measures the lag in a background thread while its ``with`` block runs. Thread-safe."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class LagMeter:
         timeout_seconds: float = TIMEOUT_SECONDS,
         max_age_seconds: float = MAX_AGE_SECONDS,
     ) -> None:
-        """Opens nothing yet.
+        """Do not connect yet.
 
         Args:
             options: Options of the source.
@@ -111,7 +111,7 @@ class LagMeter:
         self._position: Offsets | None = None
         self._looks: list[
             tuple[int, Mapping[Partition, Log]]
-        ] = []  # the newest one that was reached, and those after it
+        ] = []  # the newest measurement whose log ends were reached, and all later ones
         self._complete_at_ms: int | None = None
         self._taken = 0.0
         self._outage: TableError | None = None
@@ -146,7 +146,7 @@ class LagMeter:
 
     @property
     def outage(self) -> TableError | None:
-        """Why the brokers did not answer last; None if they did. The lag is None while there is an outage."""
+        """Why the brokers did not answer the last request; None if they did. In an outage the lag is None."""
         return self._outage
 
     def measure(self) -> Lag | None:

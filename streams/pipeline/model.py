@@ -21,7 +21,7 @@ from storage.errors import InvalidInput
 from streams.formats import check_format
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
-_MIN_EVERY_SECONDS: Final = 0.1  # a shorter interval would keep the service busy with looking
+_MIN_EVERY_SECONDS: Final = 0.1  # at shorter intervals the service would only check the table
 
 
 def _text(value: Any) -> Any:
@@ -108,7 +108,7 @@ class WriterSection(_Model):
 
 
 class CompactionSection(_Model):
-    """How often compaction looks at the table, when a file group is due, and when logs are folded."""
+    """How often compaction checks the table, when a file group is due, and when logs are folded."""
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
     min_commits: int = Field(default=8, ge=1)
@@ -198,7 +198,8 @@ class WriterSpec:
         select: Output column to SQL expression; None: the columns of the message or the source.
         trigger_seconds: Shortest time from the start of one batch to the start of the next.
         resume: Where to continue: from the checkpoint alone, or from the table (`streams.write.resume`).
-        lateness: By how much events come out of order at most; None: no watermarks.
+        lateness: An event's first ordering value is at most this much below the largest one before it; None: no
+            watermarks.
         key: Fields of the Kafka key and their types; None: the fields that are the key columns of the table.
         tombstones: How messages without a value are handled (`streams.write.tombstones`).
         dead_letter: Folder for messages that cannot be stored; None: the default of `streams.write_stream`.

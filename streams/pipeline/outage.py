@@ -16,7 +16,7 @@ from streams.pipeline.error_kinds import describe, is_outage
 from streams.pipeline.status import WAITING_CHARS, Reporter, StopSignal, shortened
 
 FIRST_PAUSE_SECONDS: Final = 1.0
-LAST_PAUSE_SECONDS: Final = 30.0  # bounds how late the end of an outage is noticed
+LAST_PAUSE_SECONDS: Final = 30.0  # longest pause: the end of an outage is noticed within this time
 LOG_SECONDS: Final = 60.0  # time between two lines about one outage in the log of a job
 
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def pause_seconds(failures: int) -> float:
-    """Seconds to wait after so many failures in a row (1, 2, ...): doubled each time, up to a bound."""
+    """Seconds to wait after a number of consecutive failures (1, 2, ...): doubled each time, up to a bound."""
     # The exponent is bounded, because an outage may last for weeks.
     return min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10), LAST_PAUSE_SECONDS)
 
@@ -37,14 +37,14 @@ def wait_out(
 
     Args:
         ask: The call.
-        tell: Called with the error of each outage, and the seconds until the next try.
-        pause: Waits so many seconds; returns True to stop waiting.
+        tell: Called after each failed call with its error and the seconds until the next call.
+        pause: Waits the given number of seconds; returns True to stop waiting.
 
     Returns:
         The result of the call; None if waiting was stopped.
 
     Raises:
-        Exception: Raised by `ask`, and not an outage.
+        Exception: An error of `ask` that is not an outage.
     """
     failures = 0
     while True:
@@ -64,7 +64,7 @@ class JobOutages:
     """Reports what a job waits for, in its status and its log. A restarted process keeps the start of the outage."""
 
     def __init__(self, reporter: Reporter, stop: StopSignal) -> None:
-        """Reports nothing yet."""
+        """Report nothing yet."""
         self._reporter, self._stop = reporter, stop
         self._logged: float | None = None
         self._reason = ""
@@ -74,13 +74,13 @@ class JobOutages:
 
         Args:
             ask: The call.
-            what: What it asks, such as "the broker 127.0.0.1:9092".
+            what: Name of what is called, such as "the broker 127.0.0.1:9092".
 
         Returns:
-            The result of the call; None if the job was told to stop.
+            The result of the call; None if the job has to stop.
 
         Raises:
-            Exception: Raised by `ask`, and not an outage.
+            Exception: An error of `ask` that is not an outage.
         """
         answer = wait_out(ask, lambda error, _: self.began(what, describe(error)), self._stop.wait)
         if not self._stop:
@@ -93,7 +93,7 @@ class JobOutages:
         Args:
             what: Its name, such as "the broker 127.0.0.1:9092".
             reason: What is known about it.
-            seconds: For how long it has not answered already, when it is reported first.
+            seconds: For how long it had not answered when it is first reported.
         """
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
         known = last.waiting_since_ms if last.waiting_for == what else None

@@ -225,7 +225,7 @@ def _check_distinct(writers: Mapping[str, WriterSpec]) -> None:
             value = getattr(writer, what)
             if value in owner:
                 raise InvalidInput(
-                    f"writers.{writer.name}.{what}: {what} {value!r} is used by writer {owner[value]!r} already",
+                    f"writers.{writer.name}.{what}: {what} {value!r} is already used by writer {owner[value]!r}",
                     hint=f"give one of them another {what}",
                 )
             owner[value] = writer.name

@@ -27,7 +27,7 @@ COMPACTION: Final = services.COMPACTION
 CLEAN: Final = services.CLEAN
 
 ONCE: Final = RestartPolicy(waits_out=False)
-"""For ``--once``: an outage fails the run, because somebody waits for its end."""
+"""With ``--once`` an outage fails the run, because the caller waits for it to end."""
 
 OnStatus = Callable[[tuple[JobStatus, ...]], None]
 
@@ -184,7 +184,7 @@ def run_pipeline(
         pipeline: The pipeline.
         only: Run this writer or service alone, see `choose_part`.
         once: Process what the sources hold now, then run one round of each service. Do not wait for outages to end.
-        exit_on_failure: Stop all jobs as soon as one has failed for good.
+        exit_on_failure: Stop all jobs as soon as one has failed permanently.
         on_status: Called several times a second with the status of each job.
 
     Returns:

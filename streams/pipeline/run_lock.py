@@ -27,7 +27,7 @@ from streams.pipeline.status import ORPHAN_SECONDS
 LOCKS: Final = "locks"
 """Folder of the lock files, in the state folder."""
 
-ENDING_SECONDS: Final = ORPHAN_SECONDS + 5.0  # the jobs of a `weft run` that was killed end by themselves
+ENDING_SECONDS: Final = ORPHAN_SECONDS + 5.0  # jobs of a `weft run` that was killed end within this time
 
 _LOOK_SECONDS: Final = 0.2
 
@@ -101,7 +101,7 @@ def _await_lock(file: int, path: Path, name: str, pipeline: str, ending_seconds:
 
 
 def _read_holder(file: int) -> Mapping[str, object]:
-    """What the holder has written about itself; empty if nothing yet."""
+    """What the holder has written about itself; empty if it has not written yet."""
     try:
         holder = json.loads(os.pread(file, 4096, 0))
     except ValueError:
@@ -119,7 +119,7 @@ def _is_dead(holder: Mapping[str, object]) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it runs, as another user
+        pass  # the process runs as another user
     return False
 
 

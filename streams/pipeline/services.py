@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 COMPACTION: Final = "compaction"
 CLEAN: Final = "clean"
 
-MAX_FAILURES: Final = 5  # failed rounds in a row after which the process ends; its supervisor may restart it
-MAX_BACK_OFF_SECONDS: Final = 300.0  # bounds how late the end of a long outage is noticed
+MAX_FAILURES: Final = 5  # consecutive failed rounds after which the process ends; its supervisor may restart it
+MAX_BACK_OFF_SECONDS: Final = 300.0  # the end of a long outage is noticed within this time
 STOP_SECONDS: Final = 60.0  # time to finish a round; a killed round is repeated
 
 Round = Callable[[], None]
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _service(service: str, pipeline: Pipeline, table: Table, reporter: Reporter, *, once: bool) -> tuple[float, Round]:
-    """Seconds from one round to the next, and the round."""
+    """The interval between rounds in seconds, and the function that runs one round."""
     from streams.pipeline.model import CleanSection, CompactionSection
 
     if service == CLEAN:
@@ -86,7 +86,7 @@ def _service(service: str, pipeline: Pipeline, table: Table, reporter: Reporter,
 
 
 def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, store: str = "the store") -> None:
-    """Run rounds until told to stop. Wait for outages of the store to end.
+    """Run rounds until the service has to stop. Wait for outages of the store to end.
 
     Args:
         stop: Set when the service has to stop.
@@ -96,7 +96,7 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
         store: Name of the store, for the report of an outage.
 
     Raises:
-        Exception: The error of the last round, after `MAX_FAILURES` failed rounds in a row. Outages do not count.
+        Exception: The error of the last round, after `MAX_FAILURES` consecutive failed rounds. Outages do not count.
     """
     outages = JobOutages(reporter, stop)
     failures = silences = 0

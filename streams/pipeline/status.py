@@ -52,8 +52,8 @@ class Report:
         dead_letters: Refused messages.
         message: The result of the last round of a service, or why a job failed.
         reported_at_ms: Time of this report; None if no process has made it.
-        progress: Grows with each committed batch, each look at a source that has nothing new, and each round of a
-            service. A run in which it did not grow has failed, however long it lasted.
+        progress: Grows with each committed batch, each check of a source that has nothing new, and each round of a
+            service. A run in which it did not grow counts as failed, however long it lasted.
         waiting_for: What does not answer, such as "the broker 127.0.0.1:9092"; empty if the job does not wait.
         waiting_since_ms: Time when it was first found not to answer; None if the job does not wait.
         tombstones: Messages without a value that were skipped.
@@ -102,7 +102,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def shortened(text: str, chars: int) -> str:
-    """The text, cut to so many characters; a cut text ends with three dots."""
+    """The text, cut to ``chars`` characters; a cut text ends with three dots."""
     return text if len(text) <= chars else text[: chars - 3] + "..."
 
 
@@ -122,7 +122,7 @@ def parse_report(line: bytes | str) -> Report:
 
 
 class Reporter:
-    """The job's side of the status pipe; usable from any thread.
+    """The job's side of the status pipe. Thread-safe.
 
     Args:
         descriptor: The writing end of the pipe; None to print reports.
@@ -143,7 +143,7 @@ class Reporter:
         text = os.environ.get(STATUS_FD)
         descriptor = int(text) if text else None
         if descriptor is not None:
-            os.set_inheritable(descriptor, False)  # the pipe must end with this process, not with its children
+            os.set_inheritable(descriptor, False)  # the pipe must close with this process, even if children run
             os.set_blocking(descriptor, False)
         return cls(descriptor, parse_report(os.environ.get(RESUME) or "{}"), on_report)
 
@@ -184,7 +184,7 @@ class StopSignal:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is set, at most so many seconds; returns whether it is set."""
+        """Wait until the signal is set, for at most ``seconds``; returns whether it is set."""
         return self._event.wait(seconds)
 
 

@@ -1,11 +1,11 @@
-"""Supervisor: runs jobs, each as a process, and restarts them until they end or it is told to stop.
+"""Supervisor: runs jobs, each as a process, and restarts them until they end or the supervisor has to stop.
 
-It decides when a job is restarted and when it has failed for good. It knows nothing of Spark or tables.
+It decides when a job is restarted and when it has failed permanently. It knows nothing of Spark or tables.
 
     running -- exit 1, signal, UNAVAILABLE --------> waiting -- delay over --> running
     waiting -- too many runs without progress -----> failed
     running -- exit 0 / REFUSED / FENCED ----------> done / failed / fenced
-    running -- told to stop: SIGTERM --------------> stopping --> stopped   (SIGKILL after `Job.stop_seconds`)
+    running -- has to stop: SIGTERM ---------------> stopping --> stopped   (SIGKILL after `Job.stop_seconds`)
 
 A run has failed if it made no progress (`Report.progress`), however long it lasted, because starting may be slow.
 An outage of a broker or a store (`Ending.UNAVAILABLE`) is not a failure of the job; it is restarted until the outage is
@@ -35,8 +35,8 @@ from streams.pipeline.status import Report
 
 __all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor", "ending_of_all"]
 
-POLL_SECONDS: Final = 0.2  # an exit that does not close a pipe is noticed after so long
-KILL_SECONDS: Final = 10.0  # SIGKILL works at once unless the kernel hangs; then there is nothing left to wait for
+POLL_SECONDS: Final = 0.2  # an exit that closes no pipe is noticed within this time
+KILL_SECONDS: Final = 10.0  # SIGKILL takes effect at once unless the kernel hangs; then waiting longer does not help
 
 
 class Phase(StrEnum):
@@ -57,12 +57,12 @@ GOOD_ENDS: Final = frozenset({Phase.DONE, Phase.STOPPED})
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """When to restart a job that ended without being told to.
+    """When to restart a job that ended by itself.
 
     Attributes:
         first_seconds: Delay after the first failure; doubled after each further one.
-        last_seconds: Longest delay. A job may be down for so long after an outage is over.
-        max_failures: A job has failed for good after so many runs in a row without progress.
+        last_seconds: Longest delay. After an outage has ended, a job may still be down for this time.
+        max_failures: A job has failed permanently after this many consecutive runs without progress.
         waits_out: Whether to restart after outages without limit; if not, an outage counts as a failure.
     """
 
@@ -72,11 +72,11 @@ class RestartPolicy:
     waits_out: bool = True
 
     def delay(self, failures: int) -> float | None:
-        """Seconds to wait after so many failures in a row; None if the job is not restarted any more."""
+        """Seconds to wait after a number of consecutive failures; None if the job is not restarted any more."""
         return None if failures >= self.max_failures else self.back_off(failures)
 
     def back_off(self, times: int) -> float:
-        """Seconds to wait before the next start, after the job has ended so many times in a row."""
+        """Seconds to wait before the next start, after the job has ended a number of times without progress."""
         # The exponent is bounded, because an outage may last for weeks.
         return min(self.first_seconds * 2.0 ** min(times - 1, 20), self.last_seconds)
 
@@ -88,11 +88,11 @@ class JobStatus:
     Attributes:
         pid: Process id; None if no process runs.
         restarts: How often the job was restarted.
-        failures: Failed runs in a row without progress; outages do not count.
+        failures: Consecutive failed runs without progress; outages do not count.
         report: The last report of the job, with totals over all its restarts.
         message: Why the job failed last, or is not running.
         tail: Last lines of its log, if it failed without a message.
-        next_start_seconds: Seconds until it is restarted; None if it does not wait for that.
+        next_start_seconds: Seconds until the job is restarted; None if it is not waiting for a restart.
         exit_code: Exit code of its last process, negative for a signal; see `streams.pipeline.error_kinds.Ending`.
     """
 
@@ -111,7 +111,7 @@ class JobStatus:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the job has failed for good or was fenced."""
+        """Whether the job has failed permanently or was fenced."""
         return self.phase in ENDED and self.phase not in GOOD_ENDS
 
 
@@ -127,7 +127,7 @@ def ending_of_all(statuses: Iterable[JobStatus]) -> Ending:
 
 
 class Supervisor:
-    """Runs jobs. `start`, `poll`, `run` and `stop` belong to one thread; the rest may be called from any."""
+    """Runs jobs. Call `start`, `poll`, `run` and `stop` from one thread; the other methods are thread-safe."""
 
     def __init__(self, jobs: Sequence[Job], policy: RestartPolicy | None = None) -> None:
         """Nothing runs before `start`.
@@ -171,7 +171,7 @@ class Supervisor:
         """Read reports, notice exits and start jobs that are due.
 
         Args:
-            wait_seconds: Wait up to so many seconds for an event.
+            wait_seconds: Maximum time to wait for an event.
         """
         for key, _ in self._selector.select(min(wait_seconds, POLL_SECONDS)):
             if key.fd == self._wake[0]:
@@ -193,12 +193,12 @@ class Supervisor:
 
     @property
     def finished(self) -> bool:
-        """Whether every job has ended for good."""
+        """Whether every job has ended and none will be restarted."""
         return all(slot.phase in ENDED for slot in self._slots.values())
 
     @property
     def succeeded(self) -> bool:
-        """Whether every job is done, or stopped because it was told to."""
+        """Whether every job is done, or was stopped on request."""
         return all(slot.phase in GOOD_ENDS for slot in self._slots.values())
 
     @property
@@ -219,16 +219,16 @@ class Supervisor:
             slot.process.send(number)
 
     def ask_stop(self) -> None:
-        """Tell every job to stop. `poll` then kills those that take too long."""
+        """Send SIGTERM to every job. Later calls of `poll` kill jobs that take too long to stop."""
         with self._lock:
             for slot in self._slots.values():
                 slot.ask_stop()
 
     def stop(self, *, at_once: bool = False) -> tuple[JobStatus, ...]:
-        """Tell every job to stop, and wait until all have ended.
+        """Send SIGTERM to every job, and wait until all have ended.
 
         Args:
-            at_once: Kill them at once.
+            at_once: Send SIGKILL instead.
         """
         self.ask_stop()
         if at_once:
@@ -245,7 +245,7 @@ class Supervisor:
 
         Args:
             on_status: Called after each poll, several times a second.
-            exit_on_failure: Stop all jobs as soon as one has failed for good.
+            exit_on_failure: Stop all jobs as soon as one has failed permanently.
 
         Returns:
             `succeeded`.
@@ -343,7 +343,7 @@ class _Slot:
         self.phase = Phase.RUNNING
 
     def step(self, lifeline: int) -> None:
-        """Read reports. Handle the end of the process, of a delay, and of the time to stop."""
+        """Read reports. Handle the end of the process, of a restart delay, and of the time limit for stopping."""
         now = time.monotonic()
         if self.process is None:
             if self.phase is Phase.WAITING and now >= self._next_start:
@@ -429,6 +429,6 @@ class _Slot:
 
 
 def _why(code: int, tail: Sequence[str]) -> str:
-    """Why a job ended that did not report it, from its exit code and the last line of its log."""
+    """Why a job ended without a report, from its exit code and the last line of its log."""
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return f"{how}: {tail[-1]}" if tail and code > 0 else how

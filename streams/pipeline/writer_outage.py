@@ -1,7 +1,7 @@
 """A writer waits until its brokers and the store of its table answer, and until its cluster gives it an executor.
 
-Brokers and store are asked before a JVM is started, so that waiting costs little. A running query survives an outage of
-the brokers between batches (`streams.kafka.kafka_source`). In the middle of a batch the query fails, and the next
+Brokers and store are checked before a JVM is started, so that waiting costs little. A running query survives an outage
+of the brokers between batches (`streams.kafka.kafka_source`). In the middle of a batch the query fails, and the next
 process waits.
 """
 
@@ -22,8 +22,8 @@ def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, o
     """Wait until the brokers of a Kafka source answer; returns at once for other sources.
 
     Raises:
-        SourceUnavailable: They do not answer, with ``once``.
-        SourceRefused: They refuse access.
+        SourceUnavailable: The brokers do not answer, and ``once`` is set.
+        SourceRefused: The brokers refuse access.
         InvalidInput: An option of the source is wrong.
     """
     from streams import kafka
@@ -54,8 +54,8 @@ def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
     """Wait until the store of the table answers.
 
     Raises:
-        StoreUnavailable: It does not answer, with ``once``.
-        StoreRefused: It refuses access.
+        StoreUnavailable: The store does not answer, and ``once`` is set.
+        StoreRefused: The store refuses access.
         NotFound: There is no table.
     """
     from storage import Table
@@ -74,7 +74,7 @@ def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
 
 
 def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:
-    """Report an outage of the brokers during a running query, or with None that they answer."""
+    """Report an outage of the brokers during a running query; with ``error`` None report that they answer again."""
     if error is None:
         outages.ended(_broker(writer))
     else:
@@ -82,7 +82,7 @@ def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | Non
 
 
 def tell_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
-    """Report that a running query has waited for an executor of its cluster, or that it has one again.
+    """Report that a running query waits for an executor of its cluster, or that it has one again.
 
     Returns:
         Whether it waits.
@@ -102,7 +102,7 @@ def _broker(writer: WriterSpec) -> str:
 
 
 def unreachable(failure: Exception, pipeline: Pipeline, name: str) -> str:
-    """Name of the broker or store that an outage is about."""
+    """Name of the broker or store that does not answer."""
     from streams.kafka.errors import SourceUnavailable
 
     if isinstance(failure, SourceUnavailable):

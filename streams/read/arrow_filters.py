@@ -1,8 +1,8 @@
-"""Spark's pushed filters as conditions of weft, where both give the same answer for every value, null included.
+"""Spark's pushed filters as conditions of weft, if both give the same result for every value, null included.
 
 Translated: comparisons, IN, null tests, prefixes and their AND, OR, NOT, over integers, strings, dates, timestamps,
 decimals, booleans and binaries. Not translated: anything over float and double (NaN compares differently) and nested
-fields. What is not translated stays with Spark.
+fields. Spark evaluates the filters that are not translated.
 """
 
 from __future__ import annotations

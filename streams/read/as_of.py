@@ -32,8 +32,8 @@ def parse_point(given: Any) -> Any:
     """Parse a point: text with a colon is a time or a cut, other text the name of a savepoint. None stays None.
 
     Raises:
-        InvalidInput: It is not a time, but can be nothing else; or it has no zone.
-        ValueError: It is neither a text nor a datetime.
+        InvalidInput: The text contains a colon but is neither a time nor a cut, or the time has no zone.
+        ValueError: The value is neither a text nor a datetime.
     """
     if isinstance(given, str) and ":" in given and not is_cut(given):
         return parse_moment(given)

@@ -52,7 +52,7 @@ def options_given(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_options(schema: StructType, given: Mapping[str, str]) -> StructType:
-    """The columns; while a catalog table is created, with the options of the table in the metadata of the first."""
+    """Return the columns; while a catalog table is created, store its options in the metadata of the first column."""
     if not given.keys() >= _CREATED:
         return schema
     first, *others = schema.fields

@@ -72,7 +72,7 @@ class ChangeOptions(BaseModel):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> ChangeOptions | None:
-        """Parse the options of ``format("weft")``, except the location; None if they do not ask for changes.
+        """Parse the options of ``format("weft")``, except the location; None if the read is not one of changes.
 
         Raises:
             InvalidInput: An option is unknown, a value is invalid, or two options exclude each other.

@@ -2,7 +2,7 @@
 
 weft accesses its store through fsspec with the given options. Spark's readers access it through Hadoop, which may not
 know the kind of store, or may lack its jar, endpoint or credentials. If Hadoop does not find a file, tasks read it
-through fsspec, which is slower and gives the same answer.
+through fsspec, which is slower and gives the same result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOCAL: Final = "file"
 
 
 class HadoopAccess:
-    """Asks Hadoop for one file of a table, once; the other files are in the same store."""
+    """Checks once whether Hadoop finds a file of a table; all files of a table are in the same store."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -47,7 +47,7 @@ ARROW: Final = "Arrow in tasks"
 
 @dataclass(frozen=True, slots=True)
 class PlannerTuning:
-    """Values that affect the speed of a query, never its answer.
+    """Values that affect the speed of a query, never its result.
 
     Attributes:
         mix_min_bytes: With fewer bytes of base files (all columns) one scan is faster than two. A second scan costs 30
@@ -70,10 +70,10 @@ class ScanFacts:
         cut: Text of the cut of the snapshot.
         reader: `SPARK` or `ARROW`.
         file_groups: Number of file groups that are read.
-        skipped: Number of file groups that are not read, because none of their rows can be in the answer.
+        skipped: Number of file groups that are not read, because none of their rows can be in the result.
         with_logs: Number of file groups among ``file_groups`` that have logs.
         log_bytes, base_bytes: Stored bytes of the file groups that are read, all columns.
-        columns: The columns that Spark asked for.
+        columns: The columns that Spark requested.
         filter: The filter that weft applies; empty if there is none.
     """
 
@@ -153,7 +153,7 @@ class PinnedSnapshot:
 
     @cached_property
     def slices(self) -> list[FileSlice]:
-        """All file groups that the options allow to read."""
+        """All file groups that a read with these options may need."""
         return base_file_groups(self.snapshot) if self.options.read_optimized else self.snapshot.slices
 
     @cached_property
@@ -195,7 +195,8 @@ class PinnedSnapshot:
         facts = self._facts(scan, native=clean is not None)
         if self.on_scan is not None:
             self.on_scan(facts)
-        reader = replace(scan, tasks=(), whole=frozenset())  # Spark sends the tasks one by one
+        # Spark sends each task separately, so the reader need not contain them.
+        reader = replace(scan, tasks=(), whole=frozenset())
         return ReadPlan(
             description=str(facts),
             tasks=scan.tasks,

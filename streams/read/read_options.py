@@ -64,7 +64,7 @@ class ReadOptions(BaseModel):
     Attributes:
         as_of: Aware time, name of a savepoint, or text of a cut; the newest snapshot of each query by default.
         require: Groups that must be present in a row: one makes a left join, all an inner join.
-        read_optimized: Read base files only: as fast as Parquet, without what was committed since the last compaction.
+        read_optimized: Read base files only: as fast as Parquet, but without commits since the last compaction.
         complete_through: Refuse a snapshot as long as events up to this value may still arrive, according to the
             watermarks of the streams that feed the groups of ``require`` (by default all groups).
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
@@ -98,12 +98,12 @@ class ReadOptions(BaseModel):
             raise InvalidInput(f"option {name} cannot be {known[name]!r}", hint=f"give {_VALUES[name]}") from None
 
     def snapshot(self, table: Table) -> Snapshot:
-        """The snapshot that the options ask for, as of now.
+        """Take the snapshot that the options select.
 
         Raises:
             InvalidInput: ``as_of`` is a time before the table was created, or ``complete_through`` has the wrong type.
             NotFound: The table has no such savepoint, cut or group.
-            SnapshotExpired: It is older than what is retained.
+            SnapshotExpired: The snapshot is older than cleaning retains.
             NotComplete: Streams are not complete through ``complete_through``; the message names them.
             NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
         """

@@ -66,11 +66,11 @@ def planned_query(settings: CommandSettings, sql: str, options: ReadOptions) -> 
 
     Args:
         settings: The table and the Spark settings.
-        sql: The query. The table is called `VIEW`, and by its folder name.
+        sql: The query. The table is called `VIEW` or by its folder name.
         options: Which snapshot and which rows to read.
 
     Raises:
-        NotFound: There is no table, or no Java.
+        NotFound: The table does not exist, or Java is not installed.
         InvalidInput: Spark refuses the query; also raised for errors within the block.
     """
     location = settings.table
@@ -93,7 +93,7 @@ def _frame(
     planner = planner_of(spark, location.uri, options, location.storage_options, scans.append)
     create_relation_view(spark, VIEW, planner)
     for name in view_names(location)[1:]:
-        # A view of the first view, so that one query sees one snapshot under both names.
+        # The second view reads the first one, so that a query that uses both names sees one snapshot.
         spark.sql(f"CREATE TEMPORARY VIEW `{name.replace('`', '``')}` AS SELECT * FROM {VIEW}")  # noqa: S608
     return spark.sql(sql)
 

@@ -17,7 +17,7 @@ MARK: Final = "weft_streams"
 
 
 def mark_streams() -> None:
-    """Add the option to every stream of this process that reads from `SOURCE`; a second call does nothing."""
+    """Make every stream of this process that reads from `SOURCE` pass the option; a second call does nothing."""
     plain = DataStreamReader.format
     if hasattr(plain, MARK):
         return

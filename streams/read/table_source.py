@@ -1,8 +1,8 @@
 """``spark.read.format("weft")``: a table through Spark's plain Python data source.
 
 For sessions in which `streams.read.view` cannot create a view, such as Spark Connect. Spark does not pass the columns
-that a query needs to such a source, so all are read. Nor can it be live: Spark keeps what the first query has planned,
-so a loaded DataFrame, or a view of it in SQL, is one fixed snapshot.
+that a query needs to such a source, so all are read. A DataFrame is not live either: Spark keeps what the first query
+has planned, so a loaded DataFrame, or a view of it in SQL, is one fixed snapshot.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _PARALLELISM = 16  # Spark does not pass the number of parallel tasks to a sourc
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("weft")`` known to a session.
+    """Register ``format("weft")`` in a session.
 
     Options: ``path`` (the table), ``storage_options`` (JSON, see `streams.read.read_options.location_of`), those of
     `streams.read.read_options.ReadOptions`, and for changes those of `streams.read.change_stream.ChangeOptions`. In
     SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``, or ``CREATE TABLE``, see
     `streams.read.catalog_table`.
 
-    Where weft is installed Spark finds the format by itself (`pyspark_weft`). Streams without the option ``starting``
-    still need this call, or that weft is imported after pyspark.
+    If weft is installed, Spark finds the format by itself (`pyspark_weft`). For streams without the option
+    ``starting``, call this function or import weft after pyspark.
     """
     register_source(spark, WeftSource)
     mark_streams()

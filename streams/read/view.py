@@ -43,7 +43,7 @@ def create_view(
         name: A plain identifier.
         as_of: Aware time (datetime, or ISO 8601), name of a savepoint, or text of a cut.
         require: Groups that must be present in a row: one makes a left join, all an inner join.
-        read_optimized: Read base files only: as fast as Parquet, without what was committed since the last compaction.
+        read_optimized: Read base files only: as fast as Parquet, but without commits since the last compaction.
         complete_through: A query fails while events up to this value may still arrive, according to the watermarks of
             the streams that feed the groups of ``require`` (by default all groups).
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
@@ -52,7 +52,7 @@ def create_view(
     Raises:
         NotFound: There is no such table, snapshot or group.
         InvalidInput: ``name`` or an option is invalid.
-        SnapshotExpired: The snapshot is older than what is retained.
+        SnapshotExpired: The snapshot is older than cleaning retains.
         NotComplete: Streams are not complete through ``complete_through``; the message names them.
         NotSettled: ``as_of`` is a time whose snapshot may still change, and ``settled`` is true.
     """
@@ -93,7 +93,7 @@ def planner_of(
     """The planner of a view or DataFrame; ``on_scan`` is called with the facts of every scan of a query.
 
     Raises:
-        TableError: See `create_view`. A wrong option is an error now, not at the first query.
+        TableError: See `create_view`. A wrong option is an error here, not in the first query.
     """
     table = Table.open(uri, storage_options=storage_options)
     options.check(table)
@@ -101,7 +101,7 @@ def planner_of(
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Number of tasks that run at the same time; a guess if there is no JVM to ask."""
+    """Number of tasks that run at the same time; a guess if the JVM is not accessible."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:

@@ -1,9 +1,9 @@
-"""Registers the Python data sources of weft, so that they are planned beside the driver and read on executors.
+"""Registers the Python data sources of weft, so that queries are planned by the driver's Python and read on executors.
 
-Spark runs one Python (``PYSPARK_PYTHON``) for both. On a cluster with a packed environment that is a path such as
-``./environment/bin/python``, which exists on executors only. Another finding of Spark 4.3: the process that plans a
-streaming source looks for the files of ``addPyFile`` in a folder ``streaming_job``, which nobody makes, so it finds no
-module of them. Hence the Python of the driver plans; it has weft, since it runs this module.
+Spark runs the same Python (``PYSPARK_PYTHON``) for both. With a packed environment that is a path such as
+``./environment/bin/python``, which exists on executors only. Moreover, in Spark 4.3 the process that plans a streaming
+source looks for files of ``addPyFile`` in a folder ``streaming_job`` that is never created, so it cannot import them.
+Therefore the driver's Python plans; it has weft, because it runs this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _USER_DEFINED: Final = "org.apache.spark.sql.execution.datasources.v2.python.Use
 def register_source(spark: SparkSession, source: type[Source]) -> None:
     """Register a data source for ``spark.read`` and ``spark.readStream`` in this session.
 
-    Tasks of the session keep their Python: it is written down as `TASK_PYTHON`, unless that is set already.
+    Tasks of the session keep their Python: the setting `TASK_PYTHON` records it, unless it is already set.
     """
     wrapped = source_for_workers(source)
     if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the server plans
@@ -38,7 +38,7 @@ def register_source(spark: SparkSession, source: type[Source]) -> None:
 
 
 class _Planning:
-    """A Spark context with another Python for the functions that are made for it."""
+    """A Spark context in which another Python runs the planning functions."""
 
     def __init__(self, context: Any) -> None:
         self._context = context

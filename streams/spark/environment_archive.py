@@ -1,15 +1,16 @@
 """Packs the Python environment of this process into one archive, which Spark sends to its executors.
 
-venv-pack packs a virtual environment, conda-pack one of conda. Three things are different here:
+venv-pack packs a virtual environment, conda-pack a conda environment. This module changes four things:
 
-1. PySpark is left out: executors run inside a Spark, which has it, and its jars are most of an environment's size.
-2. weft goes in as it is imported here, from wherever that is: of an editable installation an environment holds only a
-   reference to the checkout, which no executor has.
-3. Another package that is installed like that is refused, because the archive would lack it.
-4. Links to places outside of the environment are replaced by what they lead to, except those to Python itself.
+1. PySpark is left out: executors run in a Spark installation, which includes it, and its jars are most of an
+   environment's size.
+2. weft is packed from where this process imports it. With an editable installation the environment has only a reference
+   to the checkout, which executors do not have.
+3. Other packages in editable mode are refused, because the archive would lack them.
+4. Links to files outside of the environment are replaced by the files, except links to Python itself.
 
-So the archive does not hold Python, only a link to it: executors need the same version of Python in the same place, or
-in the place that ``python_prefix`` names. (An environment of conda does hold it.)
+So the archive of a virtual environment contains only a link to Python: executors need the same version of Python at the
+same path, or at the path that ``python_prefix`` names. The archive of a conda environment contains Python.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from typing import Any, Final
 from storage.errors import Conflict, InvalidInput
 
 SUFFIXES: Final = (".tar.gz", ".tgz")
-"""Archives that Spark 4.3 unpacks by the program ``tar``. It unpacks ``.tar`` and ``.zip`` by itself, and then refuses
-links, or forgets that a file is a program."""
+"""Archives that Spark 4.3 unpacks with the program ``tar``. It unpacks ``.tar`` and ``.zip`` itself, and
+then refuses links, or loses the executable bit of files."""
 
 _SITE: Final = "lib/python*/site-packages"
 _LEFT_OUT: Final = ("pyspark/*", "py4j/*", "__pycache__/*", "__editable__*weft*")
@@ -40,13 +41,13 @@ _AT_THE_TOP: Final = Path("streams", "spark_path")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was packed.
+    """A packed environment.
 
     Attributes:
         path: The archive.
         files: Number of files in it.
         bytes: Its size.
-        python: The Python that executors need: its path, or empty if the archive holds it.
+        python: Path of the Python that executors need; empty if the archive contains Python.
     """
 
     path: Path
@@ -72,16 +73,16 @@ def pack_environment(
         python_prefix: Where executors have Python (``bin`` and ``lib`` below it); by default where it is here.
         replace: Whether ``output`` may exist.
         compress_level: From 0 (nothing, quickest) to 9 (most).
-        prefix: Folder of another environment, which has what weft needs.
+        prefix: Folder of another environment to pack, which must have the packages that weft needs.
 
     Raises:
-        InvalidInput: This is no virtual environment, a tool is missing, or a package cannot be packed.
+        InvalidInput: This is not a virtual environment, a tool is missing, or a package cannot be packed.
         Conflict: ``output`` exists.
     """
     if not output.name.endswith(SUFFIXES):
         raise InvalidInput(f"{output}: Spark does not unpack such a file", hint=f"use one of {', '.join(SUFFIXES)}")
     if output.exists() and not replace:
-        raise Conflict(f"{output} exists already", hint="nothing was changed; use another name, or --force")
+        raise Conflict(f"{output} already exists", hint="nothing was changed; use another name, or --force")
     root = Path(sys.prefix) if prefix is None else prefix
     patterns = [*(f"{_SITE}/{name}" for name in _LEFT_OUT), *exclude]
     if (root / "conda-meta").is_dir():
@@ -127,15 +128,15 @@ def _python_below(prefix: str) -> str:
 
 
 def _without_links(file: Any, root: Path, python: Path) -> Iterator[Any]:
-    """A file of venv-pack; for a link to outside of the environment, what it leads to.
+    """Return the file, or the target of a link that leads out of the environment.
 
     Args:
         file: A ``venv_pack.core.File``.
         root: The environment.
-        python: The link to put in the place of that to Python, if it exists; venv-pack makes a wrong name of it.
+        python: Replaces the link to Python, if there is one, because venv-pack computes its name wrongly.
     """
     source = Path(file.source)
-    # One step only: where a link of the environment leads to another one, that one is replaced.
+    # One step only: if a link leads to another link of the environment, the other one is replaced.
     if not source.is_symlink() or Path(os.path.normpath(source.parent / source.readlink())).is_relative_to(root):
         yield file
         return
@@ -147,7 +148,7 @@ def _without_links(file: Any, root: Path, python: Path) -> Iterator[Any]:
         for inner in sorted(found.rglob("*")):
             if inner.is_file():
                 yield type(file)(str(inner), f"{file.target}/{inner.relative_to(found).as_posix()}")
-    elif found.exists():  # a link to nowhere is of no use elsewhere either
+    elif found.exists():  # a dangling link is left out
         yield type(file)(str(found), file.target)
 
 
@@ -181,7 +182,7 @@ def _tool(module: str) -> Any:
 
 
 def _check_editable(root: Path) -> None:
-    """Refuse packages other than weft of which the environment has only a reference."""
+    """Refuse packages other than weft that are installed in editable mode."""
     names = []
     for site in root.glob(_SITE):
         for package in importlib.metadata.distributions(path=[str(site)]):
@@ -207,7 +208,7 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def _own_files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Files of weft that are not in the environment, and their places in its folder of packages."""
+    """Files of weft that are not in the environment, and their paths in its site-packages."""
     for folder in _folders(root):
         for file in sorted(folder.rglob("*")):
             target = file.relative_to(folder.parent)
@@ -219,5 +220,5 @@ def _own_files(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _installed_copies(root: Path) -> list[str]:
-    """Patterns of files in the environment in whose place `_own_files` puts others."""
+    """Patterns of files in the environment that `_own_files` replaces."""
     return [f"{_SITE}/{folder.name}/*" for folder in _folders(root)]

@@ -1,6 +1,6 @@
 """Notices that a job of Spark waits because the cluster has given the application no executor.
 
-Spark itself only logs "Initial job has not accepted any resources", and the query stays in its batch for ever.
+Spark itself only logs "Initial job has not accepted any resources", and the query waits in its batch without an end.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ HINT: Final = (
 
 
 class ExecutorWatch:
-    """Looks at the executors of a session whenever it is asked. Has nothing to say under a local master."""
+    """Checks whether a session has executors. With a local master it reports nothing."""
 
     def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:
-        """Asks nothing yet.
+        """Do not check yet.
 
         Args:
             spark: A classic session.
@@ -40,7 +40,7 @@ class ExecutorWatch:
         self.name = f"an executor of {context.master}"
 
     def starved_seconds(self) -> float | None:
-        """For how long a job has waited without any executor, in seconds; None if none has, or not for long enough."""
+        """Seconds for which a job has waited without any executor; None if no job waits, or not for long enough."""
         if self._local or not self._starves():
             self._since = None
             return None
@@ -51,7 +51,7 @@ class ExecutorWatch:
         return seconds if seconds >= PATIENCE_SECONDS else None
 
     def _starves(self) -> bool:
-        # Without a job no executor is needed: dynamic allocation gives idle ones back.
+        # Without a running job no executor is needed: dynamic allocation releases idle ones.
         if not self._context.statusTracker().getActiveJobsIds():
             return False
         return int(self._context._jsc.sc().getExecutorIds().size()) == 0  # noqa: SLF001 - not in Python's interface

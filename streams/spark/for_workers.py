@@ -28,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def for_workers(function: Function) -> Function:
-    """The same function, to be passed to Spark.
+    """Wrap a function so that it can be passed to Spark.
 
     Its arguments must be objects of Spark or Python, because Spark unpickles them first, without this guard.
     """
@@ -43,7 +43,7 @@ def for_workers(function: Function) -> Function:
 class ForWorkers:
     """Base class of objects that Spark pickles as a whole, such as readers of a data source.
 
-    Errors that leave the constructor or a public method get the note.
+    Errors raised by the constructor or a public method get the note.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -100,7 +100,7 @@ def pickled(value: Any) -> bytes:
 
 
 class _Rebuilt:
-    """Pickled in place of an object; unpickling it gives an object with the same class and state."""
+    """Pickled instead of an object; unpickling it gives an object with the same class and state."""
 
     def __init__(self, kind: type, state: Any) -> None:
         self._kind, self._state = kind, state
@@ -110,7 +110,7 @@ class _Rebuilt:
 
 
 def _loader() -> Callable[[bytes], Any]:
-    # A function within a function is pickled by value. It may use nothing of this module but what it encloses.
+    # A nested function is pickled by value. It must not use names of this module except those in its closure.
     hint = INSTALL_HINT
 
     def load(payload: bytes) -> Any:

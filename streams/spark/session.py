@@ -1,8 +1,8 @@
 """SparkSession for processes that weft starts: a small JVM that starts quickly, with the settings of the user.
 
-`streams.spark.settings` says which setting comes from where. A pipeline runs one JVM per writer, so the cost of each
-matters. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of the JVM; `from_json` over 300 000 small messages, first
-and sixth time; resident memory at most):
+`streams.spark.settings` decides which source each setting comes from. A pipeline runs one JVM per writer, so the cost
+of each matters. Measured on 2 cores (Spark 4.3, Java 17, CPU seconds of the JVM; `from_json` over 300 000 small
+messages, first and sixth time; resident memory at most):
 
     JVM flags                      start + first query   decode, cold   warm   memory
     none                           12.9                  3.9            1.1    1024 MB
@@ -14,8 +14,8 @@ less CPU time to start, but decodes at half the speed: good for one query or a s
 days.
 
 **The Python of tasks.** Spark starts ``PYSPARK_PYTHON`` in two places: on executors for tasks, and beside the driver to
-plan data sources. With a packed environment (``./environment/bin/python``) only executors have that path. So beside the
-driver the Python of this process plans, and `settings.TASK_PYTHON` names the one for tasks.
+plan data sources. With a packed environment (``./environment/bin/python``) only executors have that path. So data
+sources are planned with the Python of this process, and `settings.TASK_PYTHON` names the Python of tasks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_JAVA: Final = 17  # the minimum of Spark 4
-MAX_CORES: Final = 4  # cores of one writer: its tasks are those of the partitions, and other writers need the rest
+MAX_CORES: Final = 4  # of one writer: it has one task per partition, and other writers need cores too
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second, longer on a busy machine
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python program that it starts: the port of its JVM."""
@@ -74,7 +74,7 @@ def check_java() -> None:
 def build_session(
     name: str, settings: Mapping[str, str], *, scratch: Path, quick_start: bool = False, quiet: bool = False
 ) -> SparkSession:
-    """Start Spark in this process, or take the JVM of the spark-submit that has started it.
+    """Start Spark in this process, or use the JVM of the spark-submit that started this process.
 
     Args:
         name: Name of the application.
@@ -106,7 +106,7 @@ def build_session(
     settled = settle(name, settings, around, quick_start=quick_start)
     _report(settled)
     if is_local(settled.values[MASTER]):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves the host name, and warns
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark resolves the host name, and warns
     with _stderr_to(scratch / "jvm.log") if quiet else contextlib.nullcontext():
         session = _start(settled)
     session.sparkContext.setLogLevel("WARN")
@@ -114,7 +114,7 @@ def build_session(
 
 
 def _submitted_settings() -> dict[str, str]:
-    """What spark-submit was given: its options, its ``--conf``, and spark-defaults.conf."""
+    """The settings of spark-submit: its options, its ``--conf``, and spark-defaults.conf."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()  # noqa: SLF001 - attaches to the JVM; starts no session
@@ -122,7 +122,7 @@ def _submitted_settings() -> dict[str, str]:
 
 
 def _report(settled: SessionSettings) -> None:
-    """Name on standard error the settings of the pipeline file that are not used. No values, which may be secrets."""
+    """Print to standard error which settings of the pipeline file are not used, without their values (secrets)."""
     for keys, why in (
         (settled.overruled, "spark-submit gives another value, which is used"),
         (settled.too_late, "the JVM of spark-submit runs already; pass it to spark-submit"),
@@ -144,12 +144,13 @@ def _start(settled: SessionSettings) -> SparkSession:
         raise InvalidInput(
             f"Spark does not start: {_first_cause(str(error))}", hint="see its output; are the spark settings right?"
         ) from error
-    session.sparkContext.pythonExec = settled.task_python  # of functions over RDDs, which run on executors only
+    # The Python of functions over RDDs, which run on executors only.
+    session.sparkContext.pythonExec = settled.task_python
     return session
 
 
 def _first_cause(text: str) -> str:
-    """The line of an error's text that says most: of an error of the JVM the name and message of its exception."""
+    """The most informative line of an error's text: for a JVM error the name and message of the exception."""
     lines = text.splitlines() or [""]
     return next((line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")), lines[0])
 

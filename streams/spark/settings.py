@@ -26,31 +26,30 @@ TASK_PYTHON: Final = "spark.sql.execution.pyspark.python"
 """Spark's setting for the Python of tasks alone; the Python that plans data sources beside the driver is another."""
 
 STANDALONE_CORES: Final = "2"
-"""Cores of one application on a standalone cluster, where Spark's own default is all of them: a second writer would
-wait for ever."""
+"""Cores of one application on a standalone cluster. Spark's default is all cores, so a second writer would get none."""
 EXECUTOR_OVERHEAD: Final = "1g"
 """Memory for Python in the containers of YARN and Kubernetes, beside the JVM: Arrow batches and log files."""
 
 SERIAL: Final = "-XX:+UseSerialGC -XX:-UsePerfData"
 QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 
-_BATCH_ROWS: Final = "100000"  # Arrow rows handed to Python at once: few calls, and far from the memory of a task
+_BATCH_ROWS: Final = "100000"  # rows per Arrow batch for Python: few calls, and far below the memory of a task
 _LOCAL: Final = re.compile(r"local(\[[^\[\]]*\])?")
 _FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS)
-"""Read when the JVM starts. Under spark-submit that was before this process."""
+"""Settings that are read when the JVM starts. Under spark-submit it has started before this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a session depends on besides its settings.
+    """What the settings of a session depend on besides the pipeline file.
 
     Attributes:
         cores: Cores of this machine that the session may use.
         scratch: Folder for Spark's temporary files.
         python: Path of the Python of this process.
         task_python: ``PYSPARK_PYTHON`` of the environment; empty if it is not set.
-        submitted: The configuration that spark-submit made; None if this process was not started by it.
-        script: File name of the script that spark-submit runs; its default for the name of the application.
+        submitted: The configuration that spark-submit passed; None if spark-submit did not start this process.
+        script: File name of the script that spark-submit runs, which is its default name of the application.
     """
 
     cores: int
@@ -63,12 +62,12 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """The outcome.
+    """The settings of a session, and those of the pipeline file that are not used.
 
     Attributes:
         values: All settings of the session.
         task_python: The Python that runs tasks on the executors.
-        overruled: Settings of the pipeline file for which spark-submit gave another value.
+        overruled: Settings of the pipeline file that spark-submit overrides.
         too_late: Settings of the pipeline file that only spark-submit could have set, because its JVM runs already.
     """
 
@@ -84,9 +83,9 @@ def is_local(master: str) -> bool:
 
 
 def in_cluster_mode(values: Mapping[str, str]) -> bool:
-    """Whether the driver runs on a machine that the cluster has chosen, and may choose another one the next time.
+    """Whether the cluster chooses the machine of the driver, and may choose another one at the next start.
 
-    On Kubernetes the submission in the driver's pod is in client mode; it has a setting of its own.
+    On Kubernetes the spark-submit in the driver's pod reports client mode, so another setting is checked.
     """
     return values.get(DEPLOY_MODE, "client") == "cluster" or values.get(SUBMIT_IN_DRIVER, "false") == "true"
 
@@ -95,13 +94,13 @@ def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_s
     """The settings of a session.
 
     Args:
-        name: Of the application, unless ``given`` or spark-submit names it.
+        name: Name of the application, unless ``given`` or spark-submit sets one.
         given: Settings of the pipeline file.
-        around: What else decides.
-        quick_start: For a short life: less work at the start, less speed later.
+        around: What the settings depend on besides the pipeline file.
+        quick_start: For processes that run for a short time: a faster start, but slower later.
 
     Raises:
-        InvalidInput: The pipeline file asks for cluster mode, which only spark-submit can start.
+        InvalidInput: The pipeline file sets cluster mode, which only spark-submit can start.
     """
     submitted = _submitted(around)
     if around.submitted is None and given.get(DEPLOY_MODE, "client") != "client":
@@ -124,7 +123,7 @@ def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_s
 
 
 def _submitted(around: Surroundings) -> dict[str, str]:
-    """What spark-submit was given, without the name that it makes up from the script."""
+    """The settings of spark-submit, without the application name that it derives from the script."""
     submitted = dict(around.submitted or {})
     if submitted.get(APP_NAME) == around.script:
         submitted.pop(APP_NAME, None)
@@ -138,16 +137,16 @@ def _defaults(name: str, master: str, around: Surroundings, *, quick_start: bool
         JAVA_OPTIONS: f"{SERIAL} {QUICK_START}" if quick_start else SERIAL,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",  # the same table whichever machine writes it
+        "spark.sql.session.timeZone": "UTC",  # so that the time zone of the machine does not affect the table
         "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's own default is for ever
+        "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's default is no limit
         "spark.local.dir": around.scratch,
         "spark.sql.warehouse.dir": f"{around.scratch}/warehouse",
     }
     if is_local(master):
         return shared | {
-            "spark.driver.host": "127.0.0.1",  # not the name that the machine has in some network
+            "spark.driver.host": "127.0.0.1",  # not the machine's name in a network, which may change
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(2 * around.cores),
         }

@@ -1,9 +1,10 @@
 """Passes errors of weft from Spark's Python workers, and from ``foreachBatch``, to the process that started the query.
 
-Spark passes only the text of a traceback. So an error of weft gets a note with the error as JSON, which is one line at
-the end of that text. The receiver reads that line; all other lines are for people.
+Spark passes only the text of a traceback. So an error of weft gets a note with the error as JSON, which becomes the
+last line of that text. The receiver parses that line; all other lines are for people.
 
-A worker that cannot run weft at all (another Python, or no package) cannot send such a line. Its text is recognised.
+A worker that cannot import weft (another version of Python, or a missing package) cannot send such a line. Such errors
+are recognised by their text.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @contextmanager
 def noted_errors() -> Iterator[None]:
-    """Add to errors of weft that leave the block the note that `error_in` reads."""
+    """Add the note that `error_in` reads to errors of weft that are raised in the block."""
     try:
         yield
     except TableError as error:
@@ -46,7 +47,7 @@ def noted_errors() -> Iterator[None]:
 
 
 def note_errors(function: Function) -> Function:
-    """The same function with `noted_errors` around it, also while its result is iterated, if that is a generator."""
+    """Run a function within `noted_errors`; if it returns a generator, its iteration too."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -63,7 +64,7 @@ def _noted(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def error_in(text: str) -> TableError | None:
-    """The error of weft in the text of an error of Spark, the last one if there are several; None without any.
+    """The error of weft in the text of a Spark error, the last one if there are several; None if there is none.
 
     Errors of other packages, such as `streams.kafka.errors`, are found if their module is imported.
     """
@@ -78,10 +79,10 @@ def error_in(text: str) -> TableError | None:
 
 
 def python_problem(text: str) -> InvalidInput | None:
-    """What is wrong with the Python of Spark's workers, from the text of an error of Spark.
+    """Find out from the text of a Spark error what is wrong with the Python of Spark's workers.
 
     Returns:
-        An error that a new start of the query does not change; None if the text is about something else.
+        An error that restarting the query does not fix; None if the text is about something else.
     """
     if found := _NO_PYTHON.search(text):
         return InvalidInput(f"Spark cannot start a Python worker: there is no {found.group(1)}", hint=INSTALL_HINT)
@@ -101,7 +102,7 @@ def python_problem(text: str) -> InvalidInput | None:
 
 @contextmanager
 def worker_hints() -> Iterator[None]:
-    """Raise an error of weft with a hint if Spark's workers cannot run weft; pass on all other errors.
+    """Raise an error of weft with a hint if Spark's workers cannot run weft; re-raise all other errors.
 
     Raises:
         InvalidInput: See `python_problem`.

@@ -30,7 +30,7 @@ def compact(
     context = spark.sparkContext
 
     def execute(tasks: Sequence[CompactionTask]) -> list[list[SliceFile]]:
-        # As bytes, which the guarded function unpickles: Spark would do it before, without a hint.
+        # As bytes, because Spark would unpickle the tasks before `_run` is called, and errors would have no hint.
         with worker_hints():
             return context.parallelize([pickled(task) for task in tasks], len(tasks)).map(for_workers(_run)).collect()
 

@@ -39,7 +39,7 @@ def default_folder(table_uri: str, lane: str) -> str:
     """Default folder of dead letters: beside the table, because every task reaches the store of the table.
 
     Raises:
-        InvalidInput: The table is the root of its bucket, so no folder can be beside it.
+        InvalidInput: The table is the root of its bucket, so there is no place for a folder beside it.
     """
     parts = urlsplit(table_uri)
     if parts.netloc and not parts.path.strip("/"):
@@ -59,8 +59,8 @@ def open_dead_letters(folder: str, table_uri: str, storage_options: Mapping[str,
             store.
 
     Raises:
-        InvalidInput: The URL names no file system.
-        StoreUnavailable: It cannot be written to.
+        InvalidInput: The URL's scheme is not that of a known file system.
+        StoreUnavailable: The folder cannot be written to.
     """
     if not folder:
         raise InvalidInput("dead_letter is empty", hint="give a folder, or leave it out")

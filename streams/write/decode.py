@@ -37,7 +37,7 @@ from streams.write.dead_letter import IGNORED, SOURCE
 from streams.write.tombstones import NO_KEY, decode_key
 
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
-"""Fields of the struct `KAFKA`. It has those that the source has."""
+"""Fields of the struct `KAFKA`. The struct contains those that the source has."""
 
 SOURCE_TYPE: Final = StructType.fromJson(
     {
@@ -229,8 +229,8 @@ def _parsed(
         reason = F.when(value.isNull(), without_value).otherwise(message_format.reason(parsed, value))
         return F.struct(message_format.message(parsed).alias(_MESSAGE), reason.cast("string").alias(_REASON))
 
-    # Within the generator, so that it is done once, too: as a column, Spark would copy the reason to wherever it is
-    # asked for, which is in each column and several times in the filter.
+    # Within the generator, so that it is done once, too: as a column, Spark would copy its expression into every place
+    # that uses it: each column, and several times the filter.
     rows = rows.select("*", F.inline(F.transform(F.array(message_format.parse(value, message)), judged)))
     origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*known, "value")}
     metadata = [F.struct(*(origin[name].alias(name) for name in known)).alias(KAFKA)] if known else []
@@ -383,7 +383,7 @@ def _is_field(expression: Column | str, schema: StructType) -> bool:
 
     Args:
         expression: SQL of the user, or an expression that weft added.
-        schema: Of the messages.
+        schema: Schema of the messages.
     """
     if not isinstance(expression, str):
         return False

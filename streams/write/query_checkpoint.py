@@ -56,12 +56,12 @@ def read_offsets(spark: SparkSession, folder: str, batch_id: int) -> dict[str, A
 
 
 def check_place(spark: SparkSession, folder: str) -> None:
-    """Check that the folder of a checkpoint is there again when its query is started again.
+    """Check that a restarted query will find the folder of its checkpoint.
 
     The driver writes a checkpoint, through Hadoop. Executors write only the state of stateful operators into it, which
-    the queries of `streams.write_stream` have only if their frame has. So a local disk is right as long as the driver
-    starts on the same machine. With spark-submit's cluster mode it does not. A path without a scheme may lie in HDFS:
-    Hadoop's ``fs.defaultFS`` decides.
+    a query of `streams.write_stream` has only if its frame has such operators. So a local disk is right if the driver
+    always starts on the same machine, which is not so in spark-submit's cluster mode. A path without a scheme may lie
+    in HDFS: Hadoop's ``fs.defaultFS`` decides.
 
     Raises:
         InvalidInput: The driver runs in cluster mode, and the folder is on its local disk.
@@ -73,14 +73,14 @@ def check_place(spark: SparkSession, folder: str) -> None:
 
 
 def refuse_local_disk(folder: str, scheme: str) -> None:
-    """Refuse a folder on a local disk. One that is given with ``file:`` is accepted: it may be on a mounted share.
+    """Refuse a folder on a local disk. A path that starts with ``file:`` is accepted: it may be on a mounted share.
 
     Args:
-        folder: As the pipeline file gives it.
-        scheme: Of the file system that Hadoop finds for it.
+        folder: Folder of the checkpoint, as in the pipeline file.
+        scheme: Scheme of the Hadoop file system for the folder.
 
     Raises:
-        InvalidInput: It is on a local disk.
+        InvalidInput: The folder is on a local disk.
     """
     if scheme == "file" and not folder.startswith("file:"):
         raise InvalidInput(
@@ -112,7 +112,7 @@ def _read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def _names(spark: SparkSession, path: str) -> list[str]:
-    """Names in a folder; none if there is no such folder."""
+    """Names in a folder; empty if the folder does not exist."""
     files, place = _open(spark, path)
     if not files.exists(place):
         return []

@@ -65,7 +65,7 @@ class ResumePoint:
         offsets: End offsets of the last live commit. None if the lane has no live commit and its start is not recorded.
         source: The source position that the last live commit recorded.
         identities: By topic the identity of the topic that the offsets belong to, as the commit recorded it:
-            ``{"topic_id": ...}``. Commits of older versions recorded none.
+            ``{"topic_id": ...}``. Commits of older versions did not record them.
     """
 
     lane: str
@@ -118,7 +118,7 @@ class ResumePoint:
         """Check, after the lane was claimed, that it has no commit that is newer than this resume point.
 
         Raises:
-            LaneMoved: It has one; nothing was written.
+            LaneMoved: The lane has a newer commit; nothing was written.
         """
         if self.anew and dict(source) != dict(self.source):
             raise LaneMoved(

@@ -115,7 +115,7 @@ def write_stream(
         lane: Lane of this query; the name of the stream by default.
         trigger: Interval between batches, in the form of a pipeline file (``500 ms``, ``2 seconds``) or of Spark. None:
             the next batch begins as soon as one ends.
-        once: Process what the source has now, then end.
+        once: Process what the source has now, then stop.
         dead_letter: Folder (path or fsspec URL) for messages that cannot be stored; by default
             ``<uri>_dead_letters/<lane>``, beside the table.
         on_error: ``dead_letter``: such a message is stored there, and the rest of the batch is committed. ``stop``: the
@@ -169,7 +169,7 @@ def write_stream(
             resume.check(writer.source)
         sink = _Sink(writer, stream, folder, checkpoint, on_commit)
         query = target.foreachBatch(sink).start()
-        # From here on the query ends by itself; until here whatever fails closes the writer.
+        # From here on `_Attend` closes the writer when the query ends; before, any error closes it.
         end = stack.pop_all()
     _attend(spark, query, writer, end)
     return query
@@ -259,7 +259,7 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
     reports.sort(key=lambda report: report.task)
     for report in reports:
         if report.refused is not None:
-            # A query that is started again and again must not fill the store.
+            # A query that fails and is restarted repeatedly must not fill the store.
             engine.discard(ticket, (report.written for report in reports))
             raise report.refused
     return reports
@@ -305,7 +305,7 @@ class _Attend(StreamingQueryListener):
 def _attend(spark: SparkSession, query: StreamingQuery, writer: Writer, end: contextlib.ExitStack) -> None:
     listener = _Attend(spark, str(query.runId), writer, end)
     spark.streams.addListener(listener)
-    if not query.isActive:  # it may have ended before it was listened to
+    if not query.isActive:  # it may have ended before the listener was added
         listener.close()
 
 

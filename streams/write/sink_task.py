@@ -28,10 +28,10 @@ from streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, DeadLette
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])
 REPORT_TYPE: Final = "report binary"
 
-_LETTERS_AT_ONCE: Final = 1_000  # refused rows that are Python objects at one time
+_LETTERS_AT_ONCE: Final = 1_000  # number of refused rows that are converted to Python objects at a time
 HINT: Final = (
     "set dead_letter to a folder, without on_error: stop; such messages are then kept there with the reason,"
-    " and the rest goes on"
+    " and the others are stored"
 )
 """Hint for ``on_error="stop"`` and for `write_batch` without a folder for dead letters."""
 
@@ -41,7 +41,7 @@ class TaskReport:
     """Report of one task.
 
     Attributes:
-        task: Number of its partition.
+        task: Number of the task's partition.
         written: Its log files and counts. There may also be files if ``refused`` is set.
         letters: Number of messages in its file of dead letters.
         tombstones: Number of messages without a value that it skipped.
@@ -160,7 +160,7 @@ def _refuse(
     """
     chosen = pa.array(refused)
     if file is None:
-        assert sources is not None, "without a source and without dead letters the caller has raised"
+        assert sources is not None, "the caller raises if there are neither a source nor dead letters"
         source = sources[int(refused[0])].as_py() or {}
         where = ", ".join(
             f"{name} {source[name]}" for name in ("topic", "partition", "offset") if source.get(name) is not None

@@ -4,7 +4,7 @@ Which lane it uses, and when the lane is closed:
 
     neither lane nor batch   a new lane for this job, closed when the job ends
     batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays open
-                             for the next number; close it with `Table.close_lane` when the query has ended for good
+                             for the next number; close it with `Table.close_lane` after the last batch of the query
     lane=                    that lane; it stays open until the caller closes it
 
 A closed lane costs a reader no request, and does not hold the watermark back. A job that was killed leaves its lane
@@ -33,7 +33,7 @@ from streams.write.sink import check_columns, check_frame, checked_lateness, run
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
 _ID_LETTERS: Final = 16  # 64 random bits, or bits of a digest
-_BEAT_SECONDS: Final = 5.0  # how often the writer is asked for a heartbeat; it decides whether one is due
+_BEAT_SECONDS: Final = 5.0  # seconds between calls of `Writer.heartbeat`, which decides whether one is due
 
 
 def write_batch(
@@ -135,8 +135,8 @@ def close_after(table: Table, lane: LaneName) -> Iterator[None]:
                 table.close_lane(lane)
         except TableError as error:
             warnings.warn(
-                f"lane {lane!r} stays open, and holds the watermark of its stream back: {error.message}\n"
-                f"  hint: close it: weft close {table.uri} {lane}",
+                f"lane {lane!r} stays open, and holds back the watermark of its stream: {error.message}\n"
+                f"  hint: weft close {table.uri} {lane}",
                 stacklevel=4,
             )
 

@@ -48,7 +48,7 @@ MAX_STARTS: Final = (
     3  # a writer that is being fenced may commit one more batch after the lane was read and before it is claimed
 )
 STALE_SECONDS: Final = 10.0  # progress of a batch that was planned longer ago says nothing about the lag now
-RATE_SECONDS: Final = 10.0  # rows per second are an average over the last so many seconds
+RATE_SECONDS: Final = 10.0  # rows per second are the average over this time
 
 _NETWORK: Final = re.compile(
     r"\b(?:java\.net\.(?:ConnectException|UnknownHostException|NoRouteToHostException)"
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="streams.write.writer_job", description="One writer of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("writer")
-    parser.add_argument("--once", action="store_true", help="write what the source has now, then end")
+    parser.add_argument("--once", action="store_true", help="write what the source has now, then exit")
     parser.add_argument("--http", metavar="[ADDRESS:]PORT", help="serve /metrics, /healthz and /readyz")
     given = parser.parse_args(arguments)
     if given.http is None:
@@ -301,7 +301,7 @@ class Progress:
             trigger_seconds: Time between two checks of the source for new messages.
             meter: Measures lag and freshness; without it they are computed from Spark's progress of the last batch.
             waits: Called with the reason why the brokers of the source do not answer, or with None if they do.
-            starved: Reports that the cluster gives no executor, and returns whether that is so.
+            starved: Returns whether the cluster has given no executor, and reports it.
         """
         self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
         self._waits, self._starved = waits, starved
@@ -313,7 +313,7 @@ class Progress:
         commit, last = report.commit, self._reporter.report
         if not commit.replayed or commit.seq > (last.seq or 0):  # otherwise it was counted before the restart
             self._count(report)
-        # Last, so that a status never shows the smaller lag together with the smaller number of rows.
+        # Update the lag last, so that a status never shows the new lag with the old number of rows.
         self.reached(report.source)
 
     def _count(self, report: CommitReport) -> None:
@@ -371,7 +371,7 @@ class Progress:
         return (None, None) if lag is None else (lag.waiting, lag.complete_at_ms)
 
     def _estimated(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
-        """The same from Spark's progress, for sources without a meter."""
+        """The same values from Spark's progress, for sources without a meter."""
         if last is None:
             return None, None  # no batch of this process has ended
         behind, planned_at_ms = messages_behind(last.sources), _milliseconds(last.timestamp)
@@ -383,7 +383,7 @@ class Progress:
             # The last check of the source found nothing, and is not longer ago than the trigger.
             complete = max(complete or 0, now_ms - self._trigger_ms)
         elif now_ms - planned_at_ms > STALE_SECONDS * 1000:
-            behind = None  # it was true when the batch was planned; later messages are not counted in it
+            behind = None  # the number was right when the batch was planned; it does not count later messages
         return behind, complete
 
     def _rate(self) -> float:
@@ -432,7 +432,7 @@ def _milliseconds(timestamp: str) -> int:
 
 
 def failure_of(error: Exception) -> Exception:
-    """The cause of an error of Spark: the error of weft in its text, or an error of weft for the text."""
+    """The cause of a Spark error: the error of weft that its text contains, or a new error of weft for the text."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     import streams.kafka.errors  # noqa: F401 - so that its errors are found
@@ -457,5 +457,5 @@ if __name__ == "__main__":
     ending = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: threads of py4j that wait for a JVM that has ended would keep the process alive for ever.
+    # Not sys.exit: py4j threads that wait for a JVM that has ended would keep the process alive.
     os._exit(ending)

@@ -273,7 +273,7 @@ def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
     assert ended.returncode == 1
     last = {line["job"]: line for line in map(json.loads, ended.stdout.splitlines())}
     assert {name: line["state"] for name, line in last.items()} == {"sa": "stopped", "sb": "failed"}
-    assert "sb has ended for good, all others are stopped: " in ended.stderr
+    assert "sb has stopped permanently, all others are being stopped: " in ended.stderr
 
 
 def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
@@ -300,7 +300,7 @@ def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
     _, complaints = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == Ending.FENCED, "a crash has exit code 1"
     assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
-    assert "sa has ended for good, the others go on without it: " in complaints
+    assert "sa has stopped permanently, the others continue: " in complaints
     assert "Physical Plan" not in complaints, "the message says it all"
     rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
     assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "nothing lost, nothing doubled, nothing after the fence"

@@ -86,7 +86,7 @@ def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> 
     done = weft("restore", table.uri, "good", "--yes")
     assert done.exit_code == 0
     assert "orders: kept up to entry 2, 2 entries after it rolled back" in done.stdout
-    assert "payments: kept up to entry 2, nothing came after it" in done.stdout
+    assert "payments: kept up to entry 2, it has no later entry" in done.stdout
     assert ids(table) == [1, 2]
 
 
@@ -147,7 +147,7 @@ def test_undo_by_time_is_refused_where_a_clock_ran_ahead(table: Table) -> None:
     append(table, orders(3))
     refused = weft("undo", table.uri, "orders", "--since", now, "--yes")
     assert refused.exit_code == 1
-    assert "times do not tell its commits apart" in refused.stderr
+    assert "times cannot tell its commits apart" in refused.stderr
     assert "since a cut" in refused.stderr
     assert ids(table) == [1, 2, 3]
     assert weft("undo", table.uri, "orders", "--since", good, "--yes").exit_code == 0
@@ -422,5 +422,5 @@ def test_options_of_the_command_line_go_before_those_of_the_file(tmp_path: Path)
     path.write_text(yaml.safe_dump({"table": {"uri": "s3://bucket/t", "storage_options": options}}))
     result = weft("show", path, "--storage-option", "profile=of-the-command")
     assert "of-the-command" in result.stderr
-    assert "--storage-option profile instead of the pipeline's own" in result.stderr
+    assert "--storage-option profile instead of the pipeline's value" in result.stderr
     assert "of-the-file" not in result.stderr

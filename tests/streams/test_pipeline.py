@@ -323,7 +323,7 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/bad name": WHOLE["writers"]["orders"]}, "writers.bad name: 'bad name' is not a lane", "letters"),
         (
             {"writers/more": {**WHOLE["writers"]["orders"], "stream": "orders"}},
-            "writers.more.lane: lane 'orders' is used by writer 'orders' already",
+            "writers.more.lane: lane 'orders' is already used by writer 'orders'",
             "another",
         ),
         (
@@ -331,7 +331,7 @@ def test_secrets_are_not_printed(load: Any) -> None:
                 "writers/more": {**WHOLE["writers"]["orders"], "stream": "orders", "lane": "more", "checkpoint": "/c"},
                 "writers/orders/checkpoint": "/c",
             },
-            "writers.more.checkpoint: checkpoint '/c' is used by writer 'orders' already",
+            "writers.more.checkpoint: checkpoint '/c' is already used by writer 'orders'",
             "another",
         ),
     ],

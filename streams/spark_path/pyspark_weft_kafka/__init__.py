@@ -1,4 +1,4 @@
-"""Where Spark finds ``format("weft_kafka")`` by itself; see `pyspark_weft`."""
+"""Lets Spark find ``format("weft_kafka")`` by itself; see `pyspark_weft`."""
 
 from streams.kafka.kafka_source import KafkaSource as DefaultSource
 
