@@ -1,7 +1,7 @@
 """Wall-clock time, waiting, and the stamps that order versions.
 
-No result depends on a correct clock (S22 ClockFree): time labels commits for `as_of`, and is the lower bound of stamps,
-which only ever grow.
+No result depends on a correct clock (S22 ClockFree): times only label commits for `as_of` and give stamps a lower
+bound, and stamps only increase.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ LANE_BITS: Final = 20
 _MAX_STAMP: Final = (1 << STAMP_BITS) - 1
 
 MAX_AHEAD_MS: Final = 60_000
-"""How far the table's time may be ahead of a machine's clock without a warning; ordinary clocks differ by less."""
+"""Largest lead of the table's time over a machine's clock without a warning; synchronised clocks differ by less."""
 
 
 class Clock(Protocol):
-    """Time as a process sees it."""
+    """Wall-clock time and waiting."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 UTC."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for a number of seconds."""
         ...
 
 
@@ -43,22 +43,22 @@ class SystemClock:
 
 
 class Stamps:
-    """The stamps of a table in one process: each is larger than all that it has given or observed before."""
+    """Gives the stamps of a table in one process. Each is larger than all stamps given or observed before."""
 
     def __init__(self) -> None:
         self._largest = 0
         self._lock = threading.Lock()
 
     def observe(self, stamp: int) -> None:
-        """Take note of a stamp that was read from a lane."""
+        """Record a stamp that was read from a lane, so that later stamps are larger."""
         with self._lock:
             self._largest = max(self._largest, stamp)
 
     def next(self, clock: Clock) -> int:
-        """A new stamp: the time in milliseconds, or the next number after the largest stamp so far.
+        """Return a new stamp: the time in milliseconds, but at least the largest stamp so far plus one.
 
         Raises:
-            InvalidInput: The stamp would not fit into an arrival: the clock is past the year 2248.
+            InvalidInput: The stamp does not fit into an arrival, because the clock is past the year 2248.
         """
         with self._lock:
             stamp = max(clock.now_ms(), self._largest + 1)

@@ -86,7 +86,7 @@ class GroupConfig(_Model):
 
 
 class StreamConfig(_Model):
-    """A producer: the groups that it writes, and what its deletes mean."""
+    """A stream: the groups that it writes, and what its deletes mean."""
 
     groups: Names = Field(min_length=1)
     on_delete: Literal["group", "row", "ignore"] = "group"
@@ -278,7 +278,7 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> None:
                 raise InvalidInput(f"{field}.columns: {column!r} is a key column", hint=hint)
             if column in group_of:
                 raise InvalidInput(
-                    f"{field}.columns: column {column!r} is in group {group_of[column]!r} already",
+                    f"{field}.columns: column {column!r} is already in group {group_of[column]!r}",
                     hint="every column belongs to exactly one group",
                 )
             group_of[column] = name
@@ -338,7 +338,7 @@ def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Functio
                     f"in group {group!r} too",
                     hint="streams that write the same group must not mix row and group deletes",
                 )
-            # Functions that cannot take back a value do not go with deletes, which ask for that.
+            # A delete takes back the values of earlier events, which these functions cannot do.
             for function in functions[group]:
                 if not find_function(function.name).retractable:
                     raise InvalidInput(

@@ -28,7 +28,7 @@ _WORDING: Final[Mapping[str, str]] = {
     "model_type": "is not a mapping",
     "value_error": "{error}",
 }
-"""Our message for a type of pydantic error; for other types pydantic's message is shown."""
+"""Message for a type of pydantic error; for other types pydantic's message is shown."""
 
 
 class FieldError(ValueError):
@@ -72,10 +72,10 @@ def parse_fields(model: type[Model], raw: Any, sections: Sections, *, hint: str 
     """The values of a file as a model.
 
     Args:
-        model: Of the whole.
+        model: Model of the whole file.
         raw: The values.
-        sections: Mappings in the file besides the whole; they tell which fields are known.
-        hint: Where no wrong field has a hint.
+        sections: Models of the mappings within the file, to find the known fields for hints.
+        hint: Shown if no wrong field has a hint of its own.
 
     Raises:
         InvalidInput: The message names every wrong field.
@@ -121,7 +121,7 @@ def _written(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[st
 
 @contextmanager
 def errors_at(where: str) -> Iterator[None]:
-    """Put a place, such as ``columns.a: ``, before the message of an `InvalidInput` that leaves the block."""
+    """Put a prefix, such as ``columns.a: ``, before the message of an `InvalidInput` that is raised in the block."""
     try:
         yield
     except InvalidInput as error:

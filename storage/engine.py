@@ -1,4 +1,4 @@
-"""What an engine such as Spark needs of a table beyond `storage.Table`: the public interface for integrations.
+"""The public interface for integrations: what an engine such as Spark needs besides `storage.Table`.
 
     plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere
     changes       scan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
@@ -137,7 +137,7 @@ def is_cut(text: str) -> bool:
 
 
 def base_file_groups(snapshot: Snapshot) -> list[FileSlice]:
-    """The file groups of a snapshot as the last compactions left them: without log files, in order of file group."""
+    """The file groups of a snapshot as of their last compactions: without log files, in order of file group."""
     return base_slices(snapshot.state)
 
 
@@ -159,7 +159,7 @@ def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None
     """Check the columns of input rows as `write_rows` checks them, before there are rows.
 
     Args:
-        schema: Of the input.
+        schema: Schema of the input.
         table: Schema of the table.
         stream: The stream that is written.
 
@@ -170,19 +170,19 @@ def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None
 
 
 def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
-    """Delete the files of an abandoned commit. Cleaning deletes those that the store does not delete now."""
+    """Delete the files of an abandoned commit. If the store does not delete a file, cleaning does later."""
     for part in written:
         for file in part.files:
             remove_log_file(ticket.env.store, file)
 
 
 def compact_due(table: Table, *, min_commits: int, max_log_ratio: float) -> CompactionResult | None:
-    """Compact the file groups that are due (`storage.core.plan.compaction_plan`); None if none is.
+    """Compact the file groups that are due (`storage.core.plan.compaction_plan`); None if no file group is due.
 
     Args:
         table: The table.
-        min_commits: A file group is due when so many commits wait for it.
-        max_log_ratio: Or when its logs have more than this part of the bytes of its base.
+        min_commits: A file group is due when this many of its commits wait for compaction.
+        max_log_ratio: Or when its logs have more than this share of the bytes of its base.
 
     Raises:
         CorruptData: A file is missing or damaged; the table is unchanged.
@@ -200,9 +200,10 @@ def compact_due(table: Table, *, min_commits: int, max_log_ratio: float) -> Comp
 
 
 def clock_lead_ms(table: Table) -> int:
-    """By how many milliseconds the time of the newest table entry is ahead of this machine's clock.
+    """Milliseconds by which the time of the newest entry of the table lane is ahead of this machine's clock.
 
-    0 for up to a minute, by which ordinary clocks differ. Times do not distinguish commits until then.
+    0 for a lead of up to a minute, by which synchronised clocks may differ. Until this machine's clock has caught up,
+    times cannot order commits.
     """
     lead = table.state().committed_at_ms - table.env.clock.now_ms()
     return lead if lead > MAX_AHEAD_MS else 0
@@ -214,13 +215,13 @@ class LaneProgress:
 
     Attributes:
         query_id: The query of the last live commit; "" if the lane has none.
-        source: What that commit recorded of its source; empty if it recorded nothing.
+        source: The source position that this commit recorded; empty if it recorded none.
         batches: By query, the number of its last live batch.
         rolled_back_from: By query without a live batch, the first of its batches that a restore rolled back.
         restored: Whether a restore has rolled back entries of the lane.
         fenced: The claim that fenced the lane for the newest restore; 0 if there was none.
         last_commit: The entry of the last live commit of ``query_id``; 0 if there is none.
-        first_source: If the lane has no live commit: what the first batch recorded of its source, if that had no rows.
+        first_source: If the lane has no live commit: the source position of its first batch, if this had no rows.
     """
 
     query_id: str
@@ -239,7 +240,7 @@ def lane_progress(uri: str | LocalPath, lane: str, storage_options: Mapping[str,
     Args:
         uri: The table.
         lane: The lane; it need not exist yet.
-        storage_options: For the table's store.
+        storage_options: Options of the table's store.
 
     Raises:
         NotFound: There is no such table.
@@ -262,7 +263,7 @@ def lane_progress(uri: str | LocalPath, lane: str, storage_options: Mapping[str,
 
 
 class LaneNews(NamedTuple):
-    """The news of a lane: number of claims, input rows of its commits, and the last recorded source."""
+    """What is new in a lane: the number of claims, the input rows of commits, and the last recorded source position."""
 
     claims: int
     rows: int
@@ -270,7 +271,7 @@ class LaneNews(NamedTuple):
 
 
 class LaneObserver:
-    """Follows lanes of a table without opening it. Reads only entries that are new; for one thread."""
+    """Follows lanes of a table without opening it. Reads only new entries. Not thread-safe."""
 
     def __init__(self, uri: str | LocalPath, storage_options: Mapping[str, Any] | None = None) -> None:
         self._log = CommitLog(open_environment(uri, storage_options))

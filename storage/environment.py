@@ -1,4 +1,4 @@
-"""What a table's code needs from outside: its store, a clock, new ids, the allowed mergers, and sizes.
+"""The dependencies of a table's code: its store, a clock, new ids, the allowed mergers, and tuning values.
 
 One `Environment` is made where a table is opened, and passed down to everything that reads or writes it, also to tasks
 in other processes. No other module opens a store or reads the machine's clock, host name or random numbers. Tests and
@@ -25,10 +25,10 @@ MIB: Final = 1024 * 1024
 
 
 class Ids(Protocol):
-    """Gives new ids, and the name of this process."""
+    """Creates ids, and names this process."""
 
     def new(self) -> str:
-        """A random id of 32 hexadecimal digits, never given before by any process."""
+        """A random id of 32 hexadecimal digits, which no process has used before."""
         ...
 
     @property
@@ -59,28 +59,30 @@ class RandomIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Sizes and counts that affect speed and memory, never answers.
+    """Sizes and counts that affect speed and memory, never results.
 
     The defaults were measured; tests and the simulation choose small values to reach code that only large tables reach.
     Every value but `archive_chunk` may differ between the processes of a table.
 
     Attributes:
-        log_file_bytes: Rows in memory that become one log file of a long append: bounds memory, keeps files large.
+        log_file_bytes: Size of the rows in memory at which a long append writes a log file: bounds memory, keeps files
+            large.
         look_up_entries: Entries of a lane in memory while a writer looks for an old batch.
         recent_commits: Commits with a batch that a writer remembers; it looks older ones up in the lane.
-        read_part_entries: Entries in memory of a reader that reads a lane to its end, and does not keep them.
-        lane_window: Slots of a lane that are read in one round; more would not be faster.
-        round_bytes: Bytes of a lane that are read in one round: the entry of a commit of many tasks has megabytes.
-        search_probes: Slots that a search for a lane's end looks at in one round.
+        read_part_entries: Entries in memory while a lane is read to its end without keeping the entries.
+        lane_window: Maximum number of slots of a lane that are read in one round of requests; more would not be faster.
+        round_bytes: Maximum number of bytes of a lane that are read in one round: the entry of a commit of many tasks
+            has megabytes.
+        search_probes: Slots that a search for the end of a lane requests in one round.
         inline_list_bytes: The longest list that is stored in an entry. A longer one is stored in a sidecar: it would
             slow down every reader of the table lane.
         archive_chunk: Slots of an archive. Part of the format: all processes of a table must use the same value.
         archive_kept_bytes: Unpacked archives in memory; the newest is kept whatever its size.
-        archive_single_requests: Up to so many chunks are requested one by one; for more, the table lane is read first,
-            which says which may be archived.
+        archive_single_requests: Up to this many archives are requested without reading the table lane first, which says
+            which chunks may be archived.
         archive_bytes: The largest archive that is written; it must fit into one request.
         table_checkpoint_every: Entries of the table lane between two checkpoints.
-        lane_checkpoint_every: Entries of a writer's lane between two checkpoints: a claim reads at most so many.
+        lane_checkpoint_every: Entries of a writer's lane between two checkpoints: a claim reads at most this many.
         block_min_bytes: The smallest block of a log file, because a record batch has a fixed cost.
         block_max_bytes: The largest block of a log file, because a reader of a small part reads the whole block.
         inline_index_bytes: The longest index of a log file that is stored in the entry of its commit; a longer one is
@@ -88,14 +90,14 @@ class Tuning:
         row_group_rows: Rows of a row group: the unit of memory of a merge, of pruning by statistics, and of a look-up
             by key.
         shared_row_group_rows: The same in files that several small file groups share: a reader of one of them decodes
-            that many rows.
+            this many rows.
         coalesce_rows: Log ranges with fewer rows are decoded together.
-        fetch_bytes: Stored bytes of log files that are fetched before they are needed.
+        fetch_bytes: Maximum number of bytes of log files that are fetched before they are needed.
         compaction_part_bytes: New files after which a compaction publishes: a crash loses about this much work.
         small_group_bytes: Smaller file groups share files when they are compacted: opening a file costs a reader
             about as much as reading 2 MiB of it.
-        shared_file_bytes: The largest file that file groups share: limits the rows without meaning in it after some
-            of them were compacted again.
+        shared_file_bytes: The largest file that file groups share: limits its unused rows after some of the file groups
+            were compacted again.
         fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
         change_task_bytes: Stored bytes of one task of a change scan, which holds the earlier rows of its keys in
@@ -136,7 +138,7 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
-"""The default of a new environment. It is read where an environment is made, and nowhere else."""
+"""Tuning of a new environment. Only `Environment` reads it."""
 
 
 def _default_tuning() -> Tuning:
@@ -145,13 +147,13 @@ def _default_tuning() -> Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the code of one table needs from outside; can be pickled and sent to tasks.
+    """The dependencies of the code of one table; can be pickled and sent to tasks.
 
     Attributes:
         store: The table's folder.
         clock: The wall clock.
         ids: New ids.
-        mergers: Modules whose custom mergers may run. By default those that the process allows when a merger is loaded;
+        mergers: Modules whose custom mergers may run. By default those that the process allows when it loads a merger;
             tasks get those of the process that planned them.
         tuning: Sizes and counts.
     """
@@ -163,7 +165,7 @@ class Environment:
     tuning: Tuning = field(default_factory=_default_tuning)
 
     def tuned(self, **values: int) -> Environment:
-        """The same environment with other sizes; names and meaning as in `Tuning`."""
+        """A copy with other tuning values; names and meaning as in `Tuning`."""
         return replace(self, tuning=replace(self.tuning, **values))
 
 
@@ -177,9 +179,9 @@ def open_environment(
     Args:
         uri: As for `storage.Table.open`.
         storage_options: For the store.
-        clock: The machine's by default.
+        clock: By default the machine's clock.
 
     Raises:
-        InvalidInput: The URI names no store that is known, or its package is not installed.
+        InvalidInput: The URI is of an unknown kind of store, or the package of the store is not installed.
     """
     return Environment(open_store(str(uri), storage_options), clock if clock is not None else SystemClock())

@@ -1,8 +1,8 @@
-"""The errors that weft raises on purpose, one class for each thing that a caller can do about it.
+"""The errors that weft raises on purpose, one class for each way in which a caller can react.
 
 A message names what is wrong and where (field, column, path, value); ``hint`` says what to do next. ``code`` is stable
 and meant for programs; messages may change. An error can be pickled, and written as a small dictionary and read back
-(`TableError.to_dict`, `error_from_dict`), so that it crosses process boundaries as what it is.
+(`TableError.to_dict`, `error_from_dict`), so that it keeps its class when it is sent to another process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TableError(Exception):
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as values that JSON has: ``code``, ``message``, ``hint``, and ``fields`` of its class."""
+        """The error as JSON values: ``code``, ``message``, ``hint``, and the ``fields`` of its class."""
         return {"code": self.code, "message": self.message, "hint": self.hint, "fields": self._fields()}
 
     def _fields(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def error_from_dict(data: Mapping[str, Any]) -> TableError:
         KeyError: ``data`` does not describe an error.
     """
     kind = next((kind for kind in _kinds(TableError) if kind.code == data["code"]), TableError)
-    # JSON has lists only; no error has one.
+    # JSON turns tuples into lists; no error has a list.
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in data["fields"].items()}
     return _rebuild(kind, data["message"], data["hint"], fields)
 
@@ -107,19 +107,19 @@ class NotFound(TableError):
 
 
 class Conflict(TableError):
-    """The request contradicts what the table holds: it exists already, the lane belongs to another query, ..."""
+    """The request contradicts what the table holds: it already exists, the lane belongs to another query, ..."""
 
     code = "CONFLICT"
 
 
 class GapError(TableError):
-    """A batch number is not the next one of its query: a batch before it was not committed. Send that one first."""
+    """A batch number is not the next one of its query: an earlier batch was not committed. Send that batch first."""
 
     code = "GAP"
 
 
 class Fenced(TableError):
-    """A newer writer has claimed the lane. This writer must stop. What it has committed stays."""
+    """A newer writer has claimed the lane. This writer must stop. Its commits remain."""
 
     code = "FENCED"
 
@@ -131,13 +131,13 @@ class SplitBrain(TableError):
 
 
 class StoreUnavailable(TableError):
-    """The object store did not answer in time, or refused. Try again, unless it is `StoreRefused`."""
+    """The object store did not answer in time, or refused access. Try again, unless the error is `StoreRefused`."""
 
     code = "STORE_UNAVAILABLE"
 
 
 class StoreRefused(StoreUnavailable):
-    """The store has refused: credentials or permission are missing, or it lacks a feature that weft needs.
+    """The store refused access because credentials or permissions are missing, or lacks a feature that weft needs.
 
     Waiting does not help, unlike for any other `StoreUnavailable`.
     """
@@ -180,13 +180,13 @@ class SnapshotExpired(TableError):
 
 
 class OffsetExpired(SnapshotExpired):
-    """One end of a range of changes is a snapshot that has expired. Read the table anew, and go on from there."""
+    """One end of a range of changes is a snapshot that has expired. Read the whole table, and continue from there."""
 
     code = "OFFSET_EXPIRED"
 
 
 class OffsetInvalidated(TableError):
-    """Changes are asked for since a snapshot before a restore or an undo: what it showed may have been rolled back."""
+    """Changes were requested since a snapshot before a restore or an undo, whose rows may have been rolled back."""
 
     code = "OFFSET_INVALIDATED"
 

@@ -1,8 +1,9 @@
 """Custom mergers: which modules a process may run mergers from, and how a merger is loaded.
 
-A table names a merger as ``module:function``. Opening a table must not run foreign code, so a module is imported only
-if this process allows it: through `allow`, or through the environment variable ``WEFT_MERGERS`` (module names,
-separated by commas). Tasks that run in other processes carry the allow-list of the process that planned them.
+A table names a merger as ``module:function``. Opening a table must not run code that this process does not trust, so a
+module is imported only if the process allows it: through `allow`, or through the environment variable ``WEFT_MERGERS``
+(module names, separated by commas). Tasks that run in other processes carry the allow-list of the process that planned
+them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def allowed() -> frozenset[str]:
 
 
 class ProcessModules(Collection[str]):
-    """Modules whose mergers this process runs, as of when it is asked; a pickled one is fixed as of then."""
+    """The modules that this process allows at the time of each access; pickling fixes them."""
 
     def __contains__(self, module: object) -> bool:
         return module in allowed()

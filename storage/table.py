@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 
 def _service(function: Callable[Concatenate[TableLog, P], R]) -> Callable[Concatenate[Table, P], R]:
-    """Make a method of `Table` of a function that takes a `TableLog`, with its other arguments and its docstring."""
+    """Turn a function of a `TableLog` into a method of `Table` with the same other arguments and docstring."""
 
     @functools.wraps(function)
     def method(self: Table, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -98,7 +98,7 @@ class Table:
 
         Raises:
             InvalidInput: The configuration or the location is wrong. Nothing was created.
-            Conflict: There is a table, or a part of one.
+            Conflict: There is already a table, or a part of one.
             StoreUnavailable: The store cannot be written, or cannot create objects exclusively.
         """
         return cls.create_in(open_environment(uri, storage_options, clock), config)
@@ -142,7 +142,7 @@ class Table:
         return self.state().schema
 
     def state(self) -> TableState:
-        """What the table lane says now: schema, lanes, slices, savepoints."""
+        """The current table state: schema, lanes, slices, savepoints."""
         return self._table_log.refresh()
 
     def writer(
@@ -155,7 +155,7 @@ class Table:
         query_id: str | None = None,
         lateness: Lateness | None = None,
     ) -> Writer:
-        """A writer of one stream. Entering it claims the lane, and fences the writer that had claimed it before.
+        """A writer of one stream. Entering it claims the lane, and fences the writer that held the claim before.
 
         Args:
             stream: A stream of the configuration.
@@ -163,7 +163,8 @@ class Table:
                 beside a live writer a lane of its own.
             takeover: Allow a query to continue a lane of another query.
             owner: Name of this process in messages to writers that it fences; by default host and process id.
-            query_id: Query id of the batches to come, checked before another writer is fenced; "" for a new query.
+            query_id: Query id of the batches that will be written, checked before another writer is fenced; "" for a
+                new query.
             lateness: How much smaller than the largest one so far the first ordering value of an event may be: a
                 timedelta for dates and times, an integer for integers. With it every commit advances the stream's
                 watermark. Events that are later are stored like all others, and counted.
@@ -194,12 +195,13 @@ class Table:
             complete_through: Refuse the snapshot if events up to this value may still arrive: see
                 `Snapshot.check_complete`.
             require: Groups that ``complete_through`` applies to; None for all.
-            settled: Refuse a time whose answer may still change; see `mark`. By default `Snapshot.settled` says so.
+            settled: Refuse a time whose snapshot may still change; see `mark`. By default it is allowed, and
+                `Snapshot.settled` is false.
 
         Raises:
-            InvalidInput: ``as_of`` is none of these, or lies before the table was created.
+            InvalidInput: ``as_of`` has none of these forms, or is a time before the table was created.
             NotFound: The table has no such savepoint or cut.
-            SnapshotExpired: The snapshot is older than what is retained.
+            SnapshotExpired: The snapshot is older than cleaning retains.
             NotSettled: ``settled`` is set, and no mark was recorded after the time.
             NotComplete: Events of a stream may still arrive; the message names it.
         """
@@ -241,7 +243,7 @@ class Table:
         Args:
             since: The earlier snapshot, as in `snapshot`; None for an empty table, so that every row is an insert.
             until: The later snapshot; the newest by default.
-            columns: Columns of the answer besides the key; None for all. A row differs if one of these does, or if one
+            columns: Columns of the result besides the key; None for all. A row differs if one of these does, or if one
                 of their groups is present in one snapshot only.
             require: Groups that a row must have to be in a snapshot.
             before: Also return ``_before``: a struct of the row's values at ``since``, NULL for inserts.
@@ -252,7 +254,7 @@ class Table:
             one). A deleted row has NULL in all columns but the key.
 
         Raises:
-            InvalidInput: ``since`` is not before ``until``, or one of them is no time, savepoint or cut.
+            InvalidInput: ``since`` is not before ``until``, or one of them is not a time, savepoint or cut.
             NotFound: The table has no such savepoint, cut, column or group.
             OffsetExpired: One of the snapshots is older than what is retained.
             OffsetInvalidated: The table was restored in between, or a stream undone.
@@ -265,11 +267,11 @@ class Table:
     def compact(
         self, only: Callable[[FileSlice], bool] = lambda _: True, *, execute: Execute = one_by_one
     ) -> CompactionResult:
-        """Merge log files into new slices. Writers and readers go on, and no answer changes.
+        """Merge log files into new slices. Writers and readers continue, and no result changes.
 
         Args:
             only: Which file groups to compact.
-            execute: Where the work is done; by default in this process, one file group at a time.
+            execute: Runs the tasks; by default in this process, one file group at a time.
 
         Raises:
             CorruptData: A file is missing or damaged; the table is unchanged.
@@ -281,7 +283,7 @@ class Table:
         return result
 
     def fold(self) -> FoldResult:
-        """Merge the log files that are in no slice into a few files of merge states. No answer changes.
+        """Merge log files that are not in slices into a few files of merge states. No result changes.
 
         Cheaper than `compact`, and makes reads faster if commits are many and small. File groups stay due for
         compaction as before.
@@ -300,7 +302,7 @@ class Table:
 
         Raises:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`; also if the name is not allowed.
-            Conflict: There is a savepoint of that name.
+            Conflict: There is already a savepoint of that name.
         """
         return make_savepoint(self._writable(), name, self._settle(as_of).cut, note)
 
@@ -309,7 +311,7 @@ class Table:
         return list_savepoints(self.state())
 
     def restore(self, to: dt.datetime | str) -> RestoreResult:
-        """Make the table what it was at a savepoint, a cut or a time. Fences all writers.
+        """Restore the table to a savepoint, a cut or a time. Fences all writers.
 
         Later commits are rolled back, not deleted: snapshots from before the restore show them until they expire. A
         source may send them again.
@@ -322,7 +324,7 @@ class Table:
         return restore(table_log, snapshot.state, snapshot.cut, f"restore to {to}")
 
     def mark(self) -> dt.datetime:
-        """Record what is committed now, so that times up to now are settled: their snapshots never change.
+        """Record what is committed now, so that all times up to now are settled: their snapshots never change.
 
         Writers and services record a mark once a minute anyway.
 
@@ -330,13 +332,13 @@ class Table:
             The newest time that is settled by the mark, in UTC.
 
         Raises:
-            StoreUnavailable, CommitUnknown: The store refuses, or does not say whether the mark was recorded.
+            StoreUnavailable, CommitUnknown: The store refuses access, or does not say whether the mark was recorded.
         """
         made = publish_mark(self._writable())
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
 
     def _settle(self, as_of: dt.datetime | str | None) -> Snapshot:
-        """A snapshot that something is based on: unless its time lies in the future, it is settled first."""
+        """A snapshot to restore or to keep: its time is settled first, unless it is in the future."""
         found = self.snapshot(as_of)
         if not found.settled:
             publish_mark(self._table_log)
@@ -344,18 +346,18 @@ class Table:
         return found
 
     def close_lane(self, lane: str) -> int:
-        """Close a lane for ever, and return its last entry. Fences its writer; readers skip the lane from then on.
+        """Close a lane permanently; returns its last entry. Fences its writer; readers look for no new entries.
 
         Raises:
             NotFound: The table has no such lane.
-            Conflict: The lane is closed already.
+            Conflict: The lane is already closed.
         """
         return close_lane(self._writable(), lane_name(lane))
 
     def fence(self, lane: str) -> int:
-        """Fence the writer of a lane, which is believed dead, and return the entry that does so.
+        """Fence the writer of a lane that seems to be dead; returns the entry that fences it.
 
-        A writer that is only slow gets `Fenced`, and loses nothing that it has committed.
+        A writer that was only slow gets `Fenced`; its commits remain.
 
         Raises:
             NotFound: The table has no such lane.
@@ -371,7 +373,7 @@ class Table:
         dry_run: bool = False,
         abandon_after: dt.timedelta | None = DEFAULT_ABANDON,
     ) -> CleanResult:
-        """Let old snapshots expire, and delete the files that no snapshot needs. Writers and readers go on.
+        """Expire old snapshots, and delete the files that no retained snapshot needs. Writers and readers continue.
 
         The newest snapshot, savepoints, pinned snapshots and those of open compactions never expire. Files of a dead
         writer are deleted once its lane was fenced or claimed again. An expired snapshot does not come back with a
@@ -379,15 +381,15 @@ class Table:
 
         Args:
             retain: Keep the snapshots that were the newest at any time in the last ``retain``; 0 keeps the newest only.
-            versions: Also keep those of the last so many compactions.
+            versions: Also keep the snapshots of this many last compactions.
             dry_run: Report what would be done, and do nothing.
             abandon_after: Abort compactions that began longer ago than this; None aborts none.
 
         Raises:
             InvalidInput: ``retain``, ``versions`` or ``abandon_after`` is out of range. Nothing was done.
-            CorruptData: An entry is missing or damaged, so that it is not known what is needed. Nothing that it may
-                need was deleted.
-            StoreUnavailable: The store did not list or delete; the next clean goes on.
+            CorruptData: An entry is missing or damaged, so the files that it needs are unknown. None of them was
+                deleted.
+            StoreUnavailable: The store did not list or delete objects; the next clean continues.
         """
         if dry_run:
             return run_clean(self._table_log, retain, versions, abandon_after, dry_run=True)
@@ -418,13 +420,13 @@ class Table:
     set_default = _service(schema_changes.set_default)
 
     def _writable(self) -> TableLog:
-        """The log, once it is sure that this version may write to the table and no restore is in progress (L4)."""
+        """Check that this version may write to the table, and complete a restore in progress (L4); returns the log."""
         check_writable(self.state(), WRITER_FEATURES)
         complete_fencing_barrier(self._table_log)
         return self._table_log
 
     def _mark_if_due(self) -> None:
-        """Record a mark after a service, which has done its work even if this fails; none in an idle table."""
+        """Record a mark after a service has done its work; a failure is suppressed. An idle table gets no marks."""
         with contextlib.suppress(TableError):
             self._marker.mark_if_due(self.state(), unless_idle=True)
 
@@ -439,7 +441,7 @@ def verify_table(
     """`Table.verify` of a table that may be too damaged to open.
 
     Raises:
-        NotFound: There is no table, and no part of one.
+        NotFound: There is neither a table nor a part of one.
         StoreUnavailable: The store does not answer.
     """
     env = open_environment(uri, storage_options)

@@ -1,4 +1,4 @@
-"""For authors of custom mergers: a search for histories on which a merger breaks the rules (MERGE.md, "Custom").
+"""For authors of custom mergers: searches for histories on which a merger breaks the rules (MERGE.md, "Custom").
 
 Compactions merge any of the events of a key, and then merge the results. The final result must equal that of all events
 at once. `check_merger` tries random histories, cut into random parts, with the code that reads and compacts tables. It

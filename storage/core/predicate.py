@@ -1,8 +1,8 @@
-"""Conditions on rows: what a filter says, as a tree that can be evaluated by Arrow and asked for pruning.
+"""Conditions on rows: what a filter says, as a tree that Arrow can evaluate and that can be used for pruning.
 
 Conditions are three-valued, as in SQL: a comparison with null is null, and rows for which a condition is null are not
-in the answer. Pruning asks two questions, and both answers err on the safe side: `possible_values` and `may_hold` may
-allow too much, never too little.
+in the result. For pruning, `possible_values` and `may_hold` compute safe approximations: they may allow too much, never
+too little.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class In:
         column: Name of the column.
         values: The values, ascending and distinct, without null.
         type: Type of the values.
-        of_null: What the condition is where the column is null: null as in SQL, or true or false as in Arrow.
+        of_null: Value of the condition where the column is null: null as in SQL, or true or false as in Arrow.
     """
 
     column: str
@@ -175,7 +175,7 @@ def _if_none(conditions: tuple[Condition, ...], *, value: bool) -> list[pc.Expre
 
 
 def columns_of(condition: Condition) -> frozenset[str]:
-    """The columns of the table that a condition looks at."""
+    """The columns of the table that a condition uses."""
     match condition:
         case Comparison(column) | In(column) | IsNull(column) | StartsWith(column):
             return frozenset({column})

@@ -1,9 +1,8 @@
 """Column types: Spark SQL type names to Arrow types and back, and JSON forms of single values.
 
-Every type has one canonical name, which is what Spark's ``simpleString`` prints, and every name has one Arrow type.
+Every type has one canonical name, the one that Spark's ``simpleString`` prints, and every name has one Arrow type.
 Times have microseconds; ``timestamp`` is an instant (UTC), ``timestamp_ntz`` a time without a zone. JSON forms are
-exact: a value that is read back equals the value that was written. Source of the names: Spark SQL reference, "Data
-Types".
+exact: a decoded value equals the value that was encoded. Source of the names: Spark SQL reference, "Data Types".
 """
 
 from __future__ import annotations

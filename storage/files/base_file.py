@@ -49,7 +49,7 @@ def read_row_groups(
         rev: The revision of the schema that the file was written with.
         file: The file as its entry describes it.
         columns: Names of columns of the slice schema.
-        chosen: Whether to read a row group, given what its statistics say of its columns.
+        chosen: Whether to read a row group, given its statistics.
         parts: The rows to read, ascending and without overlap; None for all rows.
         last: Decoded rows of the last reads. They are used if they contain the (single) part, and updated otherwise.
             Requires that ``chosen`` accepts every row group.
@@ -263,7 +263,7 @@ def read_base(
         schema: The schema that the rows are adapted to.
         files: The slices, in order of file group; None for a file group without slice.
         columns: Names of columns of the slice schema.
-        chosen: Whether to read a row group, given what its statistics say of its columns.
+        chosen: Whether to read a row group, given its statistics.
         last: Decoded rows of the last reads, see `read_row_groups`.
 
     Yields:

@@ -1,8 +1,8 @@
 """Encodings for the columns of a base file, chosen from its first row group.
 
-A dictionary suits values that repeat. Other values it would store twice, and reading them would cost twice as much.
-They get an encoding by type, which is smaller and faster to read for Arrow and for Spark
-(`tests/benchmarks/layout.py`). All current Parquet readers support these encodings.
+A dictionary suits values that repeat. For other values it would double the size and the cost of reading. They get an
+encoding by type, which is smaller and faster to read for Arrow and for Spark (`tests/benchmarks/layout.py`). All
+current Parquet readers support these encodings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 SAMPLE_ROWS: Final = 4096
-_INT64_DIGITS: Final = 18  # decimals of up to so many digits are stored as integers
+_INT64_DIGITS: Final = 18  # decimals of up to this many digits are stored as integers
 REPEATS_BELOW: Final = 1 / 4  # distinct values per row of the sample; below this a dictionary stays small
 
 

@@ -30,7 +30,7 @@ class LogBlocks:
         blocks: Mapping[int, Collection[int]],
         columns: Mapping[int, Collection[str]],
     ) -> None:
-        """Plan the reading; nothing is read yet.
+        """Prepare the reads; nothing is read yet.
 
         Args:
             env: The environment of the table.

@@ -1,4 +1,4 @@
-"""A cache of the footers of base and shadow files: files never change, and reading a small file is mostly its footer.
+"""A cache of the footers of base and shadow files, which never change and are costly to read for small files.
 
 There is one cache per process. It is limited by the stored bytes of the footers and evicts the least recently used.
 Footers are verified against their entry when they are read; the rows of a file are verified each time.

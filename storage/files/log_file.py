@@ -1,7 +1,7 @@
 """Log files: writes sorted rows with an index, and decodes the blocks of a file.
 
-A log file is an Arrow IPC file with lz4 buffers, sorted by (file group, key). It is cut into blocks by size, not by
-file group: small file groups share a block, large ones take several. FORMAT.md, "Log files".
+A log file is an Arrow IPC file with lz4 buffers, sorted by (file group, key). It is divided into blocks by size, not by
+file group: small file groups share a block, large ones have several. FORMAT.md, "Log files".
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class SortedRows:
 
     Attributes:
         form: See `LogFile`.
-        groups: The groups of which the file has columns.
+        groups: The groups whose columns are in the file.
         rows: The rows, with the schema of the file.
         partitions: Distinct partition folders, ascending.
         partition, bucket: For each row the position of its partition folder in ``partitions``, and its bucket.
-        deletes: For each row whether readers count it as a delete.
+        deletes: For each row whether it counts as a delete.
         versions: By group id the names of the columns with first ordering values.
     """
 
@@ -113,7 +113,7 @@ def put_log_file(env: Environment, schema: TableSchema, path: Path, content: Sor
 
 
 def remove_log_file(store: ObjectStore, file: LogFile) -> None:
-    """Remove a log file that no entry refers to. Errors of the store are ignored: cleaning removes what is left."""
+    """Remove a log file that no entry refers to. Errors are ignored: cleaning removes the remaining files."""
     paths = [file.file.path, *([file.index.path] if isinstance(file.index, Sidecar) else [])]
     for path in paths:
         with contextlib.suppress(OSError):
@@ -221,7 +221,7 @@ def _min_max(part: pa.RecordBatch, columns: Sequence[str]) -> tuple[Any, Any]:
     return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
 
 
-_MESSAGE_BYTES: Final = 256  # limit of what the message of a schema takes besides the schema; it is about 50
+_MESSAGE_BYTES: Final = 256  # upper bound of the bytes of a schema message besides the schema; usually 50
 
 
 def block_lead(file: FileRef) -> int:

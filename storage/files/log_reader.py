@@ -47,15 +47,15 @@ class LogReader:
         columns: Sequence[Collection[str]],
         mergers: Mergers,
     ) -> None:
-        """Plan the reading; nothing is read yet.
+        """Prepare the reads; nothing is read yet.
 
         Args:
             env: The environment of the table.
             schema: The schema of the snapshot.
             files: The log files that ``slices`` refer to by position.
             slices: File groups in order, or runs of them (`storage.core.plan.slices.combine_slices`).
-            columns: For each slice the names of the columns to read of events and registers, as far as a file has them;
-                key columns and sort column must be among them.
+            columns: For each slice the names of the columns to read of events and registers, if a file has them; key
+                columns and sort column must be among them.
             mergers: The merge functions of the groups that are collapsed.
         """
         self._env, self._schema, self._files, self._mergers = env, schema, files, mergers

@@ -1,4 +1,4 @@
-"""A cache of decoded row groups, for reading one file group after the other from files that they share."""
+"""A cache of decoded row groups, for reading file groups one after the other from shared files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT_BYTES: Final = 32 * 1024 * 1024  # decoded bytes: several row groups of suc
 
 
 class LastRowGroups:
-    """The rows that were decoded last of each file. All reads that share an instance must read the same columns.
+    """The most recently decoded rows of each file. All reads that share an instance must read the same columns.
 
     Reads of several files may alternate. Limited by `KEPT_BYTES`; the least recently used file is evicted.
     """

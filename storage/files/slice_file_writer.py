@@ -18,7 +18,7 @@ from storage.files.column_encoding import choose_encodings
 
 
 class SliceFileWriter:
-    """Collects rows in key order into row groups of one Parquet file; the file exists once `close` returns a ref.
+    """Writes rows in key order into row groups of one Parquet file, which exists once `close` has returned.
 
     Without rows no file is written.
 
@@ -116,7 +116,7 @@ class _ChecksumFile:
         self.closed = False
 
     def begin_tail(self) -> None:
-        """Count what is written from now on as the tail: indexes and footer."""
+        """Count everything that is written from now on as the tail: indexes and footer."""
         self.tail_size = self.tail_crc32 = 0
 
     def write(self, data: bytes) -> int:

@@ -1,1 +1,1 @@
-"""The transaction log: entries, lanes, checkpoints and the state of the table that they add up to."""
+"""The transaction log: entries, lanes, checkpoints, and the table state computed from them."""

@@ -2,7 +2,7 @@
 
 Once the archive of a chunk exists, only the archive has the entries of the chunk. An object in one of its slots is a
 copy that has not been deleted yet, or a ghost: an object that a slow process put into the slot after it was deleted. So
-a reader of a slot asks for the archive *afterwards*: a slot is deleted after its archive was created, so if there is no
+a reader of a slot requests the archive *afterwards*: a slot is deleted after its archive was created, so if there is no
 archive, the slot had not been deleted.
 """
 
@@ -18,13 +18,13 @@ from storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_pa
 from storage.environment import Tuning
 from storage.store.object_store import ObjectStore, missing
 
-ASK_AT_ONCE: Final = 64  # archives in one round of requests; those that exist are read as a whole
+ASK_AT_ONCE: Final = 64  # number of archives in one round of requests; those that exist are read completely
 
 Slot = tuple[LaneName, int]
 
 
 class Archives:
-    """The slots and archives of one table, as far as this process has read them. Safe for use from several threads.
+    """The slots and archives of one table, as far as this process has read them. Thread-safe.
 
     Errors of the store are raised unchanged, because `CommitLog.publish` distinguishes a refusal from no answer.
     """
@@ -45,7 +45,7 @@ class Archives:
         return (slot[0], self.chunks.of(slot[1])) in self._known
 
     def ask(self, slots: Iterable[Slot]) -> bool:
-        """Ask for the archives of slots that were read before, and return whether one of the slots is archived.
+        """Request the archives of slots that were read before; returns whether one of the slots is archived.
 
         Raises:
             CorruptData: An archive is damaged.
@@ -54,7 +54,7 @@ class Archives:
         chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in wanted} - self._known)
         asked = sum(lane != TABLE_LANE for lane, _ in chunks)
         if asked > self._tuning.archive_single_requests and self.announced is not None:
-            announced = self.announced()  # reads the table lane, which asks for archives of that lane only
+            announced = self.announced()  # reads the table lane, which requests archives of the table lane only
             chunks = [
                 (lane, chunk)
                 for lane, chunk in chunks

@@ -1,7 +1,7 @@
-"""Checkpoints in the store: found by listing, never needed, and checked before they are used.
+"""Checkpoints in the store: found by listing, checked before use, and never required.
 
 A process that publishes entries writes a checkpoint now and then. A failure to write one changes nothing, and readers
-never write any. A checkpoint is used if its digest matches and the log has the entry that it is of, by ``commit_id``; a
+never write any. A checkpoint is used if its digest matches and its last entry is in the log, by ``commit_id``; a
 checkpoint of a writer's lane only if the same entries were rolled back. Cleaning removes checkpoints that newer ones
 replace.
 """
@@ -23,7 +23,7 @@ from storage.errors import StoreUnavailable
 from storage.log.commit_log import CommitLog
 from storage.store.object_store import normalise_errors
 
-MAX_TRIES: Final = 3  # damaged ones passed over before replaying from the beginning
+MAX_TRIES: Final = 3  # number of damaged checkpoints that are skipped before the log is replayed from its beginning
 
 S = TypeVar("S", TableState, LaneState)
 
@@ -40,7 +40,7 @@ class Checkpoints:
         return self._newest(log, TABLE_LANE, decode_table, until, lambda state: state.head)
 
     def newest_lane(self, log: CommitLog, lane: LaneName, rolled_back: tuple[Span, ...]) -> LaneState | None:
-        """The newest usable state of a lane: one that took the same entries for rolled_back, as far as it reaches."""
+        """The newest usable state of a lane: one in which the same of its entries are rolled back."""
         state = self._newest(
             log, lane, decode_lane, None, lambda state: agreed(rolled_back, state.rolled_back, state.head)
         )
@@ -49,7 +49,7 @@ class Checkpoints:
         return state
 
     def is_due(self, lane: LaneName, head: int) -> bool:
-        """Whether enough entries follow the newest checkpoint that this process knows."""
+        """Whether enough entries follow the newest checkpoint that this process knows to write another one."""
         tuning = self._env.tuning
         return head - self._saved.get(lane, 0) >= (
             tuning.lane_checkpoint_every if lane else tuning.table_checkpoint_every
@@ -84,7 +84,7 @@ class Checkpoints:
                 if until == state.head:
                     self._saved[lane] = max(self._saved.get(lane, 0), head)
                     return state
-                continue  # not counted: an older checkpoint is from before the restore that made this one useless
+                continue  # not counted: older checkpoints were written before the restore that made this one useless
             tries += 1
             if tries == MAX_TRIES:
                 break
@@ -104,7 +104,7 @@ class Checkpoints:
         if not self.is_due(lane, head):
             return
         with contextlib.suppress(OSError, StoreUnavailable):  # the next checkpoint replaces it
-            # Other processes write checkpoints, too: one of them is enough.
+            # Other processes write checkpoints, too, and one checkpoint is enough.
             saved = (known for known, _ in self._listed(lane) if known <= head)
             self._saved[lane] = next(saved, 0)
             if self.is_due(lane, head):

@@ -1,11 +1,11 @@
 """The commit log: slots of immutable entries, read contiguously and published exactly once.
 
-The rules of PROTOCOL.md that live here: a slot is written once (S1), a lane is read as its contiguous prefix (S2),
-`publish` ends in won, lost or unknown, whatever the store answers (L2), and the content of a slot is used only after
-the archive of its chunk was asked for (A2). Entries are cached, because they never change.
+This module implements these rules of PROTOCOL.md: a slot is written once (S1), a lane is read as its contiguous prefix
+(S2), `publish` ends in won, lost or unknown, whatever the store answers (L2), and the content of a slot is used only
+after the archive of its chunk was requested (A2). Entries are cached, because they never change.
 
-On an object store the number of round trips decides about speed: several lanes are read together, in windows that grow
-with the number of entries found, and searched together, with several probes at a time.
+On an object store the number of round trips determines the speed. So several lanes are read together, in windows that
+grow with the number of entries found, and searched together, with several probes at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.log.decoded_slices import DECODED_SLICES
 from storage.log.lane_reader import Search, Tail
 from storage.store.object_store import missing, normalise_errors
 
-PUBLISH_DEADLINE_MS: Final = 60_000  # long enough for a store's bad minute; then the truth is left to a replay
+PUBLISH_DEADLINE_MS: Final = 60_000  # longer than short outages of a store
 RETRY_FIRST_MS: Final = 50
 RETRY_LAST_MS: Final = 2_000
 
@@ -74,14 +74,14 @@ class CommitLog:
         """
         if seq not in self._cached(lane) and not self.archives.knows((lane, seq)):
             (data,) = self._get_many([slot_path(lane, seq)])
-            # An object that was put into an archived slot too late has another id: no archive needs to be asked for.
+            # An object that was put into an archived slot too late has another id, so no archive has to be requested.
             if data is not None and entries.decode_entry(data, lane, seq).commit_id == commit_id:
                 return True
         entry = self.entry(lane, seq)
         return entry is not None and entry.commit_id == commit_id
 
     def read_on(self, lane: LaneName, seq: int) -> Iterator[list[Entry]]:
-        """`read_after` to the end, a part at a time: memory is that of one part if the caller forgets the entries."""
+        """`read_after` to the end, in parts: needs memory for one part if the caller does not keep the entries."""
         tuning, window = self._env.tuning, 1
         while found := self._read_tails({lane: Tail(lane, seq, None, tuning.read_part_entries, window, tuning)})[lane]:
             yield found
@@ -125,7 +125,7 @@ class CommitLog:
         return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
 
     def _kept(self, lane: LaneName, found: list[Entry | Unresolved]) -> list[Entry]:
-        """Whole entries, which are put into the cache."""
+        """Entries with their lists, which are put into the cache."""
         cached = self._cached(lane)
         # A window may contain an entry that is in the cache: its sidecar need not be read again.
         known = {read.seq: entry for read in found if (entry := cached.get(read.seq)) is not None}
@@ -134,7 +134,7 @@ class CommitLog:
         return [known.get(read.seq) or fresh[read.seq] for read in found]
 
     def _read_slots(self, tails: Sequence[Tail]) -> None:
-        """Read tails on to the end of slots and known archives; `Tail.doubtful` says what is not certain."""
+        """Read tails to the end of slots and known archives; `Tail.doubtful` returns slots that are not certain."""
         while True:
             for tail in tails:
                 tail.take(self._cached(tail.lane))
@@ -164,7 +164,7 @@ class CommitLog:
         """Per lane the last entry for which a condition holds that holds for all entries before and none after it.
 
         Args:
-            bounds: Per lane an entry for which it holds (0: perhaps for none), and the last entry, None if unknown.
+            bounds: Per lane an entry for which it holds (0 if unknown), and the last entry (None if unknown).
             holds: The condition, on the header of an entry; by default that the entry exists.
         """
         while True:
@@ -187,8 +187,8 @@ class CommitLog:
     ) -> list[tuple[bool, bool]]:
         """Per slot whether the condition holds, and whether that is certain.
 
-        For free slots in ``doubted`` the archives are asked for. Entries that are read here are not cached: they are
-        seldom needed again.
+        For free slots in ``doubted`` the archives are requested. Entries that are read here are not cached, because
+        they are seldom needed again.
         """
         cached = {slot: entry for slot in slots if (entry := self._cached(slot[0]).get(slot[1])) is not None}
         asked = [slot for slot in slots if slot not in cached]
@@ -214,10 +214,10 @@ class CommitLog:
             return [self._store.get(paths[0])] if len(paths) == 1 else self._store.get_many(paths)
 
     def publish(self, entry: E) -> Entry:
-        """Publish an entry in its slot, and return the entry that the slot has in the end: this one, or the winner's.
+        """Publish an entry in its slot; returns the entry that the slot then has: this one, or another process's.
 
         Raises:
-            CommitUnknown: The outcome could not be found out within the deadline. Nothing was removed.
+            CommitUnknown: The outcome was not known by the deadline. Nothing was removed.
             StoreRefused: The store refuses access.
             StoreUnavailable: The sidecar of the entry could not be written; the entry was not published.
         """
@@ -231,7 +231,7 @@ class CommitLog:
             try:
                 if self._store.put_if_absent(path, data):
                     failure = "it was written, and the store does not answer whether the slot was archived before"
-                    # If the slot was archived and deleted since the lane was read, the archive has the winner.
+                    # If the slot was archived and deleted since the lane was read, the archive has the entry that won.
                     if not self.archives.ask([(entry.lane, entry.seq)]):
                         return self._remember(entry)
                 winner = self._load(entry.lane, entry.seq)
@@ -266,7 +266,7 @@ class CommitLog:
         ]
         fetched = {there.path: sidecar_codec.decode_index(data) for there, data in self._sidecars(unread)}
         self._indexes.update(fetched)
-        # Another thread may remove one from the cache meanwhile (`forget_before`).
+        # Another thread may remove an index from the cache meanwhile (`forget_before`).
         return [
             file.index
             if isinstance(file.index, LogIndex)
@@ -297,7 +297,7 @@ class CommitLog:
                 self._indexes.pop(file.index.path, None)
 
     def _mine(self, entry: Entry) -> bool:
-        """Whether the slot has this entry; False also if the store does not answer."""
+        """Whether the slot has this entry; False if the store does not answer."""
         try:
             there = self._load(entry.lane, entry.seq)
         except OSError:
@@ -352,12 +352,12 @@ class CommitLog:
 
 
 def table_entries(found: Sequence[Entry]) -> list[TableEntry]:
-    """Entries that were read from the table lane, with their type; `decode_entry` has checked the lane."""
+    """Narrow the type of entries of the table lane; `decode_entry` has checked the lane."""
     return [entry for entry in found if isinstance(entry, TableEntry)]
 
 
 def lane_entries(found: Sequence[Entry]) -> list[LaneEntry]:
-    """Entries that were read from a writer's lane, with their type."""
+    """Narrow the type of entries of a writer's lane."""
     return [entry for entry in found if isinstance(entry, LaneEntry)]
 
 

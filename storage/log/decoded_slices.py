@@ -27,7 +27,7 @@ class DecodedSlices:
         self._lock = threading.Lock()
 
     def decode(self, data: bytes) -> SliceList:
-        """The slices of a sidecar. Raises what `decode_list` raises."""
+        """The slices of a sidecar. Raises the errors of `decode_list`."""
         if len(data) > self._max_bytes:
             return decode_list(data)
         digest = hashlib.sha256(data).digest()

@@ -1,4 +1,4 @@
-"""The header of the next entry of a lane: made here for every entry that is published (FORMAT.md, "Entries")."""
+"""Makes the header of every entry that is published (FORMAT.md, "Entries")."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Prefix(Protocol):
 
     @property
     def committed_at_ms(self) -> int:
-        """That of its last entry; 0 if it is empty."""
+        """``committed_at_ms`` of its last entry; 0 if it is empty."""
 
 
 class Head(NamedTuple):
@@ -35,7 +35,7 @@ class Head(NamedTuple):
 
 
 NO_ENTRY: Final = Head(0, "", 0)
-"""Before the first entry of a lane."""
+"""The prefix without entries, before the first entry of a lane."""
 
 
 def next_header(
@@ -46,10 +46,10 @@ def next_header(
     Args:
         lane: The lane; `TABLE_LANE` for the table lane.
         after: The prefix.
-        epoch: Number of the claim under which it is written; 0 in the table lane.
+        epoch: Number of the claim under which the entry is written; 0 in the table lane.
         table_rev: Slot of the newest CREATE, SCHEMA or DONE that its writer knows; 0 in the table lane.
         stamps: Gives the stamp, which is larger than all that this process has seen for the table.
-        env: Gives the id and the time, which never falls within a lane.
+        env: Gives the id and the time, which never decreases within a lane.
 
     Raises:
         InvalidInput: The clock is out of the range of stamps.

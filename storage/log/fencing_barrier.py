@@ -1,10 +1,10 @@
-"""Fencing barriers: an action on the table that must not overlap with the writers of some lanes.
+"""Fencing barriers: actions on the table that must not overlap with the writers of some lanes.
 
 A fencing barrier is an INTENT in the table lane, then a claim in each of its lanes, then DONE. Commits before the claim
 are before the action. A writer that claims the lane later loads the table after its claim, finds the INTENT and
 completes it before it commits. Any process can complete a barrier, and several can at once: the *first* claim of a
-barrier in a lane is the boundary, and a process that finds one adds none (L4). A barrier does not wait for writers: it
-fences them.
+barrier in a lane is the boundary, and a process that finds one adds no other (L4). A barrier does not wait for writers:
+it fences them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.log.commit_log import lane_entries
 from storage.log.entry_header import NO_ENTRY, Head, next_header
 from storage.log.table_log import TableLog
 
-MAX_FENCE_TRIES: Final = 100  # each lost try is a commit of a live writer, which takes much longer than a claim
+MAX_FENCE_TRIES: Final = 100  # each lost race is a commit of a live writer, which takes much longer than a claim
 
 
 def complete_fencing_barrier(table_log: TableLog) -> TableState:

@@ -18,8 +18,8 @@ from storage.environment import Environment
 from storage.errors import StoreUnavailable
 from storage.store.object_store import ObjectStore
 
-EVERY_MS: Final = 30_000  # each is a put and a delete, which is little beside the commits
-SILENT_AFTER_MS: Final = 4 * EVERY_MS  # one may be lost, and a batch may take long
+EVERY_MS: Final = 30_000  # each costs a put and a delete, which is little compared to the commits
+SILENT_AFTER_MS: Final = 4 * EVERY_MS  # heartbeats may be lost, and a batch may take long
 _SUPPRESSED: Final = (OSError, StoreUnavailable)  # a missing heartbeat loses no data
 
 
@@ -51,14 +51,14 @@ class Pulse:
         self._ended = False
 
     def beat(self) -> None:
-        """Write a heartbeat if the last one is `EVERY_MS` old."""
+        """Write a heartbeat if the last one is at least `EVERY_MS` old."""
         if self._ended:
             return
         now = self._clock.now_ms()
         # Also if the clock was set back.
         if self._tried_ms is not None and 0 <= now - self._tried_ms < EVERY_MS:
             return
-        self._tried_ms = now  # also if it fails: the store is not asked again at once
+        self._tried_ms = now  # set even if the put fails, so that it is not retried at once
         path = heartbeat_path(self._lane, self._epoch, now, self._env.ids.new())
         with contextlib.suppress(*_SUPPRESSED):
             self._store.put(path, self._data)

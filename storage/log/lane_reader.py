@@ -1,7 +1,7 @@
-"""Reading a lane to its end, and searching its end: which slots to read next, and which answers are certain.
+"""Reading a lane to its end, and searching for its end: which slots to read next, and which results are certain.
 
 There is no I/O here: `storage.log.commit_log` reads from the store. The end of a lane is certain only after archives
-were asked for (PROTOCOL.md, "Archives"), so `Tail` and `Search` return the slots that are in doubt.
+were requested (PROTOCOL.md, "Archives"), so `Tail` and `Search` return the slots that are in doubt.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from storage.environment import Tuning
 from storage.errors import CorruptData, TableError
 from storage.log.archived_entries import Slot
 
-WINDOW_GROWTH: Final = 4  # 100 entries take 5 round trips, and a read that finds nothing new asks for one slot
+WINDOW_GROWTH: Final = 4  # 100 entries take 5 round trips, and a read that finds nothing new requests one slot
 
 
 class Tail:
     """The entries of a lane after a given one, read up to the end.
 
     An entry that others follow is certain, because the writer of the next one has read it. The last one may have been
-    put into its slot too late, and a free slot may be archived: archives have to be asked for.
+    put into its slot too late, and a free slot may be archived: archives have to be requested.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Tail:
         return [*last, self._stopped] if self._stopped else last
 
     def settle(self, archived: Callable[[Slot], bool]) -> None:
-        """Take the result of asking for archives: slots of archived chunks are read again.
+        """Take the result of requesting archives: slots of archived chunks are read again.
 
         Raises:
             TableError: The error at which reading stopped, if no archive explains it.
@@ -127,7 +127,7 @@ class Tail:
 
 
 class Search:
-    """Search for the last slot with a property that holds at ``low`` and not at ``high`` (None: not known yet)."""
+    """Search for the last slot with a property that ``low`` has and ``high`` does not have (None: not known yet)."""
 
     def __init__(self, low: int, high: int | None, probes: int) -> None:
         self.low, self._high, self._probes = low, high, probes
@@ -140,7 +140,7 @@ class Search:
         return self._high is None
 
     def probes(self) -> list[int]:
-        """Slots to look at next, ascending: steps of powers of two until the end is passed, then equal parts."""
+        """Slots to request next, ascending: first at distances of powers of two up to the end, then equal parts."""
         if self._high is None:
             found = [self.low + self._step * ((2 << power) - 1) for power in range(self._probes // 2)]
             self._step <<= self._probes // 2
@@ -158,6 +158,6 @@ class Search:
             self._high = seq if self._high is None else min(self._high, seq)
 
     def doubtful(self, *, low: bool) -> list[int]:
-        """Slots that decide the result and are not certain; the last with the property only if ``low``."""
+        """Slots that determine the result and are not certain; the last one with the property only if ``low``."""
         ends = [self.low, self._high] if low else [self._high]
         return [seq for seq in ends if seq is not None and seq not in self._sure]

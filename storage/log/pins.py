@@ -1,8 +1,8 @@
 """Pins: a long reader pins its snapshot, so that cleaning keeps the files for a while.
 
-Pins are about availability only. A pin expires by the clock, so a reader that died does not keep files for ever. A
-reader whose pin was missed, or whose files are gone, gets `SnapshotExpired`, never another answer (S16). Compactions
-need no pin: their open PLAN keeps the files.
+Pins only affect availability. A pin expires by the clock, so a reader that died does not keep files without a limit. A
+reader whose pin cleaning did not see, or whose files were deleted, gets `SnapshotExpired`, never wrong rows (S16).
+Compactions need no pin: their open PLAN keeps the files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.environment import Environment
 from storage.errors import InvalidInput, StoreUnavailable
 from storage.store.object_store import ObjectStore, normalise_errors
 
-DEFAULT_PIN: Final = dt.timedelta(hours=6)  # a long query; for more there are savepoints
+DEFAULT_PIN: Final = dt.timedelta(hours=6)  # enough for a long query; use savepoints to keep a snapshot longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class ListedPin:
-    """An object in the folder of pins; ``pin`` is None if it is not a pin that this version knows."""
+    """An object in the folder of pins; ``pin`` is None if this version cannot decode it."""
 
     path: Path
     size: int
@@ -62,7 +62,7 @@ class _Pin(BaseModel):
 
 
 def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
-    """Write a pin. It holds if the table lane, read again *afterwards*, still keeps the snapshot (rule R4).
+    """Write a pin. It is valid if the table lane, read again *afterwards*, still keeps the snapshot (rule R4).
 
     Raises:
         InvalidInput: ``keep`` is not positive.
@@ -92,7 +92,7 @@ def unexpired(store: ObjectStore, clock: Clock) -> Iterator[Pin]:
 
 
 def list_pins(store: ObjectStore) -> Iterator[ListedPin]:
-    """Every object in the folder of pins; those that are removed meanwhile are left out.
+    """Every object in the folder of pins, except objects that are removed meanwhile.
 
     Raises:
         StoreUnavailable: The store does not answer.

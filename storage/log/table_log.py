@@ -1,6 +1,6 @@
 """The log of a table as one process has read it: table states, cuts, and the log files of a snapshot.
 
-Each refresh reads on from the last entry that was read. Safe for use from several threads.
+Each refresh continues after the last entry that was read. Thread-safe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage.log.entry_header import NO_ENTRY, next_header
 from storage.log.pins import unexpired
 from storage.store.object_store import normalise_errors
 
-MAX_PUBLISH_TRIES: Final = 100  # each lost try is an entry of another process
+MAX_PUBLISH_TRIES: Final = 100  # each lost race is an entry of another process
 MAX_READ_TRIES: Final = 10  # a snapshot is read again only if a compaction was published meanwhile
 
 T = TypeVar("T", bound=TableEntry)
@@ -75,7 +75,7 @@ class TableLog:
         return self.refresh().archived
 
     def lacks_first(self) -> bool:
-        """Whether there are entries without the first one; asked when that was not found."""
+        """Whether later entries exist; called if the first entry was not found."""
         if not self.store.list(Path(TIMELINE)) and not self.store.list(Path(ARCHIVE)):
             return False
         with normalise_errors(slot_path(TABLE_LANE, 1)):
@@ -85,7 +85,7 @@ class TableLog:
         """Table state of an older prefix.
 
         Raises:
-            NotFound: The table lane is shorter.
+            NotFound: The table lane has fewer entries.
         """
         state = self.refresh()
         if table == state.head:
@@ -107,7 +107,7 @@ class TableLog:
         self.commit_log.forget_before(TABLE_LANE, table)
 
     def publish(self, build: Callable[[TableState], T | None]) -> T | None:
-        """Append one entry to the table lane; returns it, or None if ``build`` returned None.
+        """Append an entry to the table lane; returns the entry, or None if ``build`` returned None.
 
         Args:
             build: Makes the entry from the newest state (see `header`), or returns None if none is needed. It is called
@@ -131,17 +131,17 @@ class TableLog:
         )
 
     def _save_checkpoint(self, head: int) -> None:
-        """Write a checkpoint if one is due. A failure is suppressed: the entry is published already."""
+        """Write a checkpoint if one is due. A failure is suppressed, because the entry is already published."""
         if self.checkpoints.is_due(TABLE_LANE, head):
             with contextlib.suppress(TableError):
                 self.checkpoints.save_table(self.refresh())
 
     def header(self, state: TableState | None) -> Header:
-        """Header of the entry of the table lane that follows a state; None: of the first entry."""
+        """Header of the entry of the table lane that follows a state; for the first entry the state is None."""
         return next_header(TABLE_LANE, state or NO_ENTRY, epoch=0, table_rev=0, stamps=self.stamps, env=self.env)
 
     def newest_cut(self) -> tuple[TableState, Cut]:
-        """The head snapshot: T first, strictly after it every lane (rules R1 to R3)."""
+        """The head snapshot: reads T first, and every lane strictly after it (rules R1 to R3)."""
         for _ in range(MAX_READ_TRIES):
             state = self.refresh()
             start = state.log_start()
@@ -205,8 +205,8 @@ class TableLog:
         """The snapshot of a cut.
 
         Raises:
-            NotFound: The table has no such entry or lane, or never was in that state.
-            SnapshotExpired: Cleaning has expired it.
+            NotFound: The table has no such entry or lane, or was never in that state.
+            SnapshotExpired: Cleaning has expired the snapshot.
         """
         state = self.at(wanted.table)
         self.check_kept(wanted)
@@ -215,10 +215,14 @@ class TableLog:
             if lane not in state.lanes or (seq and entry is None):
                 raise NotFound(f"cut {wanted}: lane {lane!r} has no entry {seq}", hint="is it a cut of this table?")
             if entry is not None and entry.table_rev > state.rev:
-                raise NotFound(f"cut {wanted}: lane {lane!r} is ahead of the table lane", hint="take cuts as they come")
+                raise NotFound(
+                    f"cut {wanted}: lane {lane!r} is ahead of the table lane",
+                    hint="use a cut that weft returned, unchanged",
+                )
         if not state.readable_at(wanted.lanes):
             raise NotFound(
-                f"cut {wanted} was never a state of the table: its slices hold more", hint="take cuts as they come"
+                f"cut {wanted} was never a state of the table: its slices hold more",
+                hint="use a cut that weft returned, unchanged",
             )
         return state, wanted
 
@@ -226,10 +230,10 @@ class TableLog:
         """Refuse a snapshot whose files cleaning may have deleted (rule R4).
 
         Raises:
-            SnapshotExpired: It is expired, and no savepoint, pin or open compaction keeps it.
+            SnapshotExpired: The snapshot has expired, and no savepoint, pin or open compaction keeps it.
         """
         state = self.refresh()
-        # Pins and open compactions may end at any moment: they allow to try, and promise nothing.
+        # Pins and open compactions may end at any moment: the read may be tried, but nothing is guaranteed.
         lent = (plan.at for plan in state.plans.values())
         if not state.keeps(at) and at not in lent and not any(p.at == at for p in unexpired(self.store, self.clock)):
             check_promised(state, at)
@@ -237,7 +241,7 @@ class TableLog:
     def newest_within(self, state: TableState, last_kept: cut.Seqs) -> TableState | None:
         """The newest state whose slices contain nothing after ``last_kept`` in the lanes of ``last_kept``.
 
-        None if all such states are expired, or are older than the last restore.
+        None if all such states have expired, or are older than the last restore.
         """
 
         def fits(past: TableState) -> bool:
@@ -263,7 +267,7 @@ class TableLog:
     def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
         """Files of folds, and of live commits that are not in slices or folds for all file groups, in version order.
 
-        Files of folds are first: their registers have their versions.
+        Files of folds come first; their registers have versions of their own, so their place does not matter.
         """
         return [*self._fold_files(state), *self.committed_files(state, state.log_start(), at.lanes)]
 
@@ -287,7 +291,7 @@ class TableLog:
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
         indexes = self.commit_log.indexes([file for _, file in live])
-        # The index of a fold that is not live any more is dropped; an older snapshot may read it again.
+        # Indexes of folds that are not live any more are dropped; a read of an older snapshot fetches them again.
         known, self._folded = self._folded, {file.file.path: file for _, file in live}
         self.commit_log.forget_indexes([file for path, file in known.items() if path not in self._folded])
         return [
@@ -297,7 +301,7 @@ class TableLog:
 
     def last_while(self, heads: cut.Seqs, holds: Callable[[Header], bool]) -> dict[LaneName, int]:
         """Per lane the last entry up to a head for which a condition holds that holds for none after it."""
-        # The answer is mostly after archived entries, so their end is looked at first.
+        # The result is usually after the archived entries, so the search starts at their end.
         archived = self._state.archived if self._state is not None else {}
         old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
         reached = self.commit_log.last_where({lane: (seq, seq + 1) for lane, seq in old.items()}, holds)
@@ -315,7 +319,7 @@ def _committed(tail: list[LaneEntry], rev: int) -> int:
 
 
 def check_promised(state: TableState, at: Cut) -> None:
-    """Refuse a snapshot that is expired and is no savepoint (rule R4, S16 CleanSafe).
+    """Refuse a snapshot that has expired and is not a savepoint (rule R4, S16 CleanSafe).
 
     Raises:
         SnapshotExpired: Cleaning may delete its files, or has done so.
@@ -332,7 +336,7 @@ def check_writable(state: TableState, known: frozenset[str]) -> None:
     """Refuse to write to a table with a writer feature that is not ``known``.
 
     Raises:
-        UnsupportedFormat: It has one.
+        UnsupportedFormat: The table has such a feature.
     """
     unknown = sorted(state.writer_features - known)
     if unknown:

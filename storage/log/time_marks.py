@@ -1,7 +1,7 @@
 """Marks: entries of the table lane that record which commits exist at a time, which settles times (S24 TimeStable).
 
-Processes that write to the table record a mark about once a minute. A mark that cannot be recorded is no failure: the
-next one contains more.
+Processes that write to the table record a mark about once a minute. A mark that cannot be recorded is not an error: the
+next mark covers more commits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage.core.log.table_state import TableState
 from storage.errors import TableError
 from storage.log.table_log import TableLog
 
-MARK_EVERY_MS: Final = 60_000  # within which the clocks of writers decide what a time shows
+MARK_EVERY_MS: Final = 60_000  # between two marks the clocks of writers decide which commits a time includes
 
 
 def publish_mark(table_log: TableLog) -> Mark:
@@ -47,12 +47,12 @@ class Marker:
         self._since_ms: int | None = None
 
     def mark_if_due(self, state: TableState, known: cut.Seqs | None = None, *, unless_idle: bool = False) -> None:
-        """Record a mark if the newest one in ``state`` is older than a minute; nothing is raised if that fails.
+        """Record a mark if the newest one in ``state`` is older than a minute; a failure is suppressed.
 
-        A process whose clock is behind the newest entry of the table lane records nothing.
+        A process whose clock is behind the newest entry of the table lane records no mark.
 
         Args:
-            state: The newest that is known.
+            state: The newest known state.
             known: Per lane an entry that exists.
             unless_idle: Record nothing if nothing was committed since the newest mark.
         """
@@ -70,7 +70,7 @@ class Marker:
         with contextlib.suppress(TableError):
             made = self._table_log.publish(build)
             self._mark = made.seq if made is not None else self._mark
-        # Also after a failure this process waits a minute before it tries again.
+        # After a failure, too, this process waits a minute before it tries again.
         self._since_ms = self._table_log.clock.now_ms()
 
     def _is_due(self, state: TableState) -> bool:

@@ -1,9 +1,9 @@
 """Converts a pyarrow expression to a `Condition`, so that a filter of a caller can prune.
 
-pyarrow has no interface to look into an expression. This module is the only place that reads what pyarrow pickles of
-one: an Arrow IPC file whose schema metadata lists calls, columns and literals in prefix order, with the values of the
-literals as columns. The file format is specified, that list is not. So only pruning depends on it: Arrow always
-evaluates the filter itself, and an expression that cannot be read does not prune.
+pyarrow has no interface to inspect an expression. Only this module reads the pickled form of an expression: an Arrow
+IPC file whose schema metadata lists calls, columns and literals in prefix order, with the values of the literals as
+columns. The file format is specified, that list is not. So only pruning depends on it: Arrow always evaluates the
+filter itself, and an expression that cannot be read does not prune.
 
 The specified alternative, Substrait (`pyarrow.substrait.serialize_expressions`), cannot be used: its size doubles with
 every nested call (20 conditions are 200 MB), and it has no form for many functions, so that one of them in an AND would
@@ -34,7 +34,7 @@ from storage.core.predicate import (
     columns_of,
 )
 
-MAX_DEPTH: Final = 50  # of conditions within conditions, because functions on conditions recurse; of what is deeper
+MAX_DEPTH: Final = 50  # of conditions within conditions, because functions on conditions recurse; of deeper parts
 # only the columns are kept
 _FILE_MAGIC_BYTES: Final = 8
 _COMPARISONS: Final[dict[str, Operator]] = {
@@ -95,7 +95,7 @@ class _Call:
         self.depth = max(self.depth, depth + 1)
 
     def end(self, inner: _Call) -> None:
-        """Append a call; to a chain the arguments of a chain of the same kind."""
+        """Append a call; if both are chains of the same kind, append its arguments."""
         chain = _CHAINS.get(self.function)
         if chain is None or chain is not _CHAINS.get(inner.function):
             self.add(inner.condition(), inner.depth)

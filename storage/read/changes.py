@@ -1,11 +1,11 @@
-"""Changes between two snapshots: which file groups and keys can differ, and both snapshots read for those only.
+"""Changes between two snapshots: finds the file groups and keys that can differ, and compares only those.
 
 Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
 keys; both snapshots are read for them, and `storage.core.merge.diff` compares the rows. A file group is compared as a
-whole only if that is less work, or the only way:
+whole only if that is less work or the only possibility:
 
 - more was committed to the file group in between than it contains now;
-- the earlier snapshot is retained only by a savepoint or a pin, so that later logs may have been cleaned.
+- the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted.
 
 If the changes cannot be given completely, the read fails (S21 IncrementalComplete): with `OffsetExpired` if cleaning
 has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies between them.
@@ -43,7 +43,7 @@ from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
 
-WINDOW: Final = 64  # entries of a lane that one round trip reads anyway; few of them are claims
+WINDOW: Final = 64  # entries of a lane that are read in one round trip; few of them are claims
 _START_OVER: Final = "read the whole table again (since=None; as a stream: with a new checkpoint)"
 _EXPIRED: Final = (
     f"{_START_OVER} and continue from its cut; consumers that lag need a longer retention (clean retain), or a "
@@ -71,10 +71,10 @@ class ChangeScan:
     """Planned changes. Like a `Scan` it can be pickled, and its tasks can be read anywhere.
 
     Attributes:
-        shape: Columns of the answer.
+        shape: Columns of the result.
         before: The read of the earlier snapshot, without tasks; None if all rows are inserts.
         after: The read of the later snapshot, without tasks.
-        tasks: What has to be read; no key is in the answers of two tasks.
+        tasks: The work; no key is in the results of two tasks.
     """
 
     shape: ChangeShape
@@ -88,11 +88,11 @@ class ChangeScan:
         return self.shape.arrow
 
     def without_tasks(self) -> ChangeScan:
-        """A copy without the tasks, for processes to which tasks are sent one by one."""
+        """A copy without the tasks, for processes that receive tasks one by one."""
         return replace(self, tasks=())
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """All changes as a stream of batches, one task after the other. Reading it raises what `read` raises."""
+        """All changes as a stream of batches, one task after the other. Reading it raises the errors of `read`."""
         batches = (batch for task in self.tasks for batch in self.read(task))
         return pa.RecordBatchReader.from_batches(self.arrow, batches)
 
@@ -140,7 +140,7 @@ def scan_changes(
     Args:
         since: The earlier snapshot; None to get every row of the later one as an insert.
         until: The later snapshot.
-        columns: Columns of the answer besides the key; None for all. A row has changed if it differs in them.
+        columns: Columns of the result besides the key; None for all. A row has changed if it differs in them.
         require: Names of groups that must be present in a row; other rows count as absent.
         before: Add the struct column ``_before`` with the earlier row.
         under: A still later state of the table, whose schema is used instead.
@@ -273,7 +273,7 @@ def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
 
 
 def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
-    """Neighbouring file groups of at most the bytes and rows of a task, or one larger one.
+    """Runs of neighbouring file groups with at most the bytes and rows of a task, or of one larger file group.
 
     File groups that are compared by keys and those that are compared as a whole are in different runs.
     """
@@ -345,7 +345,7 @@ def expiring() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logs_after(env: Environment, at: Cut) -> Iterator[None]:
-    """Read in the block files of commits after a cut. They exist if the cut is ``oldest_retained`` or newer (D3).
+    """For blocks that read files of commits after a cut. They exist if the cut is ``oldest_retained`` or newer (D3).
 
     Raises:
         OffsetExpired: A file is missing because cleaning has removed it.

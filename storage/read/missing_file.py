@@ -1,7 +1,7 @@
-"""Why a file is missing: because its snapshot has expired, or because the file is lost (rule R4).
+"""Finds out why a file is missing: its snapshot has expired, or the file is lost (rule R4).
 
 A reader holds no lock, so cleaning may remove files of a snapshot that is being read. The table lane says whether the
-snapshot was retained. This needs the environment and the cut only, because tasks run in processes that have no more.
+snapshot was retained. Only the environment and the cut are needed, because tasks in other processes have nothing else.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from storage.log.table_log import TableLog
 
 @contextlib.contextmanager
 def explain_missing_file(env: Environment, at: Cut) -> Iterator[None]:
-    """Read files of a snapshot in the block.
+    """For blocks that read files of a snapshot.
 
     Raises:
-        SnapshotExpired: A file is missing, and the snapshot is not retained (any more).
+        SnapshotExpired: A file is missing, and the snapshot is not retained any more.
         CorruptData: A file is missing although its snapshot is retained.
     """
     try:

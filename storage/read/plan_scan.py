@@ -1,4 +1,4 @@
-"""From a request to a `Scan`: which file groups can have rows of the answer, and the tasks that read them."""
+"""Plans a `Scan` from a request: the file groups that can have rows of the result, and the tasks that read them."""
 
 from __future__ import annotations
 

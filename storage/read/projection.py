@@ -27,14 +27,14 @@ class Projection:
     """Columns, filter and required groups of a read, checked against the schema.
 
     Attributes:
-        columns: Columns of the answer, in this order; state columns among them.
+        columns: Columns of the result, in this order, including state columns.
         filter: Condition on merged rows, evaluated by Arrow; None for all rows.
-        predicate: What ``filter`` says, for pruning; None if there is no filter, or if it could not be read.
-        filter_columns: Columns of the table that ``filter`` looks at.
+        predicate: ``filter`` as a condition, for pruning; None if there is no filter, or if it could not be read.
+        filter_columns: Columns of the table that ``filter`` uses.
         require: Names of the groups that must be present in a row.
-        arrivals: Ids of the groups whose arrival is appended to the answer, ascending.
-        shown: State columns of the answer (`storage.core.schema.state_columns`).
-        filtered: State columns that ``filter`` looks at.
+        arrivals: Ids of the groups whose arrival is appended to the result, ascending.
+        shown: State columns of the result (`storage.core.schema.state_columns`).
+        filtered: State columns that ``filter`` uses.
     """
 
     columns: tuple[str, ...]
@@ -52,28 +52,28 @@ class Projection:
         return tuple(column.name for column in schema.columns if column.name in wanted)
 
     def states(self, schema: TableSchema) -> set[str]:
-        """Names of the hidden arrival columns that the answer needs, for required groups among others."""
+        """Names of the hidden arrival columns that the result needs, including those of required groups."""
         required = {schema.group_by_name[name].id for name in self.require}
         return {names.arrival(group) for group in {*required, *self.arrival_groups}}
 
     @property
     def arrival_groups(self) -> tuple[int, ...]:
-        """Ids of the groups whose arrival is in the answer or looked at by the filter, ascending."""
+        """Ids of the groups whose arrival is in the result or used by the filter, ascending."""
         return tuple(sorted({*self.arrivals, *(column.group for column in (*self.shown, *self.filtered))}))
 
     def groups(self, schema: TableSchema) -> tuple[Group, ...]:
-        """Groups whose values or presence are needed to compute the answer, in order of the schema."""
+        """Groups whose values or presence are needed to compute the result, in order of the schema."""
         wanted = {schema.group_of_column[name].id for name in self.values(schema) if name in schema.group_of_column}
         wanted.update((schema.group_by_name[name].id for name in self.require), self.arrival_groups)
         return tuple(group for group in schema.groups if group.id in wanted)
 
     @property
     def output(self) -> tuple[str, ...]:
-        """Names of the columns of the answer, arrivals included."""
+        """Names of the columns of the result, arrivals included."""
         return (*self.columns, *map(names.arrival, self.arrivals))
 
     def arrow(self, schema: TableSchema) -> pa.Schema:
-        """Schema of the answer; keys are not nullable."""
+        """Schema of the result; keys are not nullable."""
         states = {column.name: column.field for column in self.shown}
         fields = [states.get(name) or schema.field(name).remove_metadata() for name in self.columns]
         fields += [pa.field(names.arrival(group), pa.int64()) for group in self.arrivals]
@@ -104,7 +104,7 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
         return Projection(columns, None, None, (), required, arrivals, shown)
     condition, predicate = parse_filter(request.filter)
     with_states = _check_filter(schema, condition, states.values())
-    # A filter that could not be read may look at any column.
+    # A filter that could not be read may use any column.
     seen = columns_of(predicate) if predicate is not None else frozenset((*schema.arrow.names, *states))
     filter_columns = tuple(name for name in schema.arrow.names if name in seen)
     filtered = tuple(column for name, column in states.items() if name in seen) if with_states else ()
@@ -112,11 +112,11 @@ def make_projection(schema: TableSchema, request: ScanRequest) -> Projection:
 
 
 def _check_filter(schema: TableSchema, condition: pc.Expression, states: Iterable[StateColumn]) -> bool:
-    """Whether the filter looks at state columns.
+    """Whether the filter uses state columns.
 
     Raises:
-        NotFound: It looks at a column that the table does not have, or compares a column with another type.
-        InvalidInput: It is not a condition.
+        NotFound: The filter uses a column that the table does not have, or compares a column with another type.
+        InvalidInput: The filter is not a condition.
     """
     fields = schema.arrow
     with_states = False

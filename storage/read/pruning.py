@@ -1,6 +1,6 @@
-"""Pruning: what a read can skip, because it cannot contain rows of the answer.
+"""Pruning: finds data that a read can skip because it cannot contain rows of the result.
 
-There are three steps. Each may keep too much, none drops rows that could match:
+There are three steps. Each may keep too much, but none drops rows that could match:
 
 - file groups are chosen by the keys that the filter allows, and by their partition folders;
 - log ranges are chosen by the key ranges of their blocks, if keys are known;
@@ -40,7 +40,7 @@ KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
 
 
 def keys_in(schema: TableSchema, predicate: Condition | None) -> Keys | None:
-    """All keys that rows of the answer can have; None if the filter allows more than `MAX_KEYS`."""
+    """All keys that rows of the result can have; None if the filter allows more than `MAX_KEYS`."""
     if predicate is None:
         return None
     values: list[list[Any]] = []
@@ -83,7 +83,7 @@ def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:
 
 
 def _cast(given: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Keys with another type. Refuses casts between text and other types, and from booleans, which Arrow would do."""
+    """Cast keys. Refuses casts between text and other types and from booleans, although Arrow allows them."""
     kind = given.type.value_type if pa.types.is_dictionary(given.type) else given.type
     if not pa.types.is_null(kind) and (pa.types.is_boolean(kind) or _is_text(kind) != _is_text(wanted)):
         raise TypeError(f"{kind} was given for {wanted}")
@@ -97,7 +97,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _listed(given: Iterable[Any]) -> Iterable[Any]:
-    if isinstance(given, str | bytes | Mapping):  # their characters or names would be taken for keys
+    if isinstance(given, str | bytes | Mapping):  # iterating over these gives characters or names, not keys
         raise TypeError(f"a {type(given).__name__} is not a list of keys")
     return given
 
@@ -109,7 +109,7 @@ def _refuse(row: tuple[Any, ...]) -> Never:
 def matching(
     schema: TableSchema, slices: Sequence[FileSlice], predicate: Condition | None, wanted: Keys | None
 ) -> list[FileSlice]:
-    """The file groups that can have rows of the answer, in the given order."""
+    """The file groups that can have rows of the result, in the given order."""
     if wanted is not None:
         return [file_slice for file_slice in slices if file_slice.group in wanted]
     if predicate is None or not schema.partition_by:
@@ -121,7 +121,7 @@ def matching(
 
 
 def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, frozenset[str]]:
-    """By partition column the folders of the values that a filter allows; without columns that it does not limit.
+    """By partition column the folders of the values that a filter allows; columns that it does not limit are left out.
 
     Computed once for each read: a filter may allow many values, and there may be many partitions.
     """
@@ -151,7 +151,7 @@ def _folder(name: str, value: Any, arrow_type: pa.DataType) -> str:
 
 
 def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None:
-    """The value of a partition column, from its folder; None for long and empty values, which folders do not name."""
+    """The value of a partition column, from its folder; None for long and empty values, which are not in the name."""
     text = unquote(folder.partition("=")[2])
     value: Any = None
     if "~" in folder or text == "__empty__":
@@ -186,7 +186,7 @@ class RowGroups:
 
     Attributes:
         schema: The schema of the snapshot.
-        predicate: What the filter says of merged rows; None if there is no filter, or if it could not be read.
+        predicate: The filter as a condition on merged rows; None if there is no filter, or if it could not be read.
         wanted: The wanted keys; None for all.
         touched: The keys in the logs; None if there are no logs.
     """
@@ -197,7 +197,7 @@ class RowGroups:
     touched: KeyVector | None
 
     def may_match(self, known: Known) -> bool:
-        """Whether the merged rows of a row group can be in the answer."""
+        """Whether the merged rows of a row group can be in the result."""
         if self.predicate is None and self.wanted is None:
             return True
         span = known(self.schema.sort_column)

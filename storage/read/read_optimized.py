@@ -1,10 +1,10 @@
-"""Read-optimized: the base files of a snapshot and nothing else, and how stale they are.
+"""Read-optimized reads: the base files of a snapshot without its logs, and how stale they are.
 
 It is as fast as any Parquet reader, because nothing is merged. The price is freshness: a commit becomes visible when a
 compaction has merged it into base files.
 
-- Each file group shows the slice that it has in the snapshot. File groups are compacted independently, so the answer as
-  a whole may correspond to no single snapshot: a row is never torn, but of two rows one may be newer (`Compacted`).
+- Each file group shows the slice that it has in the snapshot. File groups are compacted independently, so the result
+  may not correspond to any single snapshot: a row is never torn, but of two rows one may be newer (`Compacted`).
 - A file group that was never compacted shows no rows. Nothing else is left out; `Staleness` says how much.
 """
 
@@ -33,7 +33,7 @@ from storage.read.snapshot_files import SnapshotFiles
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """How far the base file of one file group goes.
+    """Which commits the base file of one file group contains.
 
     Attributes:
         file_group: The file group.
@@ -56,17 +56,17 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """What a read-optimized answer lacks of its snapshot; complete if ``rows`` is 0.
+    """What a read-optimized result lacks of its snapshot; it is complete if ``rows`` is 0.
 
     Attributes:
-        since: Time (UTC) of the oldest commit that is not completely in the answer: all earlier commits are. None if
-            the answer is complete. For commits in a fold it is not known which file groups they touched: the time may
+        since: Time (UTC) of the oldest commit that is not completely in the result: all earlier commits are. None if
+            the result is complete. For commits in a fold it is not known which file groups they touched: the time may
             be too early, never too late.
-        commits: Number of commits that are not completely in the answer; a fold of many commits counts as one.
+        commits: Number of commits that are not completely in the result; a fold of many commits counts as one.
         rows: Number of log rows that wait for compaction: events, and registers of folds.
         size_bytes: Stored bytes of those rows, all columns.
         file_groups: Number of file groups with such rows.
-        never_compacted: Number of those that show no rows at all.
+        never_compacted: Number of those that were never compacted, and so show no rows.
     """
 
     since: dt.datetime | None
@@ -89,7 +89,7 @@ class ReadOptimized:
 
     @property
     def cut(self) -> Cut:
-        """Cut of the snapshot whose base files these are; `file_groups` says how far each base file goes."""
+        """Cut of the snapshot whose base files these are; `file_groups` has the cut of each base file."""
         return self._snapshot.cut
 
     @property
@@ -104,7 +104,7 @@ class ReadOptimized:
 
     @property
     def staleness(self) -> Staleness:
-        """What the answer lacks of the snapshot."""
+        """What the result lacks of the snapshot."""
         if self._staleness is None:
             waiting = [file_slice for file_slice in self._snapshot.slices if len(file_slice.rows)]
             self._staleness = Staleness(
@@ -173,13 +173,14 @@ class ReadOptimized:
         return {(files[position].lane, files[position].seq) for position in positions}
 
     def _oldest_waiting(self, waiting: Sequence[FileSlice]) -> dt.datetime | None:
-        """When the oldest commit was made whose rows are still in the logs of these file groups; None without logs."""
+        """Time of the oldest commit with rows in the logs of these file groups; None without logs."""
         oldest: dict[LaneName, int] = {}
         for file_slice in waiting:
             compacted = file_slice.slice.cut if file_slice.slice is not None else {}
             for position in set(file_slice.file.tolist()):
                 file = self._snapshot.log_files[position]
-                # A fold does not record its commits: its oldest one is at the earliest the first after the slice.
+                # A fold does not record its commits: the oldest one is not before the first commit after
+                # the slice.
                 first = {lane: compacted.get(lane, 0) + 1 for lane in file.reach}
                 for lane, seq in (first if file.is_fold else {file.lane: file.seq}).items():
                     oldest[lane] = min(seq, oldest.get(lane, seq))

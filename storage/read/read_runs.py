@@ -1,6 +1,6 @@
 """Runs: file groups of a task that are read together, because each has a fixed cost and there may be many small ones.
 
-File groups with logs and those without are in different runs, since the latter need fewer columns.
+File groups with logs and those without are in different runs, because the latter need fewer columns.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from storage.core.plan.slices import FileSlice, run_sums
 RUN_ROWS: Final = 64 * 1024
 # Base files are read batch by batch. But a delete in one file group makes the whole run read the state of all groups.
 RUN_BASE_ROWS: Final = 4 * RUN_ROWS
-FULL_ENOUGH: Final = 0.5  # a run of this size ends where a base file ends
+FULL_ENOUGH: Final = 0.5  # a run that is at least this full ends where a base file ends
 
 
 def cut_runs(slices: Sequence[FileSlice], run_bytes: int) -> list[list[FileSlice]]:
     """All file groups as runs of at most about ``run_bytes`` stored bytes of logs and shadows; each in the given order.
 
-    A run ends where a base file ends, if possible: a file on both sides is opened, and partly decoded, twice.
+    A run ends where a base file ends, if possible: a file in two runs is opened, and partly decoded, twice.
     """
     log_rows = _log_rows(slices)
     runs: list[list[FileSlice]] = []
@@ -59,7 +59,7 @@ def _fill(slices: Iterable[tuple[FileSlice, int]], run_bytes: int) -> list[list[
 
 
 def _by_file(run: Sequence[FileSlice]) -> list[list[FileSlice]]:
-    """A run, cut into several if its base files alternate, so that each file is opened and decoded once.
+    """Split a run if its base files alternate, so that each file is opened and decoded once.
 
     Files alternate after some file groups of a shared file got newer slices in another file. Each part keeps its order.
     """

@@ -46,11 +46,11 @@ class Scan:
     Attributes:
         env: The environment of the table.
         schema: The schema of the snapshot.
-        projection: Columns, filter and required groups of the answer.
-        tasks: What has to be read; their answers together are the answer, in no particular order.
+        projection: Columns, filter and required groups of the result.
+        tasks: The work; the result is the union of their results, in no particular order.
         at: The cut of the snapshot.
         keys: Read only these keys, by file group; None for all.
-        skipped: Number of file groups of the snapshot that no task reads, because they have no rows of the answer.
+        skipped: Number of file groups of the snapshot that no task reads, because they have no rows of the result.
         whole: Base files of the snapshot that contain nothing but the current rows of file groups without logs.
     """
 
@@ -70,7 +70,7 @@ class Scan:
 
     @property
     def clean_files(self) -> list[FileRef] | None:
-        """Base files that, read as they are and filtered, are the whole answer; None if rows have to be merged.
+        """Base files that, after filtering, give the whole result; None if rows have to be merged.
 
         A file may contain rows of file groups that were skipped: the filter removes them.
         """
@@ -87,7 +87,7 @@ class Scan:
         return list(files.values()) if self.whole.issuperset(files) else None
 
     def to_arrow(self) -> pa.Table:
-        """The answer as one table, read with one thread per task. Raises what `read` raises."""
+        """The result as one table, read with one thread per task. Raises the errors of `read`."""
         if len(self.tasks) <= 1:
             parts = [list(self.read(task)) for task in self.tasks]
         else:
@@ -96,7 +96,7 @@ class Scan:
         return pa.Table.from_batches([batch for part in parts for batch in part], self.arrow)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The answer as a stream of batches, one task after the other. Reading it raises what `read` raises."""
+        """The result as a stream of batches, one task after the other. Reading it raises the errors of `read`."""
         batches = (batch for task in self.tasks for batch in self.read(task))
         return pa.RecordBatchReader.from_batches(self.arrow, batches)
 
@@ -178,7 +178,7 @@ class Scan:
         return ordered
 
     def _finish(self, columns: Arrays) -> Iterator[pa.RecordBatch]:
-        """Required groups, filter and projection, applied to merged rows."""
+        """Apply required groups, filter and projection to merged rows."""
         projection = self.projection
         rows = _count(columns)
         keep: pa.Array | None = None
@@ -187,7 +187,7 @@ class Scan:
             keep = present if keep is None else pc.and_(keep, present)
         fields = [self.schema.field(name).remove_metadata() for name in projection.values(self.schema)]
         fields += [pa.field(names.arrival(group), pa.int64()) for group in projection.arrival_groups]
-        if not fields:  # the answer is a number of rows
+        if not fields:  # the result is a number of rows
             batch = _row_count_batch(rows if keep is None else int(pc.sum(keep).as_py() or 0))
             if len(batch):
                 yield batch
@@ -231,12 +231,12 @@ def _row_count_batch(rows: int) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """File groups that are read together, all with logs or all without.
+    """File groups that are read together; either all of them have logs, or none has.
 
     Attributes:
         slices: The file groups.
         logs: Their log ranges, combined into one slice.
-        needs: What must be read of them.
+        needs: What must be read of the file groups.
     """
 
     slices: tuple[FileSlice, ...]
@@ -255,7 +255,7 @@ class _Needs:
     Attributes:
         values: Arrays of the table to stitch.
         columns: Arrays to read of base and shadow files, named as in a slice.
-        log_columns: Arrays to read of log files, as far as a file has them.
+        log_columns: Arrays to read of log files, if a file has them.
         groups: Groups whose state is merged.
         exact: Whether rows may be hidden, so that the state of all groups is needed.
         result: Those of ``columns`` that are used after merging.
@@ -282,10 +282,10 @@ def _needs(schema: TableSchema, projection: Projection, slices: Sequence[FileSli
         file_slice.deletes or (file_slice.slice is not None and file_slice.slice.shadow is not None)
         for file_slice in slices
     )
-    # A merge function may decide that upserts leave its group absent, and so hide a row.
+    # A merge function may return that its group is absent despite upserts, which can hide a row.
     exact |= any(mode_of(group).may_hide_upsert for group in schema.groups)
     groups = schema.groups if exact else projection.groups(schema)
-    # What a mode needs of an older register it also needs of events: a merge function sees all columns of its group.
+    # A mode needs the same columns of events as of older registers: a merge function gets all columns of its group.
     seen = {name for group in groups for name in mode_of(group).reads(group, schema.column_by_name, values)}
     values = tuple(column.name for column in schema.columns if column.name in values or column.name in seen)
     log_columns = {*values, *schema.key, schema.sort_column, *(name for group in groups for name in group.ordering)}

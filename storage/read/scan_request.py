@@ -1,4 +1,4 @@
-"""ScanRequest: what a reader asks of a snapshot, as one value."""
+"""ScanRequest: the arguments of a read of a snapshot, as one value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from storage.read.pruning import Keys
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """What a reader asks of a snapshot.
+    """The arguments of a read of a snapshot.
 
     Attributes:
-        columns: Columns of the answer, in this order; None for all columns of the table. State columns
+        columns: Columns of the result, in this order; None for all columns of the table. State columns
             (`storage.core.schema.state_columns`) have to be named.
         filter: Condition on merged rows, over any columns of the table and over state columns; None for all rows.
         require: Names of groups that must be present in a row.

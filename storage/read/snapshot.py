@@ -72,25 +72,25 @@ class Snapshot:
         return self._state.schema_rev
 
     def watermarks(self) -> Watermarks:
-        """Up to where every stream and group is complete, as declared by the streams up to this snapshot."""
+        """Up to which value every stream and group is complete, according to the watermarks in this snapshot."""
         return read_watermarks(self._table_log.commit_log, self._state, self._cut)
 
     def check_complete(self, through: Value | str, require: Sequence[str] | None = None) -> None:
-        """Check that all events up to ``through`` have arrived, as far as the streams declare it.
+        """Check that all events up to ``through`` have arrived, according to the watermarks of the streams.
 
         Args:
             through: Value of the first ordering columns, inclusive, or its text form. A date means all of that day.
             require: Names of the groups to check; None for all.
 
         Raises:
-            NotComplete: A stream of one of these groups has not declared this yet; the message names it.
+            NotComplete: The watermark of a stream of one of these groups is not above it; the message names the stream.
             NotFound: The table has no such group.
             InvalidInput: ``through`` is not such a value, or a group cannot have a watermark.
         """
         check_complete(self.watermarks(), self._state.schema, through, require)
 
     def check_kept(self) -> None:
-        """Check that the snapshot is still retained, before it is read again after some time.
+        """Check that the snapshot is still retained, for example before it is read again after some time.
 
         Raises:
             SnapshotExpired: The snapshot has expired, and cleaning may have removed its files.
@@ -102,11 +102,11 @@ class Snapshot:
         """Retain the files of the snapshot while the block runs, for at most ``duration``.
 
         Raises:
-            SnapshotExpired: The snapshot has expired already.
+            SnapshotExpired: The snapshot has already expired.
         """
         pinned = pin(self._table_log.env, self._cut, duration)
         try:
-            # Must come after the pin exists (rule R4): a cleaning that is not visible here will see the pin.
+            # After the pin was written (rule R4): any clean that this check does not see will see the pin.
             check_promised(self._table_log.refresh(), self._cut)
             yield self
         finally:
@@ -131,7 +131,7 @@ class Snapshot:
         return ReadOptimized(self._files)
 
     def plan_scan(self, request: ScanRequest) -> Scan:
-        """Plan the read that a request describes; for readers inside weft. Raises what `scan` raises."""
+        """Plan the read that a request describes; for readers inside weft. Raises the errors of `scan`."""
         return plan_scan(self._files, request)
 
     def scan(
@@ -146,7 +146,7 @@ class Snapshot:
         """Plan a read.
 
         Args:
-            columns: Columns of the answer, in this order; None for all columns of the table. On request also
+            columns: Columns of the result, in this order; None for all columns of the table. On request also
                 ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
                 absent; later commits have larger values).
             filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
@@ -172,7 +172,7 @@ class Snapshot:
         *,
         read_optimized: bool = False,
     ) -> pa.Table:
-        """The answer as one table, in no particular order, read with one thread per core.
+        """The result as one table, in no particular order, read with one thread per core.
 
         Arguments and errors as in `scan`; also `CorruptData` if a file is missing or damaged.
         """
@@ -188,8 +188,8 @@ class Snapshot:
 
         Args:
             keys: Key values; for a key of several columns tuples in the order of the key. Or a table or batch that has
-                the key columns. Keys without a row are left out of the answer.
-            columns: Columns of the answer, in this order; None for all.
+                the key columns. Keys without a row are left out.
+            columns: Columns of the result, in this order; None for all.
             require: Names of groups that must be present in a row.
 
         Raises:
@@ -208,7 +208,7 @@ class Snapshot:
         *,
         read_optimized: bool = False,
     ) -> pa.RecordBatchReader:
-        """The answer as a stream of batches; needs memory for the logs of one file group and one row group.
+        """The result as a stream of batches; needs memory for the logs of one file group and one row group.
 
         Arguments and errors as in `scan`. The stream can be read once.
         """

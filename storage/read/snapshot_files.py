@@ -1,4 +1,4 @@
-"""The files that one snapshot consists of: log files and file slices, planned once and kept."""
+"""The files of one snapshot: log files and file slices, computed once and cached."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Time travel: the cut of a time, a savepoint or a text (S24 TimeStable).
+"""Time travel: finds the cut for a time, a savepoint or the text of a cut (S24 TimeStable).
 
 The time of a commit is taken from the clock of its writer, and the commit may become visible later. So MARK entries
 decide first: commits recorded before the last MARK up to the time are included, commits not yet recorded by the first
-MARK after the time are not. Only between these two MARKs the times of the commits decide. Once there is a MARK after a
-time, later commits cannot change its cut: the time is settled. PROTOCOL.md, "Times".
+MARK after the time are not. Only between these two MARKs do the times of the commits decide. Once there is a MARK after
+a time, later commits cannot change its cut: the time is settled. PROTOCOL.md, "Times".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
 
-FIRST_WINDOW: Final = 4  # entries of the table lane: writers record a MARK each minute, so the next one is near
+FIRST_WINDOW: Final = 4  # entries of the table lane that are read first: a MARK is recorded each minute
 LAST_WINDOW: Final = 64
 
 
@@ -33,8 +33,8 @@ class Moment:
     Attributes:
         state: The table state.
         at: The cut.
-        seen: By lane the last entry that is included because of a MARK. Later entries up to the cut are included
-            because of their commit times.
+        seen: By lane the last entry that a MARK includes. Later entries up to the cut are included by their commit
+            times.
         settled: Whether the cut can no longer change.
     """
 
@@ -53,7 +53,7 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
     state = table_log.at(table)
     mark = _first_mark_after(table_log, newest, table, limit)
     there = table_log.heads(newest, newest.seen) if mark is None else mark.lanes
-    # The table lane records the end of a closed lane. Marks never take an entry back.
+    # The table lane records the end of a closed lane. Entries that a MARK includes are never excluded again.
     ends = {name: lane.closed for name, lane in state.lanes.items()}
     low = {name: state.seen.get(name, 0) if end is None else end for name, end in ends.items()}
     high = {name: max(low[name], there.get(name, 0)) if end is None else end for name, end in ends.items()}
@@ -73,9 +73,9 @@ def snapshot_at(table_log: TableLog, as_of: dt.datetime | str | None, *, settled
         settled: Refuse a time whose cut may still change.
 
     Raises:
-        InvalidInput: ``as_of`` is none of these, or a time before the table was created.
+        InvalidInput: ``as_of`` has none of these forms, or is a time before the table was created.
         NotFound: The table has no such savepoint or cut.
-        SnapshotExpired: The snapshot is older than what is retained.
+        SnapshotExpired: The snapshot is older than cleaning retains.
         NotSettled: The cut of the time may still change, and ``settled`` is true.
     """
     if as_of is None:
@@ -106,7 +106,7 @@ def named_cut(table_log: TableLog, name: str) -> Cut:
     """The cut of a text: ``str`` of a cut, or the name of a savepoint.
 
     Raises:
-        InvalidInput: It is not a text, or not a valid cut.
+        InvalidInput: The name is not a text, or is an invalid cut.
         NotFound: There is no such savepoint.
     """
     if not isinstance(name, str):
@@ -127,7 +127,7 @@ def cut_at(table_log: TableLog, moment: dt.datetime, *, settled: bool = False) -
 
     Raises:
         InvalidInput: The time has no zone, or is before the table was created.
-        SnapshotExpired: The snapshot is older than what is retained.
+        SnapshotExpired: The snapshot is older than cleaning retains.
         NotSettled: The cut of the time may still change, and ``settled`` is true.
     """
     found = find_moment(table_log, milliseconds(moment))
@@ -169,7 +169,7 @@ def _first_mark_after(table_log: TableLog, newest: TableState, table: int, limit
     """The first MARK after entry ``table`` of the table lane that began after a time; None if there is none yet."""
     if newest.mark <= table or newest.marked_at_ms <= limit_ms:
         return None
-    log = CommitLog(table_log.env)  # not the cached log: these entries are not needed again
+    log = CommitLog(table_log.env)  # a separate log, so that these entries are not cached
     after, window = max(table, newest.first_mark - 1), FIRST_WINDOW
     while after < newest.mark:
         until = min(after + window, newest.mark)

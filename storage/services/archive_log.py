@@ -1,10 +1,10 @@
-"""Archive the log: packs old entries into one object per chunk, and deletes their slots (PROTOCOL.md, C5; S20).
+"""Archives the log: packs old entries into one object per chunk, and deletes their slots (PROTOCOL.md, C5; S20).
 
     CLEAN_INTENT(archived) ─▶ per chunk: read its slots ─▶ create the archive ─▶ read it back ─▶ delete the slots
 
-Nothing is remembered between cleans: a clean that dies leaves slots, and the next one finds them, whether the archive
-of their chunk exists or not. Which chunks are archived is policy alone, because an entry can be read from either place:
-chunks that are not read by opening, reading or writing the newest snapshot or a retained one.
+Cleans share no state: if a clean dies, the next one finds the remaining slots, whether the archive of their chunk
+exists or not. An entry can be read from its slot or from the archive, so which chunks are archived is only policy:
+those that are not needed to open the table, to read the newest snapshot or a retained one, or to write.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from storage.log.commit_log import CommitLog
 from storage.log.table_log import TableLog
 from storage.store.object_store import MAX_CREATE_BYTES, list_by_folder, missing, normalise_errors
 
-READ_AT_ONCE: Final = 64  # entries in one round of requests
-MAX_CHUNK_BYTES: Final = 4 * MAX_CREATE_BYTES  # in memory; packed it must fit into one request
+READ_AT_ONCE: Final = 64  # number of entries in one round of requests
+MAX_CHUNK_BYTES: Final = 4 * MAX_CREATE_BYTES  # of entries in memory; the archive must fit into one request
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What archiving did: the number of entries that left their slots, and of archives that were made."""
+    """The result of archiving: the number of entries that were moved, and of archives that were created."""
 
     entries: int = 0
     archives: int = 0
@@ -38,13 +38,13 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk some of whose slots hold objects.
+    """A chunk in which at least one slot has an object.
 
     Attributes:
         lane: Its lane.
         number: 1, 2, ...
-        slots: The slots that hold objects, ascending.
-        may_pack: Its entries may be archived now; otherwise they were announced by an earlier clean.
+        slots: The slots that have objects, ascending.
+        may_pack: Whether its entries may be archived now; if not, an earlier clean has announced them.
     """
 
     lane: LaneName
@@ -62,8 +62,8 @@ def archive_log(
         table_log: The table's log.
         state: The state that cleaning judges by.
         needed: What retained and held snapshots need.
-        held: Snapshots below ``oldest_retained`` that something keeps.
-        dry_run: Only find out what would be done, as far as that is possible without reading entries.
+        held: Snapshots below ``oldest_retained`` that a savepoint, plan or pin keeps.
+        dry_run: Only find out what would be done, as well as is possible without reading entries.
 
     Raises:
         CorruptData: An archive is damaged; the slots of its chunk were not deleted.
@@ -82,7 +82,7 @@ def archive_log(
     if dry_run:
         packed = [chunk for chunk in found if chunk.may_pack and len(chunk.slots) == chunks.size]
         return Archived(sum(len(chunk.slots) for chunk in packed), len(packed))
-    # The last one of each lane: chunks ascend.
+    # The last chunk of each lane, because chunks ascend.
     _announce(table_log, {chunk.lane: chunks.last_slot(chunk.number) for chunk in found if chunk.may_pack})
     entries = archives = 0
     for chunk in found:
@@ -102,9 +102,9 @@ def _find_chunks(
     lane: LaneName,
     stored: Iterable[tuple[str, int]],
 ) -> Iterator[_Chunk]:
-    """The chunks of a lane, ascending, with objects in their slots that may be archived, or were announced.
+    """The chunks of a lane, ascending, that have objects in their slots and may be archived or were announced.
 
-    ``stored``: name and size of what the lane's folder holds.
+    ``stored``: name and size of the objects in the lane's folder.
     """
     chunks = table_log.commit_log.archives.chunks
     by_chunk: dict[int, list[int]] = {}
@@ -113,7 +113,7 @@ def _find_chunks(
         if seq:
             by_chunk.setdefault(chunks.of(seq), []).append(seq)
     if all(len(slots) < chunks.size for slots in by_chunk.values()) and lane not in state.archived:
-        return  # most lanes are this short
+        return  # most lanes have fewer entries than one chunk
     in_use = _in_use_of_lane(table_log, state, needed, lane) if lane else _in_use_of_table(table_log, state, held)
     for number in sorted(by_chunk):
         may_pack = not touches(in_use, chunks.first_slot(number) - 1, chunks.last_slot(number))
@@ -143,7 +143,7 @@ def _in_use_of_table(table_log: TableLog, state: TableState, held: Sequence[Cut]
 
 
 def _announce(table_log: TableLog, last: dict[LaneName, int]) -> None:
-    """Publish per lane the last slot that may be archived, before any is (A3)."""
+    """Publish per lane the last slot that may be archived, before any slot is archived (A3)."""
 
     def build(newest: TableState) -> CleanIntent | None:
         archived = {lane: seq for lane, seq in last.items() if seq > newest.archived.get(lane, 0)}
@@ -155,7 +155,7 @@ def _announce(table_log: TableLog, last: dict[LaneName, int]) -> None:
 
 
 def _pack(table_log: TableLog, chunk: _Chunk) -> tuple[bool, bool]:
-    """Archive a chunk: whether an archive was made, and whether the chunk is archived."""
+    """Archive a chunk; returns whether this call created the archive, and whether the chunk is archived."""
     path, chunks = archive_path(chunk.lane, chunk.number), table_log.commit_log.archives.chunks
     with normalise_errors(path):
         data = table_log.store.get(path)
@@ -182,7 +182,7 @@ def _pack(table_log: TableLog, chunk: _Chunk) -> tuple[bool, bool]:
 
 
 def _read_contents(table_log: TableLog, chunk: _Chunk) -> list[bytes] | None:
-    """Bytes of a chunk's entries; None if they do not fit into an archive, or one is missing or damaged."""
+    """Bytes of a chunk's entries; None if they do not fit into an archive, or an entry is missing or damaged."""
     log = CommitLog(table_log.env)
     contents: list[bytes] = []
     slots = log.archives.chunks.slots(chunk.number)

@@ -1,7 +1,7 @@
 """Compaction: merges base, shadow, folds and log files of file groups into new slices, and publishes them.
 
 It takes no lock: writers commit to later slots meanwhile, and if two compactions merge the same file group, the slice
-whose BASE comes second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
+whose BASE is published second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
         done: File groups with a new slice.
-        skipped: Per file group whose new slice was dropped the reason.
+        skipped: File groups whose new slice was dropped, with the reason.
         rows: Visible rows in the new slices.
         bytes_read: Stored bytes of base, shadow and log files that were merged.
         bytes_written: Stored bytes of the new base and shadow files.
-        overflows: Per column in how many rows an aggregate does not fit it and shows NULL.
+        overflows: Per column the number of rows that show NULL because the aggregate does not fit the column.
         seconds: Wall-clock time.
     """
 
@@ -52,15 +52,15 @@ class CompactionResult:
 def run_compaction(
     table_log: TableLog, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
 ) -> CompactionResult:
-    """Compact file groups of a snapshot, and publish them as they are done.
+    """Compact file groups of a snapshot, and publish their slices as they are completed.
 
-    These are file groups with log files, and the last ones in shared files of which most rows are not referenced.
+    Candidates are file groups with log files, and the last file groups in shared files that are mostly unreferenced.
 
     Args:
         table_log: The table's log.
         snapshot: A head snapshot.
-        only: Which of these file groups to compact.
-        execute: Where the work is done.
+        only: Whether to compact one of the candidates.
+        execute: Runs the tasks.
 
     Raises:
         CorruptData: A file is missing or damaged. Slices that were published remain, the others are as before.
@@ -74,8 +74,8 @@ def run_compaction(
     publisher = _Publisher(table_log, snapshot.cut.lanes, complete=len(chosen) == len(with_logs))
     if chosen or remaining:
         with open_plan(table_log, snapshot.cut, len(chosen) + len(remaining)) as plan:
-            # Separate tasks: the rest of a mostly unreferenced file must not share a file with slices that are replaced
-            # soon.
+            # Separate tasks: file groups of a mostly unreferenced file must not share a file with slices that are soon
+            # replaced.
             tuning = table_log.env.tuning
             runs = [*cut_tasks(chosen, tuning), *cut_tasks(remaining, tuning)]
             tasks = [_task(table_log, snapshot, plan, run) for run in runs]
@@ -131,7 +131,7 @@ class _Publisher:
     Attributes:
         table_log: The table's log.
         target: Cut of the new slices.
-        complete: Every file group with log files is compacted.
+        complete: Whether every file group with log files is compacted.
     """
 
     table_log: TableLog
@@ -161,7 +161,7 @@ class _Publisher:
     def _publish(self, plan: ServicePlan, *, last: bool) -> None:
         offered = {made.group: made for made in self._waiting}
         self._waiting, self._waiting_bytes = [], 0
-        plan.unpublished.clear()  # whatever fails from here on, the entry may exist: cleaning finds out
+        plan.unpublished.clear()  # from here on the entry may exist: only cleaning may delete files
         kept: dict[FileGroup, SliceFile] = {}
         reason = "another compaction published a newer slice first"
 
@@ -176,7 +176,7 @@ class _Publisher:
             header = self.table_log.header(state)
             if kept:
                 slices = list(kept.values())
-                # The slice of a compaction that was first may hold less.
+                # The slice of the compaction that published first may contain fewer commits.
                 whole = last and self.complete and not self.skipped and len(kept) == len(offered)
                 covered = dict(self.target) if whole else {}
                 return Base(**header, plan_id=plan.plan_id, covered=covered, last=last, slices=slices)

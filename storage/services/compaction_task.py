@@ -1,7 +1,7 @@
-"""The work of a compaction on one file group, or on several that share files: writes their new slices.
+"""The task of a compaction: writes the new slices of one file group, or of several that share files.
 
-Merges base, shadow, folds and log files of each file group up to the cut of a snapshot. Nothing of it is visible until
-a BASE entry names the new slices (`storage.services.compaction`).
+Merges base, shadow, folds and log files of each file group up to the cut of a snapshot. The slices are not visible
+until a BASE entry names them (`storage.services.compaction`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CompactionTask:
         schema: Schema of the snapshot.
         slices: The file groups to compact, as planned at the snapshot; in order of file group.
         files: The log files that ``slices`` refer to by number.
-        at: Cut of the snapshot: the new slices hold all its commits.
+        at: Cut of the snapshot: the new slices contain all its commits.
         plan: Slot of the compaction's PLAN, which is part of the names of its files.
         rev: Revision of ``schema``.
     """
@@ -56,7 +56,7 @@ class CompactionTask:
         """Write the next slice of every file group; returns them in the order of ``slices``.
 
         Raises:
-            CorruptData: A file is missing or damaged; no file of the new slices remains.
+            CorruptData: A file is missing or damaged; the files of the new slices were deleted.
             SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
         """
         loaded = mergers.load(self.schema, self.env.mergers)
@@ -161,7 +161,7 @@ class _Statistics:
         if not rows:
             return
         for group_id, (ordering, floor) in self._columns.items():
-            # Where the group is absent the ordering column may hold its default, which is not the version of an event.
+            # If the group is absent, the ordering column may have its default, which is not the version of an event.
             present = pc.if_else(rows[names.arrival(group_id)].is_valid(), rows[ordering], None)
             for versions in (present, rows.get(floor)):
                 largest = pc.max(versions).as_py() if versions is not None else None
@@ -173,5 +173,5 @@ class _Statistics:
 
     @property
     def ordering_max(self) -> dict[int, Any]:
-        """Per group id the largest first ordering value of all registers, also of deletes; in JSON form."""
+        """Per group id the largest first ordering value of all registers, including deletes; in JSON form."""
         return {group: encode_scalar(self._largest.get(group)) for group in self._columns}

@@ -1,4 +1,4 @@
-"""Creation: the first entry of the table lane, which makes a folder a table."""
+"""Creates a table by publishing the first entry of its table lane."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | 
 
     Raises:
         InvalidInput: The configuration is wrong. Nothing was created.
-        Conflict: There is a table, or a part of one.
+        Conflict: There is already a table, or a part of one.
         StoreUnavailable: The store cannot be written, or cannot create objects exclusively.
     """
     env = table_log.env
     schema = build_schema(load_config(config))
     mergers.load(schema, env.mergers)
-    exists = Conflict(f"there is a table at {env.store.uri} already", hint="Table.open opens it")
+    exists = Conflict(f"there is already a table at {env.store.uri}", hint="Table.open opens it")
     if table_log.commit_log.entry(TABLE_LANE, 1) is not None:
         raise exists
     if table_log.lacks_first():

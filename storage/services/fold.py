@@ -1,15 +1,15 @@
 """Fold: merges many small log files into a few that hold registers, so that many commits do not make reads expensive.
 
-Cheaper than a compaction: it neither reads nor writes base files, and reads only new log files; writers may commit as
-often as they like between two compactions. The log files that were folded remain until slices hold their rows: a fold
-is read in their place, and nothing more.
+Cheaper than a compaction: it neither reads nor writes base files, and reads only new log files. So writers can make
+many commits between two compactions. A fold is read instead of the log files that it contains; these are kept until
+their rows are in slices.
 
 - **F1** Take a head snapshot (T, V); publish PLAN (K1).
-- **F2** Per file group, merge the events that no slice and no fold holds, or everything after its slice, into registers
-  (`storage.core.plan.fold_plan`). Write them to new files; all registers of a file group are in one file.
+- **F2** Per file group, merge into registers the events that are in neither a slice nor a fold, or everything after its
+  slice (`storage.core.plan.fold_plan`). Write them to new files; all registers of a file group are in one file.
 - **F3** Publish FOLD(to = V) with the file groups whose slice is still the one below the fold, and whose other folds
-  end where this one begins. This is checked again after every lost race, and the plan has to be open. If no file group
-  is left, publish ABORT. A failure ends like that of a compaction (K4).
+  end where this one begins. This is checked again after every lost race, and the plan must be open. If no file group
+  remains, publish ABORT. Failures are handled as in a compaction (K4).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _OVERTAKEN: Final = "a compaction or another fold of it was published first"
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What a fold did.
+    """The result of a fold.
 
     Attributes:
-        done: File groups that are read from the fold now.
-        skipped: Per file group that was left as it is the reason.
+        done: File groups for which readers use the fold now.
+        skipped: File groups that were not changed, with the reason.
         rows: Keys with registers in the new files.
         files_read: Log files that were read, earlier folds among them.
-        bytes_read: Stored bytes of their ranges that were merged.
+        bytes_read: Stored bytes of the ranges that were merged.
         bytes_written: Stored bytes of the new files.
         seconds: Wall-clock time.
     """
@@ -66,7 +66,7 @@ class _FoldFile:
     """One file of a fold, and the file groups in it.
 
     Attributes:
-        folds: The file groups, and what was folded of each.
+        folds: The file groups, and the ranges that were folded of each.
         file: The written file; None if none was written, because the events left no registers.
     """
 
@@ -78,7 +78,7 @@ class _FoldFile:
 
 
 def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
-    """Fold the events of a head snapshot that are in no slice and no fold.
+    """Fold the events of a head snapshot that are in neither a slice nor a fold.
 
     Raises:
         CorruptData: A file is missing or damaged; the table is unchanged.
@@ -128,7 +128,7 @@ def _write(
 def _publish(
     table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, files: list[_FoldFile]
 ) -> tuple[frozenset[FileGroup], str]:
-    """Publish the FOLD (rule F3): the file groups that it has, and why it does not have the others."""
+    """Publish the FOLD (rule F3); returns its file groups, and why it does not have the others."""
     to = dict(snapshot.cut.lanes)
     folds = [fold for file in files for fold in file.folds]
     kept: list[GroupFold] = []

@@ -1,7 +1,7 @@
 """Inspects a table for operators: an overview, the newest log entries, files per file group, and lanes.
 
 Results are frozen values made from log entries and sizes; no data file is opened. The cost does not depend on the
-length of the history: only the newest entries of a lane are read, and its claim is searched for.
+length of the history: only the newest entries of a lane are read, and its claim is found by bisection.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StreamReport:
         watermark: No later event of the stream is below this value (JSON form); None if there is no watermark.
         lag_ms: Milliseconds by which a watermark that is a time is behind the clock; else None.
         late: Events so far that were below the watermark.
-        held_by: The open lanes that hold the watermark back.
+        held_by: The open lanes that hold back the watermark.
     """
 
     stream: str
@@ -169,12 +169,12 @@ class LaneReport:
         query_id: Query of the last commit; "" if it is no batch of a query.
         batch: Batch number of the last commit; None if it is no batch of a query.
         rows: Events of the commits that were read.
-        rows_complete: Whether all commits of the lane were read.
+        rows_complete: Whether ``rows`` counts all commits of the lane.
         source: Offsets of the source that the last commit recorded.
         closed: Whether the lane is closed.
-        writer: ``live``: there was a heartbeat lately. ``silent``: there was none, and the writer did not end in order:
-            it died or is paused. ``closed``: the last writer ended in order, or was fenced. ``never``: there was none.
-            Advisory: only fencing makes sure that a writer has stopped.
+        writer: ``live``: there was a recent heartbeat. ``silent``: there was none, and the writer did not end normally:
+            it died or is paused. ``closed``: the last writer ended normally, or was fenced. ``never``: the lane never
+            had a writer. This is only a hint: only fencing ensures that a writer has stopped.
         heartbeat_at_ms: Last heartbeat of the present writer; None if there is none.
         watermarks: Watermark by group (JSON form); None if there is none.
         late: Events so far that were below the watermark.
@@ -203,7 +203,7 @@ class LaneReport:
 
 
 class Inspection:
-    """Inspects the state of a table at the moment when this object was made.
+    """Inspects the state of a table at the time when this object was created.
 
     Raises:
         NotFound: There is no table.
@@ -220,7 +220,7 @@ class Inspection:
 
     @property
     def _watermarks(self) -> Watermarks:
-        """Read on first use, because it takes a round trip."""
+        """Read on first use, because that takes a round trip."""
         if self._marks is None:
             self._marks = self._snapshot.watermarks()
         return self._marks
@@ -346,7 +346,7 @@ class Inspection:
         return "live" if self._table_log.clock.now_ms() - beat.at_ms <= SILENT_AFTER_MS else "silent"
 
     def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
-        """The last entries of a lane, oldest of them first."""
+        """The last entries of a lane, in ascending order."""
         return self._table_log.commit_log.read_after(lane, max(0, head - limit), head)
 
     def _claim(self, lane: LaneName, head: int) -> Claim | None:
@@ -364,7 +364,7 @@ def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
     lag_ms = None
     if isinstance(mark.value, dt.date):
         moment = mark.value if isinstance(mark.value, dt.datetime) else dt.datetime.combine(mark.value, dt.time.min)
-        # A date means its begin, and a time without zone means UTC.
+        # A date means its beginning, and a time without zone is in UTC.
         lag_ms = max(0, now_ms - (to_ticks(moment) // 1_000))
     return StreamReport(
         mark.stream, mark.group, mark.column, encode_scalar(mark.value), lag_ms, mark.late, mark.held_by

@@ -24,25 +24,25 @@ from storage.log.table_log import TableLog, check_promised
 from storage.log.time_marks import publish_mark
 from storage.read.time_travel import find_moment, milliseconds, named_cut
 
-MAX_TRIES: Final = 20  # each lost try has completed another restore, undo or close
+MAX_TRIES: Final = 20  # in each lost race another restore, undo or close was completed
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What a restore or undo did. Only lanes from which entries were rolled back are named, except in ``in_doubt``.
+    """The result of a restore or undo. It has only lanes with rolled-back entries, except in ``in_doubt``.
 
     Attributes:
-        entry: Slot of its DONE in the table lane; readers see its result from there on.
+        entry: Slot of its DONE in the table lane, from which on readers see the result.
         kept: Per lane the last entry that was kept, 0 for none.
         rolled_back: Per lane the number of entries that were rolled back, claims included.
         kept_ms: Per lane the commit time of the last entry that was kept, by its writer's clock; lanes without such an
             entry are left out.
         rolled_back_ms: Per lane the commit times of the first and the last entry that was rolled back, without the
             claim that fenced the writer; lanes with nothing but that claim are left out.
-        in_doubt: Per lane the first and the last of the entries that were kept although a wrong clock may have led to
-            that: either they became visible between two marks, and only their writer's clock says that this was before
-            the requested time; or the table lane says so, and their writer's clock contradicts. Empty if the target
-            was a cut or a savepoint.
+        in_doubt: Per lane the first and the last of the entries that may have been kept because of a wrong clock:
+            either only the writer's clock says that they became visible before the requested time, because that was
+            between two marks; or the table lane says so, and the writer's clock contradicts. Empty if the target was a
+            cut or a savepoint.
     """
 
     entry: int
@@ -54,7 +54,7 @@ class RestoreResult:
 
 
 def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> RestoreResult:
-    """Make the table what it was at a snapshot; all writers are fenced.
+    """Restore the table to a snapshot; all writers are fenced.
 
     Args:
         table_log: The table's log.
@@ -64,7 +64,7 @@ def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> Res
 
     Raises:
         SnapshotExpired: The snapshot has expired.
-        Conflict: Other restores were first in every try.
+        Conflict: Other restores won every race.
     """
 
     def build(state: TableState) -> Intent:
@@ -88,9 +88,9 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
 
     Raises:
         InvalidInput: ``since`` is a time without a zone, or neither a time nor a cut nor a savepoint.
-        SnapshotExpired: Slices hold commits that are to be undone, and the slices before those have expired.
+        SnapshotExpired: Slices contain commits that have to be undone, and the slices before these have expired.
         NotFound: The table has no such stream, no lane of it, or no such cut or savepoint.
-        Conflict: Other restores were first in every try.
+        Conflict: Other restores won every race.
     """
     table_log.refresh().schema.stream(stream)
     if isinstance(since, str):
@@ -115,7 +115,7 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
         return _intent(table_log, state, lanes, target, point.last_kept, state.rolled_back, label)
 
     result = _restore(table_log, build)
-    # Also of closed lanes from which nothing was rolled back, which the result does not name.
+    # Includes closed lanes without rolled-back entries, which the result leaves out.
     certain = {lane: point.certain.get(lane, 0) for lane in point.last_kept}
     doubt = {lane: (certain[lane] + 1, kept) for lane, kept in point.last_kept.items() if certain[lane] < kept}
     return replace(result, in_doubt=doubt)
@@ -135,14 +135,14 @@ def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]
     """``limit_ms``: the last millisecond that is kept."""
     moment = find_moment(table_log, limit_ms)
     if moment is not None and not moment.settled:
-        publish_mark(table_log)  # the same request gives the same result later
+        publish_mark(table_log)  # so that the same request gives the same result later
 
     def find(lanes: Sequence[LaneName]) -> _UndoPoint:
         moment = find_moment(table_log, limit_ms)
         if moment is None:  # a time before the table existed
             return _UndoPoint(dict.fromkeys(lanes, 0), {})
         last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
-        # Up to where the writers' clocks agree, too.
+        # Only up to the entries for which the writers' clocks agree.
         agreed = table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
         return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed))
 
@@ -161,11 +161,11 @@ def fence(table_log: TableLog, name: LaneName) -> int:
 
 
 def close_lane(table_log: TableLog, name: LaneName) -> int:
-    """Close a lane for ever: its writer is fenced, and no writer can claim it again; returns its last entry.
+    """Close a lane permanently: its writer is fenced, and no writer can claim it again; returns its last entry.
 
     Raises:
         NotFound: The table has no such lane.
-        Conflict: The lane is closed already.
+        Conflict: The lane is already closed.
     """
 
     def build(state: TableState) -> Intent:
@@ -183,7 +183,7 @@ def _check_open(state: TableState, name: LaneName) -> None:
     if lane is None:
         raise NotFound(f"the table has no lane {name!r}", hint=f"lanes: {', '.join(state.lanes) or 'none'}")
     if lane.closed is not None:
-        raise Conflict(f"lane {name!r} is closed already", hint="nothing has to be done")
+        raise Conflict(f"lane {name!r} is already closed", hint="nothing has to be done")
 
 
 def _intent(
@@ -223,12 +223,12 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
     intent = _publish_intent(table_log, build)
     assert intent.restore is not None, "a restore was begun"
     complete_fencing_barrier(table_log)
-    # Another process may have completed it, and the table may have moved on since.
+    # Another process may have completed the restore, and later entries may exist.
     later = read_table_lane(table_log.commit_log, intent.seq)
     done = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
     kept = dict(intent.restore.last_kept)
     ends = dict(done.heads)
-    # A closed lane gets no claim: its last span says what is rolled back, unless it was rolled back before.
+    # A closed lane gets no claim: its last span has what was rolled back, unless that was rolled back before.
     before = table_log.at(intent.seq - 1)
     for lane, spans in intent.restore.rolled_back.items():
         if lane in kept or not spans or tuple(spans) == before.rolled_back.get(lane, ()):
@@ -256,7 +256,7 @@ def _committed_ms(table_log: TableLog, lane: LaneName, seq: int) -> int:
 
 
 def _publish_intent(table_log: TableLog, build: Callable[[TableState], Intent]) -> Intent:
-    """Publish an INTENT, after completing every one that is open: one is open at a time."""
+    """Publish an INTENT. At most one may be open, so open ones are completed first."""
 
     def build_alone(state: TableState) -> Intent | None:
         return None if state.intent is not None else build(state)

@@ -42,8 +42,9 @@ def make_savepoint(table_log: TableLog, name: str, at: Cut, note: str) -> Savepo
 
     def build(state: TableState) -> Savepoint:
         if name in state.savepoints:
-            raise Conflict(f"the table has a savepoint {name!r} already", hint="choose another name, or release it")
-        # SAVEPOINT and CLEAN_INTENT are ordered by the table lane: what is retained when it is published remains.
+            raise Conflict(f"the table already has a savepoint {name!r}", hint="choose another name, or release it")
+        # SAVEPOINT and CLEAN_INTENT are ordered by the table lane: a snapshot that is retained when the SAVEPOINT is
+        # published stays retained.
         check_promised(state, at)
         return Savepoint(**table_log.header(state), name=name, table=at.table, lanes=dict(at.lanes), note=note)
 

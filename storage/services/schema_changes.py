@@ -1,9 +1,9 @@
 """Schema changes while writers are running: adds columns, groups and streams, widens types, changes defaults.
 
-A change edits the table's configuration, which is then checked as a whole, like that of a new table. It starts from the
-newest schema, and again after every lost race, so that concurrent changes are merged: the additions of two operators
-are both kept. A change that the table has already writes nothing; one that contradicts the table is refused. Nothing is
-ever dropped, renamed, reordered or narrowed, because writers with the old schema go on without being asked
+A change edits the table's configuration, which is then checked as a whole, like that of a new table. The edit is
+applied to the newest schema, and again after every lost race, so concurrent changes are merged: the additions of two
+operators are both kept. A change that the table already has publishes nothing; a change that contradicts the table is
+refused. Nothing is ever dropped, renamed, reordered or narrowed, because writers with the old schema continue
 (PROTOCOL.md, "Schema changes").
 """
 
@@ -26,12 +26,12 @@ from storage.errors import Conflict, InvalidInput
 from storage.log.table_log import TableLog
 
 Change = Callable[[TableSchema], TableSchema | None]
-"""From the newest schema the wanted one, without slots in its new columns; None if there is nothing to change."""
+"""Computes the wanted schema from the newest one, without slots in new columns; None if there is nothing to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What a change did. ``rev``: the schema revision that has it; ``changed``: False if the table had it before."""
+    """The result: ``rev``, the schema revision with the change; ``changed``, False if the table already had it."""
 
     rev: int
     changed: bool
@@ -46,14 +46,15 @@ def add_column(
     default: object = None,
     function: str | Mapping[str, Any] | None = None,
 ) -> SchemaChange:
-    """Add a column, the last of the table, to a group. Writers that do not send it go on, and mean NULL.
+    """Add a column to a group; it is the last one of the table. Writers may continue without it, which means NULL.
 
     Args:
         table_log: The table's log.
         group: A group of the table.
         name: Name of the column.
         type: Spark SQL type name.
-        default: Value shown where the group is absent; None: NULL. Events that are older than the column show NULL.
+        default: Value shown where the group is absent; None for NULL. Events from before the column was added show
+            NULL.
         function: For a column of an aggregate group, as in the configuration.
 
     Raises:
@@ -106,11 +107,11 @@ def add_group(
         table_log: The table's log.
         name: Name of the group.
         columns: Column name to type name, or to ``{"type": ..., "default": ...}``.
-        ordering: Those of the columns that order its events.
+        ordering: The columns that order its events.
         merge: Merge mode of the group.
         functions: Functions of an aggregate group, by column.
         state: State columns of a custom merger: name to type name.
-        streams: Streams of the table that write the group from now on; their batches may leave it out.
+        streams: Existing streams that write the group from now on; their batches may leave it out.
         new_streams: New streams that write this group only: name to what their deletes mean (``group``, ``row`` or
             ``ignore``).
 
@@ -160,7 +161,7 @@ def add_stream(table_log: TableLog, name: str, groups: Sequence[str], *, on_dele
         table_log: The table's log.
         name: Name of the stream.
         groups: Groups of the table.
-        on_delete: What deletes of the stream mean: ``group``, ``row`` or ``ignore``.
+        on_delete: What deletes of the stream remove: ``group``, ``row``, or nothing (``ignore``).
 
     Raises:
         InvalidInput: The changed configuration is wrong: no such group, or delete policies that contradict each other.
@@ -186,7 +187,8 @@ def widen_column(table_log: TableLog, name: str, type: str) -> SchemaChange:  # 
 
     Raises:
         NotFound: The table has no such column.
-        InvalidInput: The type is unknown, does not hold all values of the column, or a custom merger reads the column.
+        InvalidInput: The type is unknown, does not contain all values of the column, or a custom merger reads the
+            column.
     """
     type_name = type
     target = parse_type(type_name)
@@ -215,12 +217,12 @@ def widen_column(table_log: TableLog, name: str, type: str) -> SchemaChange:  # 
 
 
 def set_default(table_log: TableLog, name: str, value: object) -> SchemaChange:
-    """Show another value where a column's group is absent, also in existing rows.
+    """Set the value that a column shows where its group is absent, in existing rows too.
 
     Args:
         table_log: The table's log.
         name: A column of the table.
-        value: The value; None: NULL.
+        value: The value; None for NULL.
 
     Raises:
         NotFound: The table has no such column.
@@ -258,7 +260,7 @@ def _publish(table_log: TableLog, words: str, change: Change) -> SchemaChange:
 
 
 def _with_slot(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:
-    """The wanted schema with the slot of its entry in new and changed columns, by which readers know older files."""
+    """Record the slot of the schema's entry in its new and changed columns, so that readers recognise older files."""
     columns = []
     for column in wanted.columns:
         old = before.column_by_name.get(column.name)
@@ -285,20 +287,20 @@ def _add_stream(schema: TableSchema, config: dict[str, Any], name: str, groups: 
 
 
 def _check_free(schema: TableSchema, name: str, group: str) -> None:
-    """Refuse the name of a key column, or of a column of another group.
+    """Refuse a name that is already used by a key column or a column of another group.
 
     Raises:
         Conflict: The name is taken.
     """
     if name in schema.key:
-        raise Conflict(f"column {name!r} is a key column already", hint="choose another name")
+        raise Conflict(f"column {name!r} is already a key column", hint="choose another name")
     owner = schema.group_of_column.get(name)
     if owner is not None and owner.name != group:
-        raise Conflict(f"column {name!r} is in group {owner.name!r} already", hint="choose another name")
+        raise Conflict(f"column {name!r} is already in group {owner.name!r}", hint="choose another name")
 
 
 def _check_same(what: str, now: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Refuse to add again, with other properties, what the table has.
+    """Refuse to add something that the table already has with other properties.
 
     Raises:
         Conflict: A property differs.
@@ -307,7 +309,7 @@ def _check_same(what: str, now: Mapping[str, Any], asked: Mapping[str, Any]) -> 
     if differing:
         shown = (f"{part} {_shown(now[part])}, not {_shown(asked[part])}" for part in differing)
         raise Conflict(
-            f"{what} exists already, with {'; '.join(shown)}",
+            f"{what} already exists, with {'; '.join(shown)}",
             hint="widen_column widens a type, set_default changes a default; for anything else choose another name",
         )
 

@@ -30,7 +30,7 @@ class ServicePlan:
     Attributes:
         plan_id: Its id.
         slot: Slot of its PLAN in the table lane, which is part of the names of its files.
-        unpublished: Files that were written for it, and that no entry can name yet.
+        unpublished: Files that were written for the plan and that no entry can name yet.
     """
 
     plan_id: str
@@ -45,20 +45,20 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int) -> Iterator[Servic
     Args:
         table_log: The table's log.
         at: Cut of the snapshot that is read.
-        file_groups: How many of them are rewritten.
+        file_groups: Number of file groups that are rewritten.
 
     Raises:
         SnapshotExpired: The snapshot has expired since it was taken.
-        Conflict: The table was restored since then: the snapshot shows rows that are rolled back now.
+        Conflict: The table was restored since then: the snapshot contains rows that are now rolled back.
     """
     plan = _publish_plan(table_log, at, file_groups)
     try:
         yield plan
     except CommitUnknown:
-        raise  # the entry may exist: nothing that it may name is deleted
+        raise  # the entry may exist: do not delete files that it may name
     except TableError as error:
         if abort_plan(table_log, plan.plan_id, f"{error.code}: {error.message}"):
-            delete_files(table_log.store, plan.unpublished)  # only now: no other entry of this plan can follow
+            delete_files(table_log.store, plan.unpublished)  # only now, when no other entry of this plan can follow
         raise
 
 
@@ -69,7 +69,7 @@ def _publish_plan(table_log: TableLog, at: Cut, file_groups: int) -> ServicePlan
         if at.table < state.oldest_retained:
             raise SnapshotExpired(f"snapshot {at} of the compaction or fold has expired", hint="start it again")
         if at.table < state.restored:
-            # The old slices are the newest ones again: their parents alone would not show it.
+            # The old slices are the newest ones again, so comparing parents would not detect a restore.
             raise Conflict(
                 f"the table was restored since snapshot {at} of the compaction or fold", hint="start it again"
             )
@@ -94,7 +94,7 @@ def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:
 
 
 def delete_files(store: ObjectStore, paths: Iterable[Path]) -> None:
-    """Delete files that no entry names; cleaning deletes those that the store does not delete now."""
+    """Delete files that no entry names. If the store does not delete a file, cleaning does later."""
     for path in paths:
         with contextlib.suppress(OSError):
             store.delete(path)

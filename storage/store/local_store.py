@@ -1,9 +1,9 @@
-"""Local folders as object stores: after a crash or on a full disk there is a whole object, or none.
+"""Local folders as object stores: after a crash or on a full disk an object exists completely or not at all.
 
 An object is written under a temporary name and synced before it gets its final name. An object is created by a hard
-link, which is exclusive and shows whole files (`open("x")` shows empty ones, and check-then-rename is a race). Then the
-folder is synced, which makes the name durable. A temporary name ends with the final one, so that cleaning knows
-which object an interrupted write was for.
+link, which is exclusive and exposes only complete files (`open("x")` exposes empty files, and check-then-rename is a
+race). Then the folder is synced, which makes the name durable. A temporary name ends with the final one, so that
+cleaning knows which object an interrupted write was for.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from storage.store.object_store import (
 
 _TEMPORARY: Final = ".tmp-"
 _TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{32}-(.+)", re.DOTALL)
-# What `link` answers on FAT, exFAT and some network and FUSE file systems.
+# Errors of `link` on FAT, exFAT and some network and FUSE file systems.
 _NO_HARD_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 _durable_folders: Final[set[tuple[LocalPath, LocalPath]]] = set()
-"""Root of a store, and a folder of it whose name this process has synced, with those of its parents up to the root."""
+"""(root of a store, folder in it): this process has synced the names of the folder and its parents below the root."""
 
 
 class LocalStore:
@@ -66,11 +66,11 @@ class LocalStore:
                 created = self._link(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
-            # Also if it existed: its creator may not have synced the folder yet.
+            # Even if the object existed: its creator may not have synced the folder yet.
             _sync_folder(target.parent)
         except OSError as error:
             if error.errno == errno.EROFS:
-                # A refusal: there is no use in waiting for another answer.
+                # Access is refused: retrying does not help.
                 raise PermissionError(error.errno, error.strerror, error.filename) from error
             raise
         return created
@@ -82,7 +82,7 @@ class LocalStore:
             return False
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
-                # No earlier try can have succeeded either, so this is a refusal.
+                # No earlier try can have succeeded either, so the store is refused.
                 raise StoreRefused(
                     f"the file system of {self._root} does not support hard links ({error.strerror}), "
                     "which weft needs to create objects exclusively",
@@ -121,8 +121,8 @@ class LocalStore:
         return [self.get(path) for path in paths]
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        del ranges  # a local read costs no round trip
-        full = f"{self._root}/{path}"  # there may be many small files: a path object costs more than to open one
+        del ranges  # local reads cost no round trip
+        full = f"{self._root}/{path}"  # text: for many small files, path objects cost more than opening
         with normalise_errors(path):
             try:
                 found = os.stat(full).st_size  # noqa: PTH116 - see above
@@ -130,7 +130,8 @@ class LocalStore:
                 raise missing(path) from None
             if found != size:
                 raise wrong_size(path, found, size)
-            # Not a memory map: its pages would count as this process's memory, and a file cut short would kill it.
+            # Not a memory map: its pages would count as memory of this process, and a truncated file would kill the
+            # process.
             return pa.OSFile(full)
 
     def read_ranges(self, wanted: Sequence[Wanted]) -> list[list[pa.Buffer]]:
@@ -166,7 +167,7 @@ class LocalStore:
                 self.delete(path)
 
     def _make_folder(self, folder: LocalPath) -> None:
-        """Create a folder and make its name, and those of its parents, survive a crash."""
+        """Create a folder and sync it and its parents, so that their names survive a crash."""
         if (self._root, folder) in _durable_folders and folder.is_dir():
             return
         created = []
@@ -180,11 +181,11 @@ class LocalStore:
             except FileExistsError:
                 raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(name)) from None
             _sync_folder(name.parent)
-        # What is there already may have been made a moment ago, by a process that has not synced it yet.
+        # An existing folder may have just been created by a process that has not synced it yet.
         durable = set()
         for name in (folder, *folder.parents):
             if name not in created and (self._root, name) not in _durable_folders:
-                with contextlib.suppress(PermissionError):  # above the root: a folder may be entered but not read
+                with contextlib.suppress(PermissionError):  # above the root a folder may be searchable but not readable
                     _sync_folder(name.parent)
             durable.add((self._root, name))
             if name == self._root:
@@ -197,7 +198,7 @@ def _temporary(target: LocalPath) -> LocalPath:
 
 
 def _walk(top: LocalPath) -> Iterator[tuple[LocalPath, int]]:
-    """Files below a folder with their sizes; what disappears meanwhile is left out."""
+    """Files below a folder with their sizes; files that are deleted meanwhile are left out."""
     try:
         entries = list(os.scandir(top))
     except (FileNotFoundError, NotADirectoryError):

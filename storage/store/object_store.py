@@ -1,8 +1,8 @@
-"""The only I/O seam: a folder of immutable objects on a local disk or on an object store.
+"""The only interface for I/O: a folder of immutable objects on a local disk or on an object store.
 
-It has what the protocol needs of a store, and nothing more (PROTOCOL.md, "Store operations"): create-if-absent that
-never overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its
-bytes survive a crash of the machine (S7). If the outcome of an operation is unknown, it raises an exception; only
+It has only what the protocol requires of a store (PROTOCOL.md, "Store operations"): create-if-absent that never
+overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its bytes
+survive a crash of the machine (S7). If the outcome of an operation is unknown, it raises an exception; only
 `storage.log.commit_log.CommitLog.publish` handles that case. STORES.md lists the stores, and how each was tested.
 
     store/object_store.py   the protocol, its errors, `check_capability`
@@ -29,7 +29,7 @@ from storage.errors import CorruptData, InvalidInput, MissingFile, StoreRefused,
 MAX_CREATE_BYTES: Final = 32 * 1024 * 1024
 """Largest object of a conditional put: for larger ones some SDKs use several requests."""
 
-PROBE_TRIES: Final = 2  # cleaning may remove the first probe object while it is checked
+PROBE_TRIES: Final = 2  # cleaning may delete the first probe object during the check
 _HINTS: Final = {
     errno.ENOSPC: "the disk is full: free space, and try again",
     errno.EDQUOT: "the disk quota is used up: free space, and try again",
@@ -38,7 +38,7 @@ _HINTS: Final = {
     errno.ENOTDIR: "a part of the path is a file and not a folder",
 }
 _REFUSALS: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileNotFoundError)
-"""Failures that do not go away by waiting: no permission, an impossible path, a bucket that does not exist."""
+"""Failures for which waiting does not help: no permission, an invalid path, a bucket that does not exist."""
 
 Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
@@ -61,10 +61,10 @@ class Wanted(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """A table's folder. Instances can be pickled, and opened again in another process.
+    """A table's folder. Instances can be pickled and used in another process.
 
     `put_if_absent`, `get`, `get_many` and `delete` raise an OSError (PermissionError if access is refused), because
-    their callers distinguish a refusal from no answer. All other methods raise StoreUnavailable.
+    their callers distinguish refused access from a missing answer. All other methods raise StoreUnavailable.
     """
 
     @property
@@ -75,11 +75,11 @@ class ObjectStore(Protocol):
         ...
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
-        """Create an object atomically and durably; False if it exists already.
+        """Create an object atomically and durably; False if it already exists.
 
         Raises:
             InvalidInput: ``data`` is longer than `MAX_CREATE_BYTES`.
-            StoreUnavailable: The store certainly did not create it, and never will.
+            StoreUnavailable: The store has definitely not created it, and never will.
         """
         ...
 
@@ -88,7 +88,7 @@ class ObjectStore(Protocol):
         ...
 
     def open_output(self, path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Like `put`, for an object that is written in parts. It exists once the block ends without an exception."""
+        """Like `put`, for an object that is written in parts. It exists after the block, unless that raised."""
         ...
 
     def get(self, path: Path) -> bytes | None:
@@ -100,10 +100,10 @@ class ObjectStore(Protocol):
         ...
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
-        """Random access to an object of known size; ``ranges`` is what will be read of it, if known.
+        """Random access to an object of known size; ``ranges`` are the bytes that will be read, if known.
 
         Raises:
-            CorruptData: It is missing, or shorter; raised here or by the read that would go beyond its end.
+            CorruptData: It is missing, or shorter; raised here or by a read beyond its end.
         """
         ...
 
@@ -138,15 +138,15 @@ class ObjectStore(Protocol):
 
 
 def check_capability(store: ObjectStore, new_id: Callable[[], str]) -> None:
-    """Refuse a store that overwrites where it was asked to create: every guarantee rests on that.
+    """Refuse a store in which creating an object can overwrite another one: all guarantees depend on that.
 
     Args:
         store: The store.
         new_id: Gives a name that no other process uses.
 
     Raises:
-        StoreRefused: It does, or it refuses to be written.
-        StoreUnavailable: It cannot be written for another reason.
+        StoreRefused: The store overwrites, or refuses writes.
+        StoreUnavailable: The store cannot be written for another reason.
     """
     if not any(_creates_exclusively(store, new_id()) for _ in range(PROBE_TRIES)):
         raise StoreRefused(
@@ -174,7 +174,7 @@ def normalise_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of a store into an error of weft, with a hint.
 
     Raises:
-        StoreRefused: The failure does not go away by waiting, such as a missing permission.
+        StoreRefused: Waiting does not help, for example if a permission is missing.
         StoreUnavailable: Any other OSError.
     """
     try:
@@ -189,7 +189,7 @@ def no_answer(path: Path, error: Exception) -> StoreUnavailable:
 
 
 def _failure(error: Exception) -> type[StoreUnavailable]:
-    """Whether the store refused, or did not answer."""
+    """The class of the error: the store refused access, or did not answer."""
     return StoreRefused if isinstance(error, _REFUSALS) else StoreUnavailable
 
 
@@ -216,7 +216,7 @@ def check_create_size(path: Path, data: bytes) -> None:
 
 
 def list_by_folder(store: ObjectStore, parent: Path) -> dict[str, list[tuple[str, int]]]:
-    """The objects in the folders of a parent, with one listing: a page of it costs as much as one small folder.
+    """List the objects in all folders of a parent at once: one page costs as much as listing one small folder.
 
     Returns:
         By the name of the folder, as `ObjectStore.list` of that folder: (path relative to the folder, size in bytes)
@@ -242,7 +242,7 @@ def _read(store: ObjectStore, wanted: Wanted) -> list[pa.Buffer]:
             part = pa.allocate_buffer(wanted.lead + length)
             source.seek(offset)
             if source.readinto(memoryview(part).cast("B")[wanted.lead :]) != length:
-                raise wrong_size(wanted.path, source.size(), wanted.size)  # it has lost its end since it was opened
+                raise wrong_size(wanted.path, source.size(), wanted.size)  # it was truncated since it was opened
             parts.append(part)
     return parts
 
@@ -257,7 +257,7 @@ def check_tail(tail: pa.Buffer | bytes, file: FileRef) -> None:
     """Check the footer of a file.
 
     Raises:
-        CorruptData: It does not match its checksum.
+        CorruptData: The footer does not match its checksum.
     """
     if zlib.crc32(tail) != file.tail_crc32:
         raise damaged(file.path, "the footer")

@@ -1,4 +1,4 @@
-"""The store of a location."""
+"""Opens the store of a location."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.store.local_store import LocalStore
 from storage.store.memory_store import MemoryStore
 from storage.store.object_store import ObjectStore
 
-REACH_SECONDS: Final = 10.0  # a person or a starting job waits for the answer
+REACH_SECONDS: Final = 10.0  # short, because a user or a starting job waits for the answer
 
 
 def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
@@ -42,8 +42,8 @@ def check_reachable(
 
     Raises:
         InvalidInput: See `open_store`.
-        StoreRefused: It refuses access, or there are no credentials.
-        StoreUnavailable: It does not answer in time, or its host does not exist.
+        StoreRefused: The store refuses access, or there are no credentials.
+        StoreUnavailable: The store does not answer in time, or its host does not exist.
     """
     store = open_store(uri, storage_options)
     if isinstance(store, LocalStore | MemoryStore):

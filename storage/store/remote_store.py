@@ -1,10 +1,11 @@
 """S3, Google Cloud Storage and Azure, through fsspec.
 
-Only file systems are supported whose ``pipe_file(mode="create")`` is *one* request that the *server* decides (STORES.md
-describes each). Most others check first and write then, which a probe cannot detect. Other differences between stores
-are handled in `_KINDS` and `_normalise_sdk_errors` only.
+A file system is supported only if its ``pipe_file(mode="create")`` is *one* request that the *server* decides
+(STORES.md describes each). Most others check first and then write, which a probe cannot detect. Other differences
+between stores are handled in `_KINDS` and `_normalise_sdk_errors` only.
 
-SDKs retry by themselves, so "it exists" may be the answer to a retry of a put that has succeeded: `publish` reads back.
+SDKs retry by themselves, so "it exists" may be the answer to a retry of a put that has succeeded. So `publish` reads
+the object.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from storage.store.object_store import (
     wrong_size,
 )
 
-MAX_PARALLEL_REQUESTS: Final = 16  # of one call; many tasks of many processes do this at the same time
-MAX_PARALLEL_GETS: Final = 64  # of whole objects, which are small: a snapshot reads the head of every lane in one round
+MAX_PARALLEL_REQUESTS: Final = 16  # per call, because many tasks of many processes send requests at the same time
+MAX_PARALLEL_GETS: Final = 64  # for whole (small) objects: a snapshot reads the head of every lane in one round
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
-_S3_DELETES: Final = 1_000  # the most that one request may name
+_S3_DELETES: Final = 1_000  # maximum number of objects in one request
 
 _QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "standard", "total_max_attempts": 2}}
 """Options of `check_reachable` for S3, so that its error names the reason, such as an unknown host."""
@@ -79,7 +80,7 @@ _KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "
 
 
 _MISSING: Final = "_weft/is-anybody-there"
-"""Path of an object that no table has, which `check` requests."""
+"""Path of an object that no table has, requested by `check_reachable`."""
 _REACH_HINT: Final = "check the URL, the network, and the storage options, such as endpoint_url"
 
 _loops: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
@@ -106,7 +107,7 @@ class RemoteStore:
     """A prefix of a bucket or container.
 
     Raises:
-        InvalidInput: The URL's scheme is unknown, its package is not installed, or the options do not fit.
+        InvalidInput: The URL's scheme is unknown, its package is not installed, or the options are invalid.
     """
 
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
@@ -127,8 +128,8 @@ class RemoteStore:
             ) from error
 
     def _connect(self) -> None:
-        """Open the file system for this process: sessions and event loops survive neither pickling nor a fork."""
-        # A listing from memory would hide what others write.
+        """Open the file system for this process: sessions and event loops cannot be used after pickling or a fork."""
+        # Cached listings would hide objects of other processes.
         options = {**self._options, "use_listings_cache": False}
         if self._kind.config:
             options["config_kwargs"] = {**self._kind.config, **options.get("config_kwargs", {})}
@@ -144,11 +145,11 @@ class RemoteStore:
         return self._file_system
 
     def check_reachable(self, within_seconds: float) -> None:
-        """Read one missing object, within a time; SDKs would retry for minutes.
+        """Request an object that does not exist, with a short time limit; SDKs would retry for minutes.
 
         Raises:
-            StoreRefused: It refuses access, or there are no credentials.
-            StoreUnavailable: It does not answer, or its host does not exist.
+            StoreRefused: The store refuses access, or there are no credentials.
+            StoreUnavailable: The store does not answer, or its host does not exist.
         """
         options = {**self._options, "use_listings_cache": False, "skip_instance_cache": True}
         if self._kind.quick:
@@ -156,11 +157,11 @@ class RemoteStore:
         try:
             with _normalise_sdk_errors():
                 file_system, root = fsspec.url_to_fs(self._uri, **options)
-                file_system.retries = 1  # s3fs tries again on top of its SDK
+                file_system.retries = 1  # s3fs retries in addition to its SDK
                 asked = f"{root.rstrip('/')}/{_MISSING}"
                 sync(file_system.loop, file_system._cat_file, asked, timeout=within_seconds, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
         except FileNotFoundError:
-            return  # that is an answer
+            return  # "not found" is an answer, so the store is reachable
         except PermissionError as error:
             raise StoreRefused(
                 f"no access to {self._uri}: {error}",
@@ -264,8 +265,8 @@ class RemoteStore:
                     found = self._fs.find(top, detail=True)
             except FileNotFoundError:
                 return []
-        # Not below it is an object, or on some servers a folder, of that very name. Names that end with a slash are
-        # placeholders for folders, made by consoles and other tools.
+        # Left out: an object (on some servers a folder) with exactly this name, and names that end with a slash, which
+        # consoles and other tools create as placeholders for folders.
         prefix = f"{top.rstrip('/')}/"  # the folder of the store ends with a slash
         objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")
         return sorted((name, int(info["size"])) for name, info in objects)
@@ -306,12 +307,12 @@ class RemoteStore:
 
 @contextlib.contextmanager
 def _normalise_sdk_errors() -> Iterator[None]:
-    """Turn every error of an SDK into an OSError of the right type; fsspec does not do so for all of them.
+    """Turn every error of an SDK into an OSError of the right type; fsspec does so only for some.
 
     Raises:
         FileExistsError: The server answers that the object exists (412).
-        PermissionError: It refuses access (401, 403), or there are no credentials.
-        OSError: Anything else, such as a conflict that is not decided (409), or no answer.
+        PermissionError: The server refuses access (401, 403), or there are no credentials.
+        OSError: Any other failure, such as an undecided conflict (409), or no answer.
     """
     try:
         yield
@@ -330,10 +331,10 @@ def _normalise_sdk_errors() -> Iterator[None]:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that an SDK's error carries, itself or as its cause."""
-    if type(error).__name__ == "NoCredentialsError":  # botocore's, before anything is sent
+    """The HTTP status in an SDK's error or in its cause."""
+    if type(error).__name__ == "NoCredentialsError":  # botocore raises this before it sends a request
         return HTTPStatus.UNAUTHORIZED
-    if type(error) is OSError and str(error).startswith("Forbidden:"):  # gcsfs keeps nothing but the word
+    if type(error) is OSError and str(error).startswith("Forbidden:"):  # gcsfs keeps only the message
         return HTTPStatus.FORBIDDEN
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
@@ -349,7 +350,7 @@ def _whole(answer: Any) -> bytes | None:
     """One answer of `cat_ranges`.
 
     Raises:
-        OSError: It is an error, other than that there is no such object.
+        OSError: The answer is an error other than "not found".
     """
     if isinstance(answer, FileNotFoundError):
         return None
@@ -370,7 +371,7 @@ def _discard(file: Any) -> None:
 
 
 class _Output(io.RawIOBase):
-    """An upload. The writer cannot close it: it is complete when the block that it was opened for ends."""
+    """An upload. The writer cannot close it: it is completed at the end of the block of `open_output`."""
 
     def __init__(self, file: Any) -> None:
         super().__init__()
@@ -395,7 +396,7 @@ class _Input(io.RawIOBase):
         self._parts: list[tuple[int, bytes]] = []
 
     def keep(self, start: int, end: int, answer: Any) -> None:
-        """Take the answer of the store for a range, which may be an error."""
+        """Store the answer of the store for a range; the answer may be an error."""
         self._parts.append((start, self._checked(answer, start, end)))
 
     def part(self, start: int, end: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Where a writer's lane ends: read by its next writer before it claims the lane, and by engines without a claim."""
+"""Reads where a writer's lane ends: for the next writer before it claims the lane, and for engines without a claim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage.core.names import LaneName
 from storage.log.commit_log import lane_entries
 from storage.log.table_log import TableLog
 
-FIRST_ENTRIES = 100  # of a lane, in which its first batch is looked for: before it there are only claims
+FIRST_ENTRIES = 100  # number of entries in which the first batch of a lane is searched: only claims come before it
 
 
 def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]) -> LaneState:
@@ -31,7 +31,7 @@ def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]
 
 
 def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
-    """Apply to a state the entries that were added to the lane since. Raises as `read_lane` does."""
+    """Update a state with the entries that were added to the lane since. Raises the errors of `read_lane`."""
     log = table_log.commit_log
     for found in log.read_on(lane, state.head):
         for entry in lane_entries(found):

@@ -1,4 +1,4 @@
-"""What a writer has read of the other lanes, so that its commits are ordered after those (rules W2, W7).
+"""Tracks what a writer has read of the other lanes, so that its commits are ordered after theirs (rules W2, W7).
 
 If versions have equal ordering values, the larger arrival wins, and an arrival begins with a stamp. A stamp is larger
 than every stamp that its process has read, whatever the clock says. So a writer reads the lanes before it commits.
@@ -14,11 +14,11 @@ from storage.core.names import TABLE_LANE, LaneName, StreamName
 from storage.core.schema.table_schema import TableSchema
 from storage.log.table_log import TableLog
 
-STAMP_REFRESH_MS: Final = 60_000  # for so long, skewed clocks may decide the order of ties
+STAMP_REFRESH_MS: Final = 60_000  # within this time, clock differences may decide the order of ties
 
 
 class OtherLanes:
-    """The ends of all lanes as a writer has read them last.
+    """The ends of all lanes as the writer last read them.
 
     Attributes:
         heads: Per lane the last entry whose stamp was read.
@@ -30,7 +30,7 @@ class OtherLanes:
         self.heads: dict[LaneName, int] = {}
 
     def read(self, table: TableState) -> None:
-        """Read the stamps of all lanes' last entries: the next commit wins ties against everything committed before."""
+        """Read the stamps of all lanes' last entries, so that the next commit wins ties against earlier commits."""
         self._read_ms = self._table_log.clock.now_ms()
         self.heads = self._table_log.heads(table, self.heads)
         newest = self._table_log.commit_log.read_tails(
@@ -44,7 +44,7 @@ class OtherLanes:
     def read_if_old(self, table: TableState) -> None:
         """Call `read` if it was called more than a minute ago. Requires one call of `read` before."""
         elapsed = self._table_log.clock.now_ms() - self._read_ms
-        # Also if the clock was set back.
+        # Read as well if the clock was set back.
         if not 0 <= elapsed < STAMP_REFRESH_MS:
             self.read(table)
 

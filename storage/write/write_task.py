@@ -1,7 +1,7 @@
 """The part of a commit that runs in tasks: writes rows to log files, which are visible once the writer commits them.
 
 A task gets a `WriteTicket` from `storage.write.writer.Writer.begin` and returns a `Written`. It does not read the log,
-and runs in any process. Either all of its rows are accepted or none is; or bad rows are passed to the caller.
+and runs in any process. It accepts all of its rows or none; or it passes bad rows to the caller and accepts the others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Written:
     Attributes:
         files: Log files, in the order of the rows.
         rows_ignored: Rows without effect: ignored deletes, and upserts without any ordering value.
-        seen: What the events say for watermarks, by group.
+        seen: First ordering values of the events, for watermarks, by group.
     """
 
     files: tuple[LogFile, ...]
@@ -96,7 +96,7 @@ def write_rows(
 
     Raises:
         InvalidInput: A column, type or row is wrong. The files of this task were deleted.
-        StoreUnavailable: The store does not take the files.
+        StoreUnavailable: The store does not accept the files.
     """
     files: list[LogFile] = []
     seen: list[dict[str, Seen]] = []
@@ -129,7 +129,7 @@ def _prepared(ticket: WriteTicket, chunk: pa.Table, on_problems: OnProblems | No
 
 
 def _chunks(rows: pa.Table | pa.RecordBatchReader, limit: int) -> Iterator[pa.Table]:
-    """The input in tables of about ``limit`` bytes; at least one, possibly empty, so that its columns are checked."""
+    """The input as tables of about ``limit`` bytes; at least one, possibly empty, so that columns are checked."""
     if isinstance(rows, pa.Table):
         yield rows
         return

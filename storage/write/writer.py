@@ -1,8 +1,8 @@
 """Writer: commits rows of one stream to one lane.
 
-Entering a writer claims the lane, which fences the writer that had it before (PROTOCOL.md, W1 to W4). All rows of a
-batch are committed or none, and a batch that is sent again is not committed twice (S3 EpochMonotone, S4 AckedDurable,
-S6 BatchExactlyOnce). Writers of different lanes neither wait for each other nor compete (L1 NonBlocking).
+Entering a writer claims the lane, which fences the previous writer (PROTOCOL.md, W1 to W4). Either all rows of a batch
+are committed or none, and a batch that is sent again is not committed twice (S3 EpochMonotone, S4 AckedDurable, S6
+BatchExactlyOnce). Writers of different lanes neither wait for each other nor compete (L1 NonBlocking).
 
 A commit has three steps, so that an engine such as Spark can run the second one in tasks:
 `Writer.begin` (driver) -> `storage.write.write_task.write_rows` (tasks, in parallel) -> `Writer.commit` (driver).
@@ -35,7 +35,7 @@ from storage.write.lane_progress import read_lane, read_on
 from storage.write.observed_lanes import OtherLanes
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
-MAX_CLAIM_TRIES: Final = 10  # two processes that keep claiming one lane are a mistake in the setup, not a race
+MAX_CLAIM_TRIES: Final = 10  # two processes that claim one lane repeatedly are a configuration error, not a race
 TAKEOVER: Final = "takeover=True (in a pipeline file: takeover: true)"
 MAX_LANE_ID: Final = (1 << 20) - 1
 
@@ -123,8 +123,8 @@ class Writer:
             )
             if table.intent is None and same:
                 return table
-            # A restore began, or began and ended, during the claim: it may have rolled back entries that were counted,
-            # or closed the lane just before the claim.
+            # A restore began during the claim (and may have ended): it may have rolled back entries that the state
+            # includes, or closed the lane just before the claim.
         raise Conflict(
             f"lane {self._lane!r}: {MAX_CLAIM_TRIES} restores of the table came in between",
             hint="wait until the table is not being restored",
@@ -138,7 +138,7 @@ class Writer:
             self._pulse.end()
 
     def heartbeat(self) -> None:
-        """Record that this writer is alive, at most twice a minute. Appends do so, too. Raises nothing."""
+        """Record that this writer is alive, at most twice a minute. Appends do so, too. Failures are suppressed."""
         if self._pulse is not None and self._failure is None:
             self._pulse.beat()
 
@@ -149,16 +149,16 @@ class Writer:
 
     @property
     def epoch(self) -> int:
-        """Number of this writer's claim; 0 before it is entered."""
+        """Number of this writer's claim; 0 before the writer is entered."""
         return self._epoch
 
     @property
     def source(self) -> dict[str, Any]:
-        """What the lane's last commit with a batch recorded of its source; empty if it recorded nothing."""
+        """The source position that the lane's last commit with a batch recorded; empty if it recorded none."""
         return dict(self._state.source)
 
     def last_batch(self, query_id: str) -> int | None:
-        """Number of the query's last batch in this lane; None if it has none."""
+        """Number of the query's last batch in this lane; None if there is none."""
         return self._state.batches.get(query_id)
 
     def append(
@@ -168,13 +168,13 @@ class Writer:
         batch: Batch | None = None,
         source: dict[str, Any] | None = None,
     ) -> Commit:
-        """Commit rows of this stream, all or none.
+        """Commit rows of this stream, either all or none.
 
         Args:
             rows: Key columns, the columns of whole groups, and optionally ``_op``. Of rows with equal versions the
                 later one wins.
-            batch: (query id, number): an append that is repeated with the same batch has no effect. Numbers of a query
-                start anywhere and grow by one.
+            batch: (query id, number): repeating an append with the same batch has no effect. Numbers of a query start
+                anywhere and increase by one.
             source: Recorded with the commit, for example the source's offsets; JSON values.
 
         Returns:
@@ -185,8 +185,8 @@ class Writer:
             Fenced: A newer writer has claimed the lane. Nothing was changed.
             GapError: ``batch`` is not the next one of its query. Nothing was changed.
             Conflict: The lane belongs to another query. Nothing was changed.
-            StoreUnavailable: The store does not take the files. Nothing was changed.
-            CommitUnknown: The store did not say whether the commit took place: repeat the batch with a new writer.
+            StoreUnavailable: The store does not accept the files. Nothing was changed.
+            CommitUnknown: It is unknown whether the commit succeeded: repeat the batch with a new writer.
         """
         begun = self.begin(batch)
         if isinstance(begun, Commit):
@@ -227,7 +227,7 @@ class Writer:
     def commit(
         self, ticket: WriteTicket, written: Sequence[Written], *, source: dict[str, Any] | None = None
     ) -> Commit:
-        """Make everything that tasks have written for a ticket visible at once.
+        """Make all files that tasks have written for a ticket visible, in one commit.
 
         Args:
             ticket: From the last `begin`.
@@ -335,7 +335,8 @@ class Writer:
 
     def _check_owner(self, query_id: str) -> None:
         if self._state.query_id not in {"", query_id} and not self._takeover:
-            # Also if this query wrote before the other one took over: otherwise the two would alternate unnoticed.
+            # Checked even if this query wrote before the other one took over: otherwise the two could alternate
+            # unnoticed.
             raise Conflict(
                 f"lane {self._lane!r} belongs to query {self._state.query_id!r}, not to {query_id or 'a new one'!r}",
                 hint=f"if the query's checkpoint was deleted, use {TAKEOVER}; otherwise use another lane",
@@ -356,7 +357,7 @@ class Writer:
         return None
 
     def _declare_lane(self) -> None:
-        """Add the lane to the table, unless the table has it."""
+        """Add the lane to the table, unless the table already has it."""
 
         def build(state: TableState) -> LaneAdd | None:
             known = state.lanes.get(self._lane)
@@ -379,11 +380,11 @@ class Writer:
         if known.stream != self._stream:
             raise Conflict(
                 f"lane {self._lane!r} belongs to stream {known.stream!r}, not to {self._stream!r}",
-                hint="a lane has one stream for ever: choose another lane name",
+                hint="the stream of a lane cannot change: choose another lane name",
             )
 
     def _claim(self, rolled_back: tuple[Span, ...]) -> None:
-        """Rule W1: read the lane to its end, and publish a claim, which fences the writer before."""
+        """Rule W1: read the lane to its end, and publish a claim, which fences the previous writer."""
         self._state = read_lane(self._table_log, self._lane, rolled_back)
         owners: list[str] = []
         for _ in range(MAX_CLAIM_TRIES):
@@ -400,7 +401,7 @@ class Writer:
             read_on(self._table_log, self._lane, self._state)
         raise Conflict(
             f"lane {self._lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
-            hint="two writers keep claiming one lane: stop one, or use another lane for it",
+            hint="two writers claim one lane repeatedly: stop one of them, or give it another lane",
         )
 
     def _header(self, table_rev: int) -> Header:

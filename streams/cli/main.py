@@ -71,7 +71,7 @@ def init(
             with target.open("x", encoding="utf-8") as file:
                 file.write(Path(__file__).with_name("example_pipeline.yaml").read_text(encoding="utf-8"))
         except FileExistsError:
-            raise InvalidInput(f"{target} exists already", hint="nothing was changed; choose another folder") from None
+            raise InvalidInput(f"{target} already exists", hint="nothing was changed; choose another folder") from None
         except OSError as error:
             raise InvalidInput(f"cannot write {target}: {error}", hint="choose another folder") from error
     typer.echo(f"{target} is written. Adapt it to your topics, then: weft run {target}")
@@ -92,7 +92,7 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
     with report_errors():
         _, created = create_table(loaded)
     uri = loaded.table.uri
-    text = f"{uri} is created" if created else f"{uri} exists already, as the pipeline describes it"
+    text = f"{uri} is created" if created else f"{uri} already exists, as the pipeline describes it"
     print_result({"uri": uri, "created": created}, text, as_json=as_json)
 
 

@@ -61,7 +61,7 @@ def feed_broker(bootstrap_servers: str, rows: int, console: Console, *, seed: in
     Raises:
         InvalidInput: The number of messages is too small.
         StoreUnavailable: The cluster does not answer, or does not take a message.
-        Conflict: A topic exists already.
+        Conflict: A topic already exists.
     """
     topics = plan_topics(rows, seed)
     feed = Feed(GivenBroker(bootstrap_servers), topics)

@@ -313,7 +313,7 @@ def test_a_table_is_not_created_twice_and_not_found_where_there_is_none(tmp_path
             Table.open(uri)
         assert "create" in missing.value.hint
         append(Table.create(uri, SHOP), orders(1))
-        with pytest.raises(Conflict, match="there is a table at") as exists:
+        with pytest.raises(Conflict, match="there is already a table at") as exists:
             Table.create(uri, {**SHOP, "buckets": 16})
         assert "open" in exists.value.hint
         assert statuses(Table.open(uri)) == {1: "new"}

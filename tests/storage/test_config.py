@@ -82,12 +82,12 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a column in two groups": (
         put("groups", "payment", "columns", to=["paid", "tags", "pts", "status"]),
-        "column 'status' is in group 'order' already",
+        "column 'status' is already in group 'order'",
         "exactly one group",
     ),
     "a column twice in one group": (
         put("groups", "payment", "columns", to=["paid", "paid", "tags", "pts"]),
-        "column 'paid' is in group 'payment' already",
+        "column 'paid' is already in group 'payment'",
         "exactly one group",
     ),
     "a column in no group": (

@@ -370,7 +370,7 @@ def test_the_same_addition_twice_at_once_is_one(table: Table, uri: str) -> None:
     late = racing(uri, lambda: table.add_column("order", "note", "string"))
     result = late.add_column("order", "note", "string")
     assert result == SchemaChange(2, changed=False)
-    with pytest.raises(Conflict, match="column 'note' exists already, with type 'string', not 'int'"):
+    with pytest.raises(Conflict, match="column 'note' already exists, with type 'string', not 'int'"):
         racing(uri, lambda: table.add_column("order", "note", "string")).add_column("order", "note", "int")
     late = racing(uri, lambda: table.add_column("order", "Kind", "string"))
     with pytest.raises(InvalidInput, match="two names differ only in case"):

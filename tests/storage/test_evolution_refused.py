@@ -23,16 +23,16 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "a reserved name": (lambda t: t.add_column("order", "_op", "int"), InvalidInput, "columns._op: .*reserved"),
     "an empty name": (lambda t: t.add_column("order", "", "int"), InvalidInput, "a name is empty"),
     "another case": (lambda t: t.add_column("order", "Status", "int"), InvalidInput, "differ only in case"),
-    "a key column": (lambda t: t.add_column("order", "id", "bigint"), Conflict, "'id' is a key column already"),
+    "a key column": (lambda t: t.add_column("order", "id", "bigint"), Conflict, "'id' is already a key column"),
     "another group's column": (
         lambda t: t.add_column("order", "paid", "double"),
         Conflict,
-        "'paid' is in group 'payment' already",
+        "'paid' is already in group 'payment'",
     ),
     "the column with another type": (
         lambda t: t.add_column("order", "status", "int"),
         Conflict,
-        "'status' exists already, with type 'string', not 'int'",
+        "'status' already exists, with type 'string', not 'int'",
     ),
     "the column with another default": (
         lambda t: t.add_column("order", "status", "string", default="x"),
@@ -79,12 +79,12 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "a stream that is there, as new": (
         lambda t: t.add_group("x", {"y": "int"}, new_streams={"orders": "row"}),
         Conflict,
-        "stream 'orders' exists already, with groups order, not x",
+        "stream 'orders' already exists, with groups order, not x",
     ),
     "a group with another's column": (
         lambda t: t.add_group("x", {"paid": "int"}, streams=["orders"]),
         Conflict,
-        "'paid' is in group 'payment' already",
+        "'paid' is already in group 'payment'",
     ),
     "a group without columns": (
         lambda t: t.add_group("x", {}, streams=["orders"]),
@@ -94,7 +94,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "the group with other columns": (
         lambda t: t.add_group("order", {"status": "string"}, streams=["orders"]),
         Conflict,
-        "group 'order' exists already, with columns ots, status, not status",
+        "group 'order' already exists, with columns ots, status, not status",
     ),
     "the group with another ordering": (
         lambda t: t.add_group("order", {"status": "string", "ots": "bigint"}, streams=["orders"]),
@@ -127,7 +127,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "the stream with other groups": (
         lambda t: t.add_stream("orders", ["payment"], on_delete="row"),
         Conflict,
-        "stream 'orders' exists already, with groups order, not payment",
+        "stream 'orders' already exists, with groups order, not payment",
     ),
     "wider: no such column": (lambda t: t.widen_column("nope", "bigint"), NotFound, "no column 'nope'"),
     "wider: no such type": (lambda t: t.widen_column("status", "text"), InvalidInput, "'text' is not a column type"),

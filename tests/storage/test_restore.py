@@ -217,9 +217,9 @@ def test_a_closed_lane_keeps_its_rows_and_takes_no_more(table: Table) -> None:
             writer.append(orders(3))
     with pytest.raises(Conflict, match="lane 'fix' is closed"), table.writer("orders", lane="fix"):
         pass
-    with pytest.raises(Conflict, match="closed already"):
+    with pytest.raises(Conflict, match="already closed"):
         table.close_lane("fix")
-    with pytest.raises(Conflict, match="closed already"):
+    with pytest.raises(Conflict, match="already closed"):
         table.fence("fix")
     with pytest.raises(NotFound, match="no lane 'nobody'"):
         table.close_lane("nobody")

@@ -36,7 +36,7 @@ def test_init_writes_a_pipeline_that_loads_and_never_overwrites(tmp_path: Path) 
     written.write_text("mine")
     again = weft("init", tmp_path / "new")
     assert again.exit_code == 1
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert written.read_text() == "mine"
 
 

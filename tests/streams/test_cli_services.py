@@ -180,7 +180,7 @@ def test_lanes_are_fenced_and_closed(table: Table) -> None:
     assert "its last entry is 4" in weft("close", table.uri, "fix", "--yes").stdout
     again = weft("close", table.uri, "fix", "--yes")
     assert again.exit_code == 1
-    assert "closed already" in again.stderr
+    assert "already closed" in again.stderr
     assert ids(table) == [1, 2, 7]
 
 

@@ -130,7 +130,7 @@ def test_what_is_refused(root: Path, tmp_path: Path) -> None:
         pack_environment(tmp_path / "env.tar.gz", prefix=tmp_path)
     assert "python3 -m venv" in caught.value.hint
     (tmp_path / "there.tar.gz").write_text("mine")
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already exists"):
         pack_environment(tmp_path / "there.tar.gz", prefix=root)
     assert (tmp_path / "there.tar.gz").read_text() == "mine"
     assert pack_environment(tmp_path / "there.tar.gz", prefix=root, replace=True).bytes > 1000

@@ -66,7 +66,7 @@ def test_create_makes_the_table_once(tmp_path: Path) -> None:
     first = weft("create", path)
     assert (first.exit_code, first.stdout) == (0, f"{uri} is created\n")
     again = weft("create", path)
-    assert (again.exit_code, again.stdout) == (0, f"{uri} exists already, as the pipeline describes it\n")
+    assert (again.exit_code, again.stdout) == (0, f"{uri} already exists, as the pipeline describes it\n")
     assert json.loads(weft("create", path, "--json").stdout) == {"uri": uri, "created": False}
     assert Table.open(uri).schema.key == ("id",)
 

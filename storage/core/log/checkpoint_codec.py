@@ -37,7 +37,7 @@ class _Checkpoint(BaseModel, Generic[S]):
     state: S
 
 
-# Pydantic keeps models of generics by weak references: without these names each would be built again and again.
+# Pydantic keeps models of generics by weak references: without these names they would be rebuilt for every use.
 _OfTable: Final = _Checkpoint[TableState]
 _OfLane: Final = _Checkpoint[LaneState]
 
@@ -49,7 +49,7 @@ def encode_table(state: TableState) -> bytes:
 
 def decode_table(data: bytes) -> TableState | None:
     """The state that `encode_table` was given; None if the bytes are damaged, or this version does not use them."""
-    # The slices are most of it, and few of them are asked for.
+    # Slices are most of a checkpoint, and few of them are used, so they are decoded lazily.
     slices, rest = taken_out(_body(data))
     state = _decode(_OfTable, TableState, rest)
     return replace(state, slices=Slices.of(slices)) if state is not None and slices else state
@@ -79,7 +79,7 @@ def _decode(model: type[_Checkpoint[S]], kind: type[S], body: bytes) -> S | None
     try:
         checkpoint = model.model_validate_json(body, context={})
     except (ValidationError, TableError, KeyError, TypeError, ValueError):
-        return None  # of a version that describes the state, or the schema in it, otherwise
+        return None  # written by a version with another definition of the state or the schema
     known = known_features().issuperset(checkpoint.features) and checkpoint.fields == _fields(kind)
     return checkpoint.state if known else None
 

@@ -24,7 +24,7 @@ WRITER_FEATURES: Final = frozenset({"lanes"})
 """Features of a table that this version can write."""
 
 FORMAT_VERSION: Final = 2
-"""Of the tables that this version creates, reads and writes. Version 1 named some members differently."""
+"""The table format that this version of weft reads and writes. Version 1 named some members differently."""
 
 _CHECKSUM_PREFIX: Final = b',"sha256":"'
 _CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
@@ -35,7 +35,7 @@ def _dump_slices(slices: Sequence[SliceFile], dump: SerializerFunctionWrapHandle
 
 
 StoredSlices = Annotated[Sequence[SliceFile], WrapSerializer(_dump_slices)]
-"""A list of slices: those that were decoded, or a `SliceList`."""
+"""A list of slices, possibly a lazily decoded `SliceList`."""
 
 SpansByLane = dict[LaneName, list[tuple[int, int]]]
 """Per lane the spans (after, up to) of entries that were rolled back, ascending."""
@@ -45,7 +45,7 @@ class Promise(Strict):
     """A lane's watermark for one group.
 
     Attributes:
-        value: No later event of the lane has a smaller first ordering value, as its writer declares. In JSON form.
+        value: The writer declares that no later event of the lane has a smaller first ordering value. In JSON form.
         late: Events of the lane so far that were below a watermark that was recorded before them; those that were
             rolled back are not counted.
     """
@@ -66,8 +66,8 @@ class Header(Strict):
         table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that the writer knew; of a CLAIM, the value of the
             entry before; 0 in the table lane.
         stamp: Orders versions. Milliseconds, but never compared with a clock.
-        committed_at_ms: Wall clock of the writer in milliseconds since 1970 UTC; never falls within a lane. Only used
-            to find a snapshot by time.
+        committed_at_ms: Wall clock of the writer in milliseconds since 1970 UTC; never decreases within a lane. Only
+            used to find a snapshot by time.
     """
 
     lane: LaneName
@@ -138,8 +138,8 @@ class Abort(Header):
 class Base(Header):
     """Publishes slices of a compaction; ``last`` closes its plan.
 
-    ``covered`` is a cut or empty: every row of an entry up to it is in a slice. Without it, file groups that have no
-    rows, or that have had none for long, would keep all log files alive.
+    ``covered`` is a cut or empty: every row of an entry up to it is in a slice. Without it, file groups without rows,
+    or without new rows for a long time, would keep all log files alive.
     """
 
     kind: Literal["BASE"] = "BASE"
@@ -341,7 +341,7 @@ _TABLE_KINDS: Final = get_args(TableEntry)
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
 _LEFT_OUT: Final = ("watermarks", "archived")
-"""Not written where they are empty."""
+"""Members that are not written if they are empty."""
 
 
 class Unresolved(Header):

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from storage.core.names import LaneName, Path
 
 Seqs = dict[LaneName, int]
-"""Per lane the last entry of its prefix; a lane that is not named has none."""
+"""Per lane the last entry of its prefix; lanes that are left out have no entry."""
 
 
 class FileGroup(NamedTuple):
     """Where a key is stored: partition folder ("" for none), bucket bits and bucket number (S15 KeySingleHome).
 
-    A tuple, because planning a read looks every file group up several times.
+    A tuple, because planning a read looks up every file group several times, and tuples hash quickly.
     """
 
     partition: str
@@ -39,8 +39,8 @@ def _share(seqs: Seqs, info: pydantic.ValidationInfo) -> Seqs:
 
 
 SharedSeqs = Annotated[Seqs, pydantic.AfterValidator(_share)]
-"""A cut that many file groups have. One object for all of them, if they are decoded with one ``context={}``: otherwise
-memory would grow with groups times lanes."""
+"""A cut that many file groups share. File groups that are decoded with one ``context={}`` get the same object:
+otherwise memory would grow with groups times lanes."""
 
 
 class Strict(BaseModel):
@@ -156,21 +156,21 @@ class LogFile(Strict):
 
 
 class FilePart(Strict):
-    """The rows of one file group in a file that holds several: ``rows`` of them from row ``first`` on."""
+    """The rows of one file group in a file of several file groups: ``rows`` rows, starting at row ``first``."""
 
     first: int = Field(ge=0)
     rows: int = Field(ge=1)
 
 
 class SliceFile(Strict):
-    """One slice of a file group: everything of its logs up to ``cut``, merged.
+    """One slice of a file group: the result of merging its logs up to ``cut``.
 
     Attributes:
         partition: Folder of the partition, "" for none.
         bits: Bucket bits.
         bucket: Bucket number.
         rev: Slot of the CREATE or SCHEMA entry whose columns and types its files have.
-        parent: Cut of the slice this one was made from; empty for the first.
+        parent: Cut of the slice that this one was made from; empty for the first.
         cut: Per lane the last entry that is in it.
         groups: Ids of the groups it covers.
         base: File of the visible rows; None if there are none.

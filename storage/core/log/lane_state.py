@@ -1,4 +1,4 @@
-"""State of a writer's lane: what its next writer must know (S2 LaneContiguous, S3 EpochMonotone, S6).
+"""State of a writer's lane: what the next writer of the lane must know (S2 LaneContiguous, S3 EpochMonotone, S6).
 
 The state is a function of a contiguous prefix of the lane and of the spans that restores have rolled back. Folding a
 prefix in two steps gives the same state as in one.
@@ -14,7 +14,7 @@ from storage.core.log.entries import Claim, Data, LaneEntry, Promise
 from storage.core.log.stored_as import stored_as
 from storage.errors import CorruptData
 
-RECENT_COMMITS: Final = 1_000  # a source replays its last batch; an older one is looked up in the lane
+RECENT_COMMITS: Final = 1_000  # a source replays its last batch; older batches are looked up in the lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class LaneState:
         owner: Owner of that claim.
         intent: Slot of the INTENT that the claim is for; 0 for the claim of a writer.
         stamp: Largest stamp.
-        committed_at_ms: That of the last entry.
+        committed_at_ms: ``committed_at_ms`` of the last entry.
         table_rev: Largest ``table_rev`` (S19).
         query_id: The query that committed last, "" before the first commit with a batch.
         batches: Per query the number of its last batch.
-        rolled_back_from: Per query the first of its batches that were rolled back before any live one: its source must
-            go back to it.
+        rolled_back_from: Per query the first batch that was rolled back before the query had a live batch: its source
+            must go back to it.
         source: State of the source after the last commit, as the writer recorded it.
         recent: The newest commits with a batch, by batch; the argument of `add` limits their number.
         watermarks: By group id the watermark of the lane, from its last live commit.
@@ -89,7 +89,7 @@ class LaneState:
             recent: How many commits with a batch to remember.
 
         Raises:
-            CorruptData: It does not follow the last one (S2 LaneContiguous, S3 EpochMonotone, S19 RevMonotone).
+            CorruptData: The entry does not follow the last one (S2 LaneContiguous, S3 EpochMonotone, S19 RevMonotone).
         """
         claim = isinstance(entry, Claim)
         if (

@@ -1,8 +1,8 @@
 """Which files are needed, and which can be deleted (rules C1 to C3; S16 CleanSafe, S17 OrphanSafe).
 
-Whether a file can be deleted follows from its name and from what is needed, never from its age. The answer stays the
-same for ever: an entry that refers to an old file (a restore, a savepoint, a plan) is made from a snapshot that is
-kept, so the file is needed now.
+Whether a file can be deleted follows from its name and from what is needed, never from its age. The answer never
+changes later: an entry that refers to an old file (a restore, a savepoint, a plan) is made from a snapshot that is
+kept, so its files are needed already.
 
 Needed are, for every state from ``oldest_retained`` on, for savepoints, open plans and pins, and for the target of an
 open restore: base and shadow files of slices, fold files, and the log files of entries that are neither in a slice nor
@@ -24,7 +24,7 @@ from storage.core.names import LaneName, ParsedPath, Path
 
 ENDLESS: Final = 1 << 62
 """Larger than every slot: entries that will be published later are needed too."""
-KEPT_CHECKPOINTS: Final = 2  # the newest may be damaged, or of entries that a restore has rolled back
+KEPT_CHECKPOINTS: Final = 2  # the newest one may be damaged, or contain entries that a restore has rolled back
 
 Spans = tuple[Span, ...]
 """Spans (after, up to), ascending; neither overlapping nor adjacent."""
@@ -72,7 +72,7 @@ class Needed:
     Attributes:
         files: Paths of base, shadow and fold files, and of fold files' sidecars.
         entries: Per lane the entries whose log files are needed.
-        read: Per lane the entries that readers read: those, and entries between them that were rolled back.
+        read: Per lane the entries that readers read: ``entries``, and rolled-back entries between them.
     """
 
     files: set[Path] = field(default_factory=set)
@@ -91,7 +91,7 @@ class Needed:
         self._add_entries(state.covered, lanes, state.rolled_back)
 
     def add_entry(self, entry: TableEntry, state: TableState) -> None:
-        """Add what ``state``, the state after ``entry``, needs; the state before the entry has been added."""
+        """Add what ``state``, the state after ``entry``, needs. The state before the entry must have been added."""
         match entry:
             case Base():
                 self._add_slices(entry.slices)
@@ -134,7 +134,7 @@ def paths_of(file: LogFile) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class LaneEnd:
-    """The end of a lane. It can be read at any time: a slot that is taken stays taken.
+    """The end of a lane, read at any time: a slot that is taken stays taken.
 
     Attributes:
         head: Its last entry.
@@ -156,7 +156,7 @@ def plan_may_publish(parsed: ParsedPath, head: int, open_plans: Collection[int])
     Args:
         parsed: Path of the file.
         head: Length of the prefix of the table lane to judge by.
-        open_plans: Slots of the plans that are open there.
+        open_plans: Slots of the plans that are open at ``head``.
     """
     return parsed.slot > head or parsed.slot in open_plans
 

@@ -1,9 +1,9 @@
 """Lists of slices that are decoded lazily, one slice at a time.
 
 The list of a table with thousands of file groups has megabytes of JSON. To compute the table state, three values of
-each slice are enough: its file group, the cut of the slice that it was made from, and its cut. A look-up needs the rest
-of only those slices that its keys are in. So one pattern finds the three values in the JSON text, and the model decodes
-the rest on demand.
+each slice are enough: its file group, the cut of the slice that it was made from, and its cut. A look-up needs the
+other values only of the slices that contain its keys. So one pattern finds the three values in the JSON text, and the
+model decodes the rest on demand.
 
 The pattern matches exactly the form that `sidecar_codec` and `checkpoint_codec` write: all members, in order, with
 their types. Any other text is decoded by the model at once, which accepts every form of JSON, and refuses members that
@@ -39,7 +39,7 @@ _FILE: Final = (
 _PART: Final = rf'\{{"first":{_NUMBER},"rows":[1-9]\d{{0,18}}+\}}'
 _SLICE: Final = re.compile(
     rf'(\{{"partition":"({_NAME})","bits":({_NUMBER}),"bucket":({_NUMBER}),"rev":{_NUMBER},)'
-    # Thousands of slices have one of a few cuts, of hundreds of lanes perhaps: the model decodes each cut once.
+    # Thousands of slices share a few cuts, which may have hundreds of lanes: each cut is decoded once.
     r'"parent":(\{[^{}]*+\}),"cut":(\{[^{}]*+\}),'
     rf'("groups":\[(?:{_NUMBER}(?:,{_NUMBER})*+)?\],"base":{_FILE},"shadow":{_FILE},'
     rf'"ordering_max":{_object_of(_SCALAR)},"overflows":{_object_of(_NUMBER)}'
@@ -50,7 +50,7 @@ _MEMBER: Final = '"slices":['
 
 
 class StoredSlice:
-    """One slice of a list: decoded are the values that the table state needs; the rest is stored text.
+    """One slice of a list: the values that the table state needs, decoded, and the rest as stored text.
 
     Attributes:
         group: Its file group.
@@ -72,7 +72,7 @@ class StoredSlice:
     @property
     def file(self) -> SliceFile:
         """The whole slice; decoded once."""
-        # Several threads may do this at once: at worst it is decoded twice.
+        # Several threads may do this at once: in the worst case it is decoded twice.
         if isinstance(self._stored, tuple):
             before, after = self._stored
             file = SliceFile.model_validate_json(f'{before}"parent":{{}},"cut":{{}},{after}')

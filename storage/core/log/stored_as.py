@@ -1,4 +1,4 @@
-"""An annotation for fields of a state that checkpoints store in another form than memory has."""
+"""An annotation for fields of a state that checkpoints store in another form than the one in memory."""
 
 from __future__ import annotations
 

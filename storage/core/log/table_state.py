@@ -1,4 +1,4 @@
-"""State of the table: what a prefix of the table lane says.
+"""State of the table, computed from a prefix of the table lane.
 
 The state is a function of a contiguous prefix; folding a prefix in two steps gives the same state as in one (S2, S19).
 It has the newest slice of every file group and the folds on top of it, but no history: an older state is that of a
@@ -59,7 +59,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class OpenPlan:
-    """A compaction or fold that has begun and not ended. The files of its snapshot stay.
+    """A compaction or fold that has begun and not ended. Cleaning keeps the files of its snapshot.
 
     Attributes:
         slot: Slot of its PLAN; the names of its files have it.
@@ -74,7 +74,7 @@ class OpenPlan:
 
 @dataclass(frozen=True, slots=True)
 class LiveFold:
-    """A fold that is read.
+    """A fold that readers use.
 
     Attributes:
         slot: Slot of its FOLD.
@@ -111,15 +111,15 @@ class TableState:
     Attributes:
         head: Length of the prefix (T).
         head_id: ``commit_id`` of its last entry.
-        committed_at_ms: That of its last entry.
+        committed_at_ms: ``committed_at_ms`` of its last entry.
         stamp: Largest stamp.
         rev: Slot of the newest CREATE, SCHEMA or DONE of a restore.
         schema_rev: Slot of the newest CREATE or SCHEMA.
         restored: Slot of the newest DONE of a restore; 0 if there is none.
         lanes: In the order in which they were added.
         slices: Per file group its newest slice.
-        covered: Per lane an entry up to which every row is in a slice, whatever the cuts of the slices.
-        folds: Oldest first. Those of a file group follow its slice, one after the other, without gaps.
+        covered: Per lane an entry up to which every row is in a slice, even if the cuts of some slices are older.
+        folds: Oldest first. The folds of a file group follow its slice without gaps.
         folded: Per lane an entry up to which every row is in a slice or in a fold.
         plans: By plan id.
         savepoints: By name.
@@ -129,7 +129,7 @@ class TableState:
         archived: Per lane ("" is the table lane) the last slot that may be archived; lanes without one are left out.
         seen: Per lane the last entry that existed for certain when the last entry of the prefix was published.
         first_mark: Slot of the oldest MARK; 0 if there is none.
-        mark: Slot of the newest one; 0 if there is none.
+        mark: Slot of the newest MARK; 0 if there is none.
         marked_at_ms: ``began_at_ms`` of that MARK; the time of CREATE if there is none.
     """
 
@@ -173,7 +173,7 @@ class TableState:
         return cut.highest(self.covered, self.folded)
 
     def keeps(self, at: Cut) -> bool:
-        """Whether the files of a snapshot stay: it is not older than ``oldest_retained``, or it is a savepoint."""
+        """Whether the files of a snapshot are kept: it is not older than ``oldest_retained``, or it is a savepoint."""
         return at.table >= self.oldest_retained or any(kept.at == at for kept in self.savepoints.values())
 
     def readable_at(self, lanes: cut.Seqs) -> bool:
@@ -181,7 +181,7 @@ class TableState:
         return all(cut.within(end, lanes) for end in (self.covered, *self.reached()))
 
     def reached(self) -> Iterator[cut.Seqs]:
-        """The cuts of all slices, equal ones mostly once, and the ends of all folds."""
+        """The cuts of all slices, with few duplicates, and the ends of all folds."""
         yield from self.slices.cuts()
         yield from (fold.to for fold in self.folds)
 
@@ -300,7 +300,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
     done = set()
     for item in made:
         newest = slices[item.group].cut if item.group in slices else NOTHING
-        # Most cuts are one object, and have a number for every lane.
+        # Most slices share one cut object, which has a number for every lane.
         if item.parent is not newest and item.parent != newest:
             raise CorruptData(
                 f"entry {entry.seq} of the table lane: the new slice of {item.group} is not made from the newest one "
@@ -309,7 +309,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
             )
         slices[item.group] = item
         done.add(item.group)
-    # A new slice ends all folds of its file group, also those that reach beyond it.
+    # A new slice ends all folds of its file group, even folds of later entries.
     folded = reduce(cut.lowest, distinct_cuts(made), state.folded)
     folds = (replace(fold, groups=fold.groups - done) for fold in state.folds)
     state = replace(
@@ -355,7 +355,7 @@ def _ended(state: TableState, reached: Iterable[cut.Seqs]) -> TableState:
 def _with_fold(state: TableState, entry: Fold) -> TableState:
     groups: set[FileGroup] = set()
     anew: set[FileGroup] = set()
-    # Thousands of file groups have the same few cuts, one object each with a number for every lane: compared once.
+    # Thousands of file groups share a few cut objects, each with a number for every lane: each is compared once.
     starts_anew: dict[tuple[int, ...], bool] = {}
     for folded in entry.file_groups:
         group = folded.group

@@ -1,13 +1,13 @@
-"""When a file group is due for compaction: pure planning, from the sizes that a snapshot knows.
+"""Decides when a file group is due for compaction. Pure functions of the sizes that a snapshot knows.
 
 A file group is due for one of these reasons:
 
 - **commits**: many commits (or folds) wait, and every read has to fetch and merge a range of each.
 - **bytes**: its logs are large compared to its base, so merging is a large part of reading it. A base grows with each
   compaction, so each row is rewritten a bounded number of times per doubling.
-- **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. A file group that hardly ever gets
-  rows would keep shared log files for ever. All file groups with logs are due then, because only a complete compaction
-  moves the start of the log for file groups that have no slice.
+- **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. Otherwise a file group that hardly
+  ever gets rows would keep shared log files without a limit. All file groups with logs are due then, because only a
+  complete compaction moves the start of the log for file groups that have no slice.
 - **mostly unreferenced**: it is one of the last in a shared file (`storage.core.plan.mostly_unreferenced`).
 
 Age is counted in commits, not in time: no clock decides anything here (S22 ClockFree).
@@ -60,8 +60,9 @@ def plan_due(
         slices: All slices of a snapshot.
         files: The log files of the snapshot.
         heads: Per lane the last entry of the snapshot.
-        min_commits: A file group with so many waiting commits is due.
-        max_log_ratio: A file group whose logs are larger than this part of its base is due; without a base any log is.
+        min_commits: A file group with this many waiting commits is due.
+        max_log_ratio: A file group whose logs are larger than this share of its base is due; without a base, with any
+            log.
     """
     cold_after = COLD_FACTOR * min_commits
     waiting = {s.group: _waiting(s, files) for s in slices if len(s.rows)}

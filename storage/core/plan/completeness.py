@@ -1,4 +1,4 @@
-"""Completeness: whether a snapshot has all events up to a value, as far as its streams declare.
+"""Completeness: whether a snapshot has all events up to a value, according to the watermarks of its streams.
 
 A snapshot is complete through a value X, X included, if every stream that feeds a group that is read has a watermark
 above X: later events are above X, or late.
@@ -42,7 +42,7 @@ def check_complete(
     Raises:
         NotComplete: A stream that feeds one of these groups has no watermark above the value.
         NotFound: The table has no such group.
-        InvalidInput: ``through`` is not a value of a group's first ordering column, or that carries no watermark.
+        InvalidInput: ``through`` is not a value of a group's first ordering column, or the column has no watermarks.
     """
     if isinstance(through, str):
         through = parse_through(through)
@@ -102,10 +102,10 @@ def _limit(through: Value, group: Group, schema: TableSchema) -> int:
 
 
 def parse_through(text: str) -> Value:
-    """The value of its text form: digits, or a date or time in ISO 8601.
+    """Parse a value: digits, or a date or time in ISO 8601.
 
     Raises:
-        InvalidInput: It is none of these.
+        InvalidInput: The text has none of these forms.
     """
     plain = text.strip()
     if _INTEGER.fullmatch(plain):

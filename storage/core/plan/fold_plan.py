@@ -1,10 +1,11 @@
-"""What to fold, and from where on: pure planning.
+"""Decides which events to fold. Pure functions.
 
-A fold contains, for every file group with waiting events, either those events, on top of the folds that it has
-already, or everything after its slice again: when it has `MAX_CHAIN` folds, or when the waiting events are at least as
-large as its folds. So no reader merges more than `MAX_CHAIN` folds of a file group. The cost: by the second rule a row
-is written again at most once for every doubling of what follows the slice; by the first, once in `MAX_CHAIN` folds.
-With n folds of equal size between two compactions a row is written about 1 + n / (2 * MAX_CHAIN) times.
+For every file group with waiting events, a fold usually contains those events only and adds to the existing folds. It
+contains everything after the slice, and replaces the existing folds, if there are `MAX_CHAIN` of them, or if the
+waiting events are at least as large as the folds. So no reader merges more than `MAX_CHAIN` folds of a file group. The
+cost: the condition on size rewrites a row at most once for every doubling of what follows the slice; the condition on
+number, once in `MAX_CHAIN` folds. With n folds of equal size between two compactions a row is written about
+1 + n / (2 * MAX_CHAIN) times.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class GroupFold:
 
 
 def plan_folds(state: TableState, files: Sequence[LiveFile]) -> list[GroupFold]:
-    """The file groups that have events in no slice and no fold, in order of file group."""
+    """The file groups with events that are in neither a slice nor a fold, in order of file group."""
     whole = {file_slice.group: file_slice for file_slice in plan_slices(state, files)}
     return [
         _plan(state, events, whole[events.group])
@@ -60,7 +61,7 @@ def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
 
 
 def cut_runs(folds: Sequence[GroupFold], run_bytes: int) -> Iterator[list[GroupFold]]:
-    """Runs of neighbouring file groups with at most ``run_bytes``, or one that is larger: a file each."""
+    """Runs of neighbouring file groups, each for one file, of at most ``run_bytes`` or of one larger file group."""
     run: list[GroupFold] = []
     filled = 0
     for fold in folds:
@@ -74,10 +75,10 @@ def cut_runs(folds: Sequence[GroupFold], run_bytes: int) -> Iterator[list[GroupF
 
 
 def may_publish(state: TableState, folded: FoldedGroup, to: cut.Seqs) -> bool:
-    """Whether the part of a fold up to ``to`` begins where slice and folds end in ``state``, and contains more (F3).
+    """Whether a file group's part of a fold up to ``to`` begins where its slice and folds end in ``state`` (F3).
 
-    A fold of everything after the slice replaces the folds before it, so it must contain all that they contain; one
-    that contains nothing more is not worth publishing.
+    A fold of everything after the slice replaces the folds before it, so it must contain everything that they contain,
+    and more: otherwise it need not be published.
     """
     group = folded.group
     reached = state.folded_to(group)

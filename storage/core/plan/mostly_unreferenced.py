@@ -1,9 +1,9 @@
-"""File groups in shared files that are mostly unreferenced: pure planning.
+"""Finds file groups in shared files that are mostly unreferenced. Pure functions.
 
-Small file groups share files, and a newer slice of one is written to another file. Its rows in the shared file mean
-nothing from then on, but the file stays until the last file group has a newer slice: a file group that hardly ever gets
-rows would keep a file of many times its size for ever. So the file groups that are left in such a file are compacted
-too, with or without logs. That writes less than a third of what compacting the others has written.
+Small file groups share files, and a newer slice of one is written to another file. From then on its rows in the shared
+file are unused, but the file is kept until all its file groups have newer slices: a file group that hardly ever gets
+rows would keep a file of many times its size. So the remaining file groups of such a file are compacted too, with or
+without logs. This writes less than a third of what compacting the other file groups has written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def mostly_unreferenced(
 
     Args:
         slices: All slices of a snapshot.
-        leaving: File groups that are compacted anyway; they are not in the answer.
+        leaving: File groups that are compacted anyway; they are not in the result.
         heads: Per lane the last entry of the snapshot. A slice with this cut is not compacted: its successor would have
             the same cut (rule K3).
     """

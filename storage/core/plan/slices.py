@@ -30,7 +30,7 @@ class LiveFile:
     Attributes:
         lane: Lane of the commit; the table lane for a fold.
         seq: Slot of the entry.
-        arrival: Of the commit; 0 for a fold, whose registers have their versions.
+        arrival: Arrival of the commit; 0 for a fold, whose registers have versions of their own.
         file: The file.
         index: Its index.
         to: Per lane the last entry that the fold contains; None for a commit.
@@ -49,7 +49,7 @@ class LiveFile:
 
     @property
     def reach(self) -> cut.Seqs:
-        """Per lane the last entry that may have rows in it."""
+        """Per lane the last entry that may have rows in the file."""
         return {self.lane: self.seq} if self.to is None else self.to
 
 
@@ -63,7 +63,7 @@ class FileSlice:
 
     Attributes:
         group: The file group.
-        slice: None if it was never compacted.
+        slice: Its newest slice; None if it was never compacted.
         file: Per log range the position of its file in the list of files of the plan; ascending.
         block, start, rows: Per log range, its block, first row within it and number of rows.
         deletes: Delete events, and registers that are deletes, among the ranges.
@@ -107,7 +107,7 @@ def base_slices(state: TableState) -> list[FileSlice]:
 def whole_files(slices: Iterable[FileSlice]) -> frozenset[Path]:
     """Base files of which every row belongs to one of these slices, without log ranges.
 
-    A shared file may have rows of file groups that have a newer slice in another file; these rows mean nothing.
+    A shared file may have rows of file groups that have a newer slice in another file; these rows are unused.
     """
     rest: dict[Path, int] = {}
     for file_slice in slices:
@@ -126,8 +126,8 @@ def plan_slices(
         state: Table state of the snapshot.
         files: Files of all folds, then of all live commits after `TableState.log_start` and within the cut, in version
             order.
-        folds: Include the ranges of folds; else only events that are not folded.
-        only: Plan these file groups only, for a look-up of few keys; None: all.
+        folds: Include the ranges of folds; otherwise only events that are not folded.
+        only: Plan only these file groups, for a look-up of few keys; None for all.
     """
     slices: Mapping[FileGroup, SliceFile] = state.slices
     if only is not None:
@@ -195,7 +195,7 @@ def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     )
 
 
-_BITS_AT: Final = 32  # in the number of a file group: the bucket is below, the partition above
+_BITS_AT: Final = 32  # position of the bit between bucket (below) and partition (above) in the number of a file group
 _PARTITION_AT: Final = 40
 
 
@@ -204,8 +204,8 @@ def _ranges(
 ) -> tuple[list[FileGroup], dict[str, Ints]]:
     """File groups in order (all, or those in ``only``), and the ranges of all files as columns.
 
-    ``group`` of a range is a position in the list of file groups. In between a file group is one number, in the order
-    of file groups, because a file may have ranges of very many of them.
+    ``group`` of a range is a position in the list of file groups. During the computation a file group is one number
+    that sorts like file groups, because a file may have ranges of very many.
     """
     compacted = list(slices)
     partitions = {group.partition for group in compacted}.union(*(live.index.partitions for live in files))
@@ -266,7 +266,7 @@ def _live(
     if len(position) == 0:
         return np.empty(0, np.bool_)
     lanes = {lane: i for i, lane in enumerate({live.lane for live in files})}
-    # Thousands of file groups have the same few cuts, which have a number for every lane: each is read once.
+    # Thousands of file groups share a few cuts, which have a number for every lane: each cut is read once.
     places: dict[int, int] = {}
     cuts: list[cut.Seqs] = []
     place: list[int] = []

@@ -7,10 +7,10 @@ above X.
 
 1. Only integers, dates and timestamps have watermarks: for these a distance is exact. A lateness is a number for
    integers and a duration for the others; for dates whole days, rounded up.
-2. A promise never falls, also if the next writer of the lane declares another lateness. An event that breaks it is
+2. A promise never decreases, even if the next writer of the lane declares another lateness. An event that breaks it is
    merged like any other, and counted as late.
-3. An event without a first ordering value changes no promise and breaks none; nor does a retraction, in groups that
-   ignore retractions.
+3. An event without a first ordering value neither changes nor breaks a promise. The same holds for a retraction in a
+   group that ignores retractions.
 4. Rounding is towards the smaller promise.
 
 Values are computed as *ticks*: the integer itself, or days or microseconds since 1970. A wider column type does not
@@ -43,8 +43,8 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _DAY: Final = dt.timedelta(days=1)
 _DATE_0: Final = dt.date(1970, 1, 1)
 _TIME_0: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a wall-clock reading, and the naive form of an instant
-_LEAST_INTEGER: Final = -(1 << 63)  # of bigint: what a narrower column is widened to keeps its promises
-DAY_TICKS: Final = 24 * 3600 * 1_000_000  # of timestamps
+_LEAST_INTEGER: Final = -(1 << 63)  # that of bigint, so that promises stay valid when a column is widened
+DAY_TICKS: Final = 24 * 3600 * 1_000_000  # microseconds of a day
 CARRY: Final = "integers, dates and timestamps carry watermarks"
 
 
@@ -53,8 +53,8 @@ class Seen:
     """First ordering values of some events of one group.
 
     Attributes:
-        highest: The largest, in ticks; None if no event has one.
-        late: How many were below the promise.
+        highest: The largest value, in ticks; None if no event has one.
+        late: Number of values that were below the promise.
     """
 
     highest: int | None
@@ -110,7 +110,7 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
     """Refuse a lateness that no group of a stream can use.
 
     Raises:
-        InvalidInput: It is negative, of a wrong type, or no first ordering column of the stream has its kind.
+        InvalidInput: The lateness is negative, of a wrong type, or fits no first ordering column of the stream.
     """
     if isinstance(lateness, bool) or not isinstance(lateness, int | dt.timedelta):
         raise InvalidInput(
@@ -152,7 +152,7 @@ def lateness_ticks(lateness: Lateness, arrow_type: pa.DataType) -> int | None:
 def watched(
     schema: TableSchema, stream: Stream, lateness: Lateness | None, promised: Mapping[int, Promise]
 ) -> dict[str, int | None]:
-    """Groups whose values the next commit must report: per name the promise of the lane, in ticks (None: none yet)."""
+    """Groups whose values the next commit must report; by name, the promise of the lane in ticks (None: none yet)."""
     found: dict[str, int | None] = {}
     for group in (schema.group_by_name[name] for name in stream.groups):
         first = watermark_type(group, schema)
@@ -215,7 +215,7 @@ def advanced(
     Args:
         promised: Promises so far.
         seen: Values of all events of the commit.
-        lateness: Lateness of the writer; None: it adds no promises, and earlier ones stay.
+        lateness: Lateness of the writer; None: it adds no promises, and earlier ones remain.
         schema: Schema of the commit.
     """
     result = dict(promised)
@@ -271,7 +271,7 @@ def _of_stream(
 
 
 def _least_of(lanes: Collection[LanePromise]) -> Value | None:
-    """The smallest value of open lanes, None if one has none; if all are closed, the largest value."""
+    """The smallest value of the open lanes, None if one of them has no value; if all are closed, the largest value."""
     values = [lane.value for lane in lanes if not lane.closed]
     if not values:
         return max((lane.value for lane in lanes if lane.value is not None), key=to_ticks, default=None)

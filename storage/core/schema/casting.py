@@ -61,7 +61,7 @@ def _hint(target: pa.DataType) -> str:
 
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of ``source`` is a value of ``target``; of times, every value without further digits."""
+    """Whether every value of ``source`` is a value of ``target``, apart from digits of times that the target lacks."""
     if source == target or pa.types.is_null(source):
         return True
     if pa.types.is_integer(target):

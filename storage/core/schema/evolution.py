@@ -5,7 +5,7 @@ different, and the state of a column group lacks columns that were added later. 
 for a column that was added later. So the column is NULL where its group is present, whatever its default is; for
 `latest_non_null` no event supplied it, and for an aggregate no event had a value.
 
-What has to be done depends on the kind of file:
+How rows are adapted depends on the kind of file:
 
 - event files (logs): widen types. A column that a batch omitted stays missing.
 - register files (folds): the same, and renew the state of groups. These files have no defaults.
@@ -165,7 +165,7 @@ class Adaptation:
 
 
 def _changed(schema: TableSchema, group: Group, rev: int) -> tuple[str, ...]:
-    """Columns of a group that were added, were widened, or got another default after a revision."""
+    """Columns of a group that were added or widened, or whose default changed, after a revision."""
     return tuple(name for name in group.columns if schema.column_by_name[name].changed > rev)
 
 

@@ -82,7 +82,7 @@ class TableSchema:
 
     @cached_property
     def changed(self) -> int:
-        """Slot of the newest entry that changed a column. Slices of this revision or later are read as they are."""
+        """Slot of the newest entry that changed a column. Slices of this revision or later need no adaptation."""
         return max(column.changed for column in self.columns)
 
     @cached_property

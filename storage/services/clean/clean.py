@@ -7,8 +7,8 @@
                            INTENT)
 
 How long snapshots are retained is policy, and may use clocks; whether a file is garbage never depends on a clock. No
-process waits for a clean. Two cleans at the same time divide the work, and the next clean deletes what a clean that
-died has left.
+process waits for a clean. Two cleans at the same time divide the work, and the next clean deletes what an interrupted
+clean has left.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from storage.services.clean.retention_policy import (
     read_window,
 )
 
-DELETE_AT_ONCE: Final = 1_000  # objects: as many as one request of an S3 store may name
-MAX_FOREIGN: Final = 100  # names that a result lists; it only counts the others
+DELETE_AT_ONCE: Final = 1_000  # number of objects: the maximum of one S3 request
+MAX_FOREIGN: Final = 100  # maximum number of names in a result; the others are only counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class CleanResult:
         dry_run: Nothing was published or deleted.
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired.
         oldest_retained_before: The same before this clean.
-        reason: Why ``oldest_retained`` is not larger.
+        reason: Why no more snapshots expire.
         deleted: Per kind of file what was deleted.
         kept: Per kind of file what remains.
         archived: Number of log entries that were moved from their slots to archives.
-        archives: Number of archives that were made of them.
-        held: What keeps files of expired snapshots.
+        archives: Number of archives that were created from them.
+        held: What keeps the files of expired snapshots.
         aborted: Ids of the plans that were aborted.
         foreign: Objects in the table's folders whose names weft does not use; the first `MAX_FOREIGN` of them.
         foreign_files: Number of all of them.
@@ -125,15 +125,15 @@ def run_clean(
 
     Args:
         table_log: The table's log.
-        retain: Snapshots that were the newest at any time since so long ago stay readable; for 0 only the newest.
-        versions: The snapshots of so many last compactions stay readable, too; None: no more than ``retain`` says.
-        abandon_after: Compactions and folds that began longer ago are considered dead; None: none is.
+        retain: Snapshots that were the newest one at any time in the last ``retain`` stay readable; 0: only the newest.
+        versions: The snapshots of this many last compactions stay readable, too; None: only those of ``retain``.
+        abandon_after: Compactions and folds that began longer ago are considered dead; None: none of them.
         dry_run: Only find out what would be done.
 
     Raises:
         InvalidInput: An argument is out of range; nothing was done.
-        CorruptData: An entry or archive is damaged or missing, so that it is not known which files it names.
-        StoreUnavailable: The store did not list or delete; the next clean continues.
+        CorruptData: An entry or archive is damaged or missing, so the files that it names are unknown.
+        StoreUnavailable: The store did not list or delete objects; the next clean continues.
     """
     check_arguments(retain, versions, abandon_after)
     started = time.monotonic()
@@ -200,7 +200,7 @@ def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int
 
 
 def _find_held(table_log: TableLog, state: TableState, pins: Sequence[ListedPin]) -> list[tuple[Holder, Cut]]:
-    """What keeps the files of expired snapshots, and of which, ordered by the table lane."""
+    """What keeps the files of expired snapshots, with the cut of the snapshot; ordered by entry of the table lane."""
     now = table_log.clock.now_ms()
     valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now]
     held = [

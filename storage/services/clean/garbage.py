@@ -1,9 +1,9 @@
 """Garbage: objects that no retained snapshot needs, found by listing and judged by their names (rule C3).
 
-A clean needs no state of earlier cleans: it also finds what a clean that died has left (C4, L3). Only objects with
-names that `storage.core.names` builds are judged; others are reported and not deleted. The names of what all lanes have
-are listed together, so that the number of requests does not grow with the lanes. Entries are read without a cache,
-because cleaning reads many that no other operation needs.
+A clean needs no state of earlier cleans: it also finds what an interrupted clean has left (C4, L3). Only objects with
+names that `storage.core.names` builds are judged; others are reported and not deleted. The objects of all lanes are
+listed together, so that the number of requests does not grow with the number of lanes. Entries are read without a
+cache, because cleaning reads many that no other operation needs.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from storage.store.object_store import ObjectStore, list_by_folder, normalise_er
 Names: TypeAlias = Sequence[tuple[str, int]]
 """(path relative to a folder, size in bytes) of the objects below it."""
 
-READ_AT_ONCE: Final = 256  # entries in memory
-MAX_GAP: Final = 16  # entries that are read although they are not needed, because a further request costs more
+READ_AT_ONCE: Final = 256  # number of entries in memory
+MAX_GAP: Final = 16  # number of unneeded entries that are read to save a request
 TEMPORARY: Final = "temporary"
-"""Kind of temporary files that unfinished writes have left."""
+"""Kind of temporary files of unfinished writes."""
 FOREIGN: Final = "foreign"
 """Kind of objects with names that weft does not use."""
 
@@ -84,10 +84,10 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What unfinished writes leave: temporary files (and the path that each was meant for), and probe objects.
+    """Objects of unfinished writes: temporary files, with the path that each was meant for, and probe objects.
 
-    One look at them is not enough, because their write may be in progress. Those that exist when a clean begins and
-    still exist when it ends belong to a process that is dead, or that fails and may try again.
+    One listing is not enough, because a write may be in progress. Objects that exist when a clean begins and still
+    exist when it ends belong to a process that is dead, or whose write will fail and may be repeated.
     """
 
     temporary: frozenset[tuple[Path, Path]]
@@ -148,11 +148,11 @@ class Garbage:
         """Every object except entries and archives, folder by folder.
 
         Raises:
-            CorruptData: An entry is damaged or missing, so that it is not known which files it names.
+            CorruptData: An entry is damaged or missing, so the files that it names are unknown.
             StoreUnavailable: The store does not answer.
         """
-        # Listed strictly before the end of any lane is looked up: an entry that names one of these files and is not
-        # found then may still come.
+        # Listed strictly before the ends of lanes are read: if no entry names one of these files then, one may still be
+        # published.
         logs, indexes, heartbeats, checkpoints = (
             list_by_folder(self._store, parent) for parent in (LANE_LOGS, LANE_INDEXES, HEARTBEATS, LANE_CHECKPOINTS)
         )
@@ -183,7 +183,7 @@ class Garbage:
         yield from self._judge_unfinished()
 
     def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> tuple[list[_Listed], list[StoredObject]]:
-        """Log files of a lane with their indexes, and what else is in these folders."""
+        """Log files of a lane with their indexes, and other objects in these folders."""
         listed_logs, foreign_logs = _parse(log_folder(lane), Kind.LOG, logs)
         listed_indexes, foreign_indexes = _parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
         return [*listed_logs, *listed_indexes], [*foreign_logs, *foreign_indexes]
@@ -255,7 +255,7 @@ class Garbage:
     def _cannot_come(self, parsed: ParsedPath) -> bool:
         """Whether the object that a temporary file was meant for cannot be written any more.
 
-        True if its name does not show that: then two looks at the temporary file decide.
+        True if its name does not show that: then two listings of the temporary file decide.
         """
         end = self._ends.get(parsed.lane, LaneEnd(0, 0))
         match parsed.kind:

@@ -21,8 +21,8 @@ from storage.log.table_log import TableLog
 from storage.read.time_travel import cut_at
 from storage.services.service_plan import abort_plan
 
-DEFAULT_RETENTION: Final = dt.timedelta(hours=24)  # a mistake that is noticed the day after can be undone
-DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes this long; a live one starts again
+DEFAULT_RETENTION: Final = dt.timedelta(hours=24)  # a mistake that is noticed a day later can be undone
+DEFAULT_ABANDON: Final = dt.timedelta(hours=24)  # no compaction takes this long; a live one fails and can be repeated
 WINDOW: Final = 16  # entries of the table lane in memory: each may hold the slices of all file groups
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
@@ -31,7 +31,7 @@ def check_arguments(retain: dt.timedelta, versions: int | None, abandon_after: d
     """Check the arguments of a clean.
 
     Raises:
-        InvalidInput: One is out of range.
+        InvalidInput: An argument is out of range.
     """
     zero = dt.timedelta(0)
     if retain < zero:
@@ -45,16 +45,16 @@ def check_arguments(retain: dt.timedelta, versions: int | None, abandon_after: d
 def abort_abandoned(
     table_log: TableLog, abandon_after: dt.timedelta | None, *, dry_run: bool
 ) -> tuple[TableState, tuple[str, ...]]:
-    """Abort the plans of compactions and folds that are considered dead; a live one publishes nothing any more (K3).
+    """Abort the plans of compactions and folds that are considered dead. A live one publishes nothing more (K3).
 
     Returns:
-        The state afterwards, or as it would be, and the ids of the plans.
+        The state afterwards (in a dry run, as it would be), and the ids of the plans.
     """
     state = table_log.refresh()
     if abandon_after is None:
         return state, ()
     limit = table_log.clock.now_ms() - abandon_after // _MILLISECOND
-    # 0 means all, also those that began by a clock that is ahead of this one.
+    # 0 means all plans, even those whose start time is in the future of this clock.
     dead = [plan_id for plan_id, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
     if dry_run:
         rest = {plan_id: plan for plan_id, plan in state.plans.items() if plan_id not in dead}
@@ -67,7 +67,7 @@ def abort_abandoned(
 def choose_oldest_retained(
     table_log: TableLog, state: TableState, retain: dt.timedelta, versions: int | None
 ) -> tuple[int, str]:
-    """The prefix of the table lane from which on snapshots are retained, and why it is not a longer one."""
+    """The shortest prefix of the table lane whose snapshots are retained, and the reason."""
     wanted, reason = state.head, "only the newest snapshot is kept"
     if retain:
         wanted = _newest_at(table_log, state, retain)
@@ -83,7 +83,7 @@ def choose_oldest_retained(
         last = _last_compaction(table_log, state, versions)
         if last < wanted:
             wanted, reason = last, f"the last {versions} compactions are kept"
-    # The shortest of all prefixes that need the same files: a snapshot expires only if that makes files garbage.
+    # Of all prefixes that need the same files, the shortest: a snapshot expires only if that makes files garbage.
     for entry in _newest_first(table_log, state.oldest_retained, wanted):
         if changes_files(entry):
             return entry.seq, reason
@@ -91,13 +91,13 @@ def choose_oldest_retained(
 
 
 def _newest_at(table_log: TableLog, state: TableState, retain: dt.timedelta) -> int:
-    """T of the snapshot that ``as_of`` that time gives. A later time never gives a smaller T."""
+    """T of the snapshot at the time ``retain`` ago. A later time never gives a smaller T."""
     limit = table_log.clock.now_ms() - retain // _MILLISECOND
     if limit <= 0:
         return state.oldest_retained
     try:
         at = cut_at(table_log, dt.datetime.fromtimestamp(limit / 1000, dt.UTC)).at
-    except (InvalidInput, SnapshotExpired):  # before the table existed, or expired already
+    except (InvalidInput, SnapshotExpired):  # before the table existed, or already expired
         return state.oldest_retained
     return max(at.table, state.oldest_retained)
 

@@ -195,7 +195,7 @@ class TableLaneReader:
             case Fold():
                 self._check_fold(state.plans.get(entry.plan_id), entry, at)
             case Savepoint() if entry.table > state.head or entry.name in state.savepoints:
-                what = f"savepoint {entry.name!r} is of no snapshot, or exists already: reading it may fail"
+                what = f"savepoint {entry.name!r} is of no snapshot, or already exists: reading it may fail"
                 at.violation("S9", what)
             case Mark():
                 _check_mark(state, entry, at)
