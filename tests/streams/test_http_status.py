@@ -180,7 +180,7 @@ def test_a_writer_job_serves_its_own_status(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_writer_job_refuses_a_wrong_or_taken_port(tmp_path: Path, base: str) -> None:
-    for address, why in (("http", "is not a port"), (base.removeprefix("http://"), "cannot listen at")):
+    for address, why in (("http", "not an address and a port"), (base.removeprefix("http://"), "cannot listen at")):
         process = writer_job(pipeline_file(tmp_path), "sa", "--http", address)
         _, complaints = process.communicate(timeout=PATIENCE_SECONDS)
         assert (process.returncode, why in complaints) == (2, True)
