@@ -43,7 +43,7 @@ def anchor(heading: str) -> str:
     return plain.replace(" ", "-")
 
 
-def test_a_wrong_name_is_noticed() -> None:
+def test_a_wrong_name_is_detected() -> None:
     assert resolves("storage.table.Table.snapshot")
     assert not resolves("storage.table.Table.snapshoot")
     assert not resolves("storage.tables")

@@ -38,7 +38,7 @@ def test_the_name_of_a_test_is_the_same_in_every_process(request: pytest.Fixture
     assert [item.nodeid for item in request.session.items if " at 0x" in item.nodeid] == []
 
 
-def test_what_uses_the_shared_session_is_marked(request: pytest.FixtureRequest) -> None:
+def test_tests_with_the_shared_session_are_marked(request: pytest.FixtureRequest) -> None:
     items = request.session.items
     missing = [item.nodeid for item in items if "spark" in item.fixturenames and not item.get_closest_marker("spark")]
     assert missing == []

@@ -18,19 +18,19 @@ RESULTS = """
 """
 
 
-def test_hangs_and_crashes_are_noticed_and_what_no_test_reaches_is_not() -> None:
+def test_hangs_and_crashes_count_as_found_and_unreached_mutants_do_not() -> None:
     scores = read_scores(RESULTS)
     assert scores == {"storage.core.keys": Score(2, 4), "storage.core.modes.latest": Score(1, 1)}
     assert str(scores["storage.core.keys"]) == "2 of 4 mutants noticed (50.0 %)"
 
 
-def test_a_module_is_worse_by_more_than_the_slack() -> None:
+def test_a_module_is_worse_if_it_loses_more_than_the_tolerance() -> None:
     recorded = {"a": Score(90, 100), "b": Score(90, 100), "c": Score(90, 100)}
     now = {"a": Score(89, 100), "b": Score(87, 100), "c": Score(95, 100), "new": Score(1, 100)}
     assert lower(now, recorded) == ["b"]
 
 
-def test_scores_are_recorded_of_modules_that_exist() -> None:
+def test_recorded_scores_are_of_existing_modules() -> None:
     for module, score in read_record().items():
         assert importlib.util.find_spec(module) is not None
         assert 0 < score.killed <= score.total

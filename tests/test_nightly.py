@@ -19,7 +19,7 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def test_every_part_runs_and_the_summary_says_how_each_ended(
+def test_every_part_runs_and_the_summary_has_its_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nightly, "END_SECONDS", 0.1)
@@ -60,7 +60,7 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, 0), (1, 1)])
-def test_the_exit_status_is_that_of_all_parts(
+def test_the_exit_status_covers_all_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, status: int
 ) -> None:
     parts = [Part("a", 1, [python(f"raise SystemExit({code})")]), Part("b", 1, [python("pass")])]
@@ -69,7 +69,7 @@ def test_the_exit_status_is_that_of_all_parts(
     assert main() == status
 
 
-def test_parts_that_run_for_a_time_get_more_than_that() -> None:
+def test_parts_with_a_duration_have_a_longer_limit() -> None:
     for scale in (0.01, 1.0, 5.0):
         parts = {part.name: part for part in all_parts(scale)}
         assert parts["simulation"].minutes > 60 * scale

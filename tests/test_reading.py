@@ -15,7 +15,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```$)?", re.DO
 
 
 @pytest.mark.parametrize("name", ["READING.md", "MERGE.md"])
-def test_every_block_prints_what_is_shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_prints_the_documented_output(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     guide = STORAGE / name
     text = guide.read_text(encoding="utf-8")

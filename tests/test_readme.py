@@ -10,7 +10,7 @@ from pathlib import Path
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_prints_what_is_shown(tmp_path: Path) -> None:
+def test_the_example_prints_the_documented_output(tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8")
     found = re.search(r"```python\n(import pyarrow.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
     assert found is not None, "the example and its output stand next to each other"

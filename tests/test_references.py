@@ -96,7 +96,7 @@ def _document(name: str, path: str) -> Path:
     return beside if beside.exists() else ROOT / DOCUMENTS.get(name, name)
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_resolve() -> None:
     dead = []
     for path in (path for path in FILES if path.endswith(".md")):
         targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", _text(path)))

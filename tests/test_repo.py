@@ -59,14 +59,14 @@ def banned(module: str, names: set[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-def test_the_rules_see_the_files() -> None:
+def test_the_rules_cover_the_files() -> None:
     assert len(modules("storage")) > 25
     assert Path("storage/core/names.py") in PYTHON
     assert "storage.core.keys" in set(imports(Path("storage/core/merge/collapse.py")))
 
 
 @pytest.mark.parametrize("path", modules("storage"), ids=str)
-def test_storage_knows_neither_spark_nor_streams(path: Path) -> None:
+def test_storage_imports_neither_spark_nor_streams(path: Path) -> None:
     assert [name for name in imports(path) if banned(name, {"pyspark", "py4j", "streams", "confluent_kafka"})] == []
 
 
@@ -90,7 +90,7 @@ def test_only_streams_and_its_tests_import_pyspark(path: Path) -> None:
     assert allowed or not any(banned(name, {"pyspark", "py4j"}) for name in imports(path))
 
 
-def test_the_top_level_holds_only_what_belongs_there() -> None:
+def test_the_top_level_has_only_expected_files() -> None:
     assert {path.parts[0] for path in FILES if not path.parts[0].startswith(".")} - TOP_LEVEL == set()
 
 
@@ -102,7 +102,7 @@ def test_no_file_is_too_long(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [path for path in FILES if path.suffix in {".py", ".md", ".sh", ".toml", ".yaml"}], ids=str
 )
-def test_no_file_has_unfinished_business_or_names_a_place_outside(path: Path) -> None:
+def test_no_file_has_todos_or_outside_paths(path: Path) -> None:
     if path == Path("tests/test_repo.py"):
         return
     text = (ROOT / path).read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def test_no_file_has_unfinished_business_or_names_a_place_outside(path: Path) ->
 
 
 @pytest.mark.parametrize("path", modules("storage", "streams", "tests"), ids=str)
-def test_every_module_says_what_it_is(path: Path) -> None:
+def test_every_module_has_a_docstring(path: Path) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
     if path.name == "__init__.py" and not source.strip():
         assert path.parts[0] == "tests", "packages that are shipped say what they are"
@@ -132,5 +132,5 @@ def test_no_two_modules_of_a_package_share_a_name(package: str) -> None:
     assert sorted(stem for stem in set(stems) if stems.count(stem) > 1) == []
 
 
-def test_no_room_is_called_utils() -> None:
+def test_no_module_is_called_utils() -> None:
     assert [str(p) for p in PYTHON if p.stem in {"util", "utils", "helper", "helpers", "common", "misc"}] == []

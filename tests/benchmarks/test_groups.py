@@ -26,6 +26,6 @@ def test_wrong_arguments_are_refused(words: list[str], message: str, capsys: pyt
     assert message in capsys.readouterr().err
 
 
-def test_one_size_is_not_varied() -> None:
+def test_a_single_size_is_not_a_series() -> None:
     assert parsed(["--lanes", "8"]).groups == [500, 2000, 8000]
     assert parsed(["--groups", "500", "2000", "--lanes", "8"]).lanes == [8]

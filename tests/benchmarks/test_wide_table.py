@@ -9,7 +9,7 @@ from tests.benchmarks.wide_table import GROUPS, Shape, events
 
 
 @pytest.mark.parametrize("columns", [7, 8, 9, 63, 64, 300])
-def test_a_shape_has_as_many_columns_as_it_says(columns: int) -> None:
+def test_a_shape_has_the_number_of_columns_that_it_declares(columns: int) -> None:
     shape = Shape(keys=10, columns=columns)
     config = shape.config()
     assert len(config["columns"]) == columns

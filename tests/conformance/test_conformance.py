@@ -229,6 +229,6 @@ def test_every_interleaving(name: str, *, compacting: bool) -> None:
         Run(case["config"]).run(compacted_after_every_append(steps) if compacting else steps)
 
 
-def test_the_cases_are_there() -> None:
+def test_cases_exist() -> None:
     assert len(CASES) >= 21
     assert not [name for name, case in CASES.items() if unsupported_modes(case)], "every mode is in this version"

@@ -51,7 +51,7 @@ def seconds_to_stop(pipeline: Pipeline, part: str) -> float:
     return job.stop_seconds + KILL_SECONDS
 
 
-def test_the_pipeline_is_that_of_the_demo(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_pipeline_file_equals_the_demo(pipeline: Pipeline, tmp_path: Path) -> None:
     demo = load_pipeline(shop.write_pipeline(tmp_path, "kafka:9092"))
     assert pipeline.config == demo.config
     assert list(pipeline.writers) == list(demo.writers)
@@ -87,7 +87,7 @@ def test_prometheus_scrapes_every_part(pipeline: Pipeline) -> None:
     assert static["targets"] == [f"{part}:9464" for part in (*pipeline.writers, "compaction", "clean")]
 
 
-def test_images_have_versions(compose: dict[str, Any]) -> None:
+def test_images_are_pinned_to_versions(compose: dict[str, Any]) -> None:
     images = [service["image"] for service in compose["services"].values()]
     images += re.findall(
         r"^\s*image: (\S+)", "".join(p.read_text() for p in DEPLOY.rglob("kubernetes/**/*.yaml")), re.MULTILINE
@@ -113,7 +113,7 @@ def test_kubernetes_has_a_folder_for_each_writer(pipeline: Pipeline) -> None:
         assert {f"{listed}{name}" for name in pipeline.writers} <= set(whole["resources"])
 
 
-def test_pods_run_a_part_and_have_the_time_to_stop(pipeline: Pipeline) -> None:
+def test_each_pod_runs_one_part_and_has_enough_time_to_stop(pipeline: Pipeline) -> None:
     pods = {}
     for document in documents():
         if document.get("kind") in {"Deployment", "CronJob"}:
@@ -132,7 +132,7 @@ def test_pods_run_a_part_and_have_the_time_to_stop(pipeline: Pipeline) -> None:
         assert ("livenessProbe" in container) == ("readinessProbe" in container) == ("--http" in container["args"])
 
 
-def test_units_have_the_time_to_stop(pipeline: Pipeline) -> None:
+def test_systemd_units_have_enough_time_to_stop(pipeline: Pipeline) -> None:
     found = {}
     for unit in (DEPLOY / "systemd").glob("*.service"):
         text = unit.read_text()
@@ -150,7 +150,7 @@ def test_units_have_the_time_to_stop(pipeline: Pipeline) -> None:
     assert found["orders"] < 3 * STOP_SECONDS
 
 
-def test_writers_are_not_restarted_by_systemd_when_they_were_fenced() -> None:
+def test_systemd_does_not_restart_fenced_writers() -> None:
     text = (DEPLOY / "systemd/weft-writer@.service").read_text()
     prevented = re.search(r"^RestartPreventExitStatus=(.+)$", text, re.MULTILINE)
     assert prevented is not None
@@ -169,7 +169,7 @@ def test_prometheus_finds_the_drivers_of_the_spark_operator() -> None:
     assert "labels" not in executor, "an executor serves nothing"
 
 
-def test_requirements_of_the_image_are_those_of_the_project(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_image_installs_the_requirements_of_the_project(capfd: pytest.CaptureFixture[str]) -> None:
     script, project = DEPLOY / "docker/requirements.py", ROOT / "pyproject.toml"
     subprocess.run([sys.executable, str(script), str(project), "s3"], check=True)
     told = capfd.readouterr().out.splitlines()
@@ -181,7 +181,7 @@ def test_requirements_of_the_image_are_those_of_the_project(capfd: pytest.Captur
     assert (done.returncode, "there is no extra 's4'" in done.stderr) == (1, True)
 
 
-def test_what_the_image_copies_is_not_ignored() -> None:
+def test_files_that_the_image_copies_are_not_in_dockerignore() -> None:
     dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     lines = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+)$", dockerfile, re.MULTILINE)

@@ -30,13 +30,13 @@ def image() -> Iterator[Image]:
         pytest.skip(f"the image cannot be built here: {reason}")
 
 
-def test_the_command_answers(image: Image) -> None:
+def test_the_weft_command_runs(image: Image) -> None:
     done = image.run("/usr/bin/tini", "--", WEFT, "--help")
     assert done.returncode == 0, done.stderr
     assert "Exit codes: 0 ok" in done.stdout
 
 
-def test_it_runs_as_a_user_without_rights(image: Image) -> None:
+def test_it_runs_as_an_unprivileged_user(image: Image) -> None:
     assert image.run("id", "-u").stdout == "10001\n"
     assert image.run("touch", "/opt/weft/x", "/etc/x").returncode != 0
     assert image.run("touch", "/var/lib/weft/x").returncode == 0
@@ -46,7 +46,7 @@ def test_java_is_17(image: Image) -> None:
     assert re.search(r'version "17\.', image.run("java", "-version").stderr)
 
 
-def test_no_tool_of_the_build_is_left(image: Image) -> None:
+def test_build_tools_are_not_in_the_image(image: Image) -> None:
     for program in ("pip", "pip3", "gcc", "cc", "make", "javac", "git", "curl", "wget"):
         assert image.run("sh", "-c", f"command -v {program}").returncode != 0, program
     left = image.run("python", "-c", "import importlib.util as u; print(u.find_spec('pip'), u.find_spec('setuptools'))")
@@ -65,7 +65,7 @@ def test_every_package_has_the_pinned_version(image: Image) -> None:
     assert {name: version for name, version in installed.items() if pinned.get(name) != version} == {}
 
 
-def test_an_executor_of_kubernetes_is_started_as_spark_tells(image: Image) -> None:
+def test_a_kubernetes_executor_is_started_by_sparks_command(image: Image) -> None:
     told = {
         "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:1",
         "SPARK_EXECUTOR_ID": "1",
@@ -85,7 +85,7 @@ def test_an_executor_of_kubernetes_is_started_as_spark_tells(image: Image) -> No
     assert "Failed to connect to /127.0.0.1:1" in done.stderr, "it looks for its driver; there is none"
 
 
-def test_a_driver_is_started_by_spark_submit(image: Image) -> None:
+def test_spark_submit_starts_a_driver(image: Image) -> None:
     done = image.run(WEFT, "driver", "--version", environment={"SPARK_DRIVER_BIND_ADDRESS": "127.0.0.1"})
     assert done.returncode == 0, done.stderr
     assert "version 4.3" in done.stdout + done.stderr

@@ -242,18 +242,18 @@ def run(module: str, config: str, java: str, jar: Path, folder: Path) -> tuple[s
     return PASSES if passed else "TLC failed", int(found[1]) if found is not None else None, log
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_lists_every_model() -> None:
     assert sorted(path.stem for path in MODELS.glob("*.cfg")) == sorted(config for _, config in CONFIGS)
     assert sorted(path.stem for path in MODELS.glob("*.tla")) == sorted(CHECKS)
 
 
-def test_the_full_loop_checks_what_the_large_configurations_check() -> None:
+def test_the_full_loop_checks_the_same_properties_as_the_large_configurations() -> None:
     for large, smaller in LARGE.items():
         assert smaller.isdisjoint(LARGE)
         assert frozenset[str]().union(*(Config.read(name).checked for name in smaller)) == Config.read(large).checked
 
 
-def test_the_readme_says_what_is_expected() -> None:
+def test_the_readme_states_the_expected_results() -> None:
     readme = (MODELS / "README.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^\| `(\w+)` \| (passes, [\d,]*\d|\w+)", readme, re.MULTILINE))
     wanted = {
@@ -279,7 +279,7 @@ def test_every_rule_has_a_mutant(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", CHECKS)
-def test_everything_that_is_defined_to_be_checked_is_checked(module: str) -> None:
+def test_every_defined_property_is_checked(module: str) -> None:
     source = (MODELS / f"{module}.tla").read_text(encoding="utf-8")
     checked = frozenset[str]().union(*(Config.read(config).checked for config in CHECKS[module]))
     assert [name for name in sorted(checked) if not re.search(rf"^{name} ==", source, re.MULTILINE)] == []

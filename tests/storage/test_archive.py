@@ -69,7 +69,7 @@ def archived(table: Table) -> Table:
     return other_process(table.uri, FakeClock())
 
 
-def test_old_entries_leave_their_slots_and_are_all_there(table: Table) -> None:
+def test_old_entries_move_to_archives_and_remain_readable(table: Table) -> None:
     before, table_before, rows = lane(table), lane(table, TABLE_LANE), contents(table)
     objects = len(slots(table)) + len(slots(table, ""))
     result = table.clean(NOW)
@@ -83,13 +83,13 @@ def test_old_entries_leave_their_slots_and_are_all_there(table: Table) -> None:
     assert wrong(after) == []
 
 
-def test_what_was_archived_is_archived_once(archived: Table) -> None:
+def test_entries_are_archived_once(archived: Table) -> None:
     before = archives(archived)
     again = archived.clean(NOW)
     assert (again.archived, again.archives, archives(archived)) == (0, 0, before)
 
 
-def test_a_dry_run_says_what_would_be_archived(table: Table) -> None:
+def test_a_dry_run_reports_what_would_be_archived(table: Table) -> None:
     before = slots(table)
     would = table.clean(NOW, dry_run=True)
     assert (slots(table), archives(table)) == (before, [])
@@ -97,13 +97,13 @@ def test_a_dry_run_says_what_would_be_archived(table: Table) -> None:
     assert (would.archived, would.archives) == (done.archived, done.archives)
 
 
-def test_entries_that_kept_snapshots_need_stay(table: Table) -> None:
+def test_entries_needed_by_kept_snapshots_are_not_archived(table: Table) -> None:
     table.savepoint("all")
     append(table, orders(1, status="x", ts=99))
     assert table.clean(dt.timedelta(days=1)).archived == 0
 
 
-def test_an_early_savepoint_keeps_its_entries_and_no_later_ones() -> None:
+def test_an_early_savepoint_keeps_only_its_own_entries_in_slots() -> None:
     table = Table.create(new_uri(), SHOP)
     append(table, orders(1, status="first"))
     table.savepoint("early")
@@ -132,7 +132,7 @@ def test_opening_reading_and_writing_do_not_need_archives(archived: Table) -> No
     assert len(rows) == 8
 
 
-def test_a_recent_time_is_found_without_reading_archives(archived: Table) -> None:
+def test_as_of_a_recent_time_reads_no_archives(archived: Table) -> None:
     store = FaultyStore(open_store(archived.uri))
     fresh = other_process(archived.uri, FakeClock(), store)
     cut = fresh.snapshot(dt.datetime(2900, 1, 1, tzinfo=dt.UTC)).cut
@@ -142,7 +142,7 @@ def test_a_recent_time_is_found_without_reading_archives(archived: Table) -> Non
     assert cut.lanes == fresh.snapshot().cut.lanes
 
 
-def test_the_timeline_still_tells_archived_entries(archived: Table) -> None:
+def test_the_timeline_shows_archived_entries(archived: Table) -> None:
     timeline = Inspection(archived.uri).timeline(1_000)
     assert len([entry for entry in timeline if entry.kind == "DATA"]) == COMMITS
     assert any("may be archived up to the table lane 8, orders 20" in entry.detail for entry in timeline)
@@ -170,13 +170,13 @@ def test_a_lane_without_checkpoints_is_replayed_from_its_archives(archived: Tabl
         assert writer.epoch == 2
 
 
-def test_a_second_table_is_not_created_where_the_first_entry_is_archived(archived: Table) -> None:
+def test_no_second_table_is_created_if_the_first_entry_is_archived(archived: Table) -> None:
     assert slots(archived, "")[0] != f"{1:020d}.json"
     with pytest.raises(Conflict, match="there is a table"):
         Table.create(archived.uri, SHOP)
 
 
-def test_old_times_are_still_refused_and_new_ones_found(archived: Table) -> None:
+def test_expired_times_are_still_refused_and_retained_times_found(archived: Table) -> None:
     with pytest.raises(InvalidInput, match="did not exist yet"):
         archived.snapshot(dt.datetime(1971, 1, 1, tzinfo=dt.UTC))
     cut = archived.snapshot(dt.datetime(2900, 1, 1, tzinfo=dt.UTC)).cut
@@ -188,7 +188,7 @@ def test_old_times_are_still_refused_and_new_ones_found(archived: Table) -> None
 # --- who comes too late
 
 
-def test_a_process_with_old_knowledge_sees_what_was_archived_meanwhile() -> None:
+def test_a_process_with_a_stale_cache_reads_entries_archived_meanwhile() -> None:
     table = Table.create(new_uri(), SHOP)
     append(table, orders(1))
     stale = other_process(table.uri, FakeClock())
@@ -203,7 +203,7 @@ def test_a_process_with_old_knowledge_sees_what_was_archived_meanwhile() -> None
     assert contents(stale) == contents(table)
 
 
-def test_a_frozen_writer_is_fenced_although_its_slot_is_free_again() -> None:
+def test_a_frozen_writer_is_fenced_even_if_its_slot_was_deleted() -> None:
     table = Table.create(new_uri(), SHOP)
     zombie = other_process(table.uri, FakeClock())
     with zombie.writer("orders") as frozen:
@@ -235,7 +235,7 @@ def decode_lane_archive(table: Table, chunk: int) -> list[Entry]:
     ]
 
 
-def test_a_win_is_no_win_where_the_slot_was_archived(archived: Table) -> None:
+def test_a_successful_put_into_an_archived_slot_is_lost(archived: Table) -> None:
     store = open_store(archived.uri)
     log = CommitLog(Environment(store, FakeClock()))
     late = lane(archived)[2].model_copy(update={"commit_id": "late"})
@@ -251,7 +251,7 @@ def test_a_put_that_arrives_twice_is_won_once(archived: Table) -> None:
     assert log.publish(mine).commit_id == mine.commit_id
 
 
-def test_silence_after_a_put_is_no_answer(archived: Table) -> None:
+def test_no_answer_about_the_archive_after_a_put_is_retried(archived: Table) -> None:
     store = FaultyStore(open_store(archived.uri))
     head = len(lane(archived))
     last = lane(archived)[-1]
@@ -272,7 +272,7 @@ def test_silence_after_a_put_is_no_answer(archived: Table) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("down"), PermissionError("403")])
-def test_a_win_that_cannot_be_asked_for_is_unknown(table: Table, error: OSError) -> None:
+def test_a_put_whose_archive_cannot_be_requested_is_unknown(table: Table, error: OSError) -> None:
     inner = open_store(new_uri())
     store = FaultyStore(inner)
     store.faults.append(Fault("get", "_weft/archive", times=FOREVER, error=error))
@@ -283,7 +283,7 @@ def test_a_win_that_cannot_be_asked_for_is_unknown(table: Table, error: OSError)
     assert CommitLog(Environment(inner, FakeClock())).publish(first).commit_id == first.commit_id
 
 
-def test_a_search_sees_what_is_archived_while_it_searches(table: Table) -> None:
+def test_a_search_handles_entries_archived_during_it(table: Table) -> None:
     inner = open_store(new_uri())
     first = lane(table)[:SMALL]
     for entry in first:
@@ -303,7 +303,7 @@ def test_a_search_sees_what_is_archived_while_it_searches(table: Table) -> None:
 # --- crashes
 
 
-def test_a_cleaner_may_die_at_any_call(table: Table) -> None:
+def test_a_clean_can_be_interrupted_at_any_store_call(table: Table) -> None:
     expected, rows = lane(table), contents(table)
     for calls in range(1_000):
         store = MortalStore(open_store(table.uri), dies_at=calls)
@@ -334,7 +334,7 @@ def test_two_cleaners_at_once(table: Table) -> None:
     assert wrong(table) == []
 
 
-def test_a_chunk_that_is_too_large_stays(table: Table) -> None:
+def test_a_chunk_that_is_too_large_is_not_archived(table: Table) -> None:
     before = slots(table)
     assert tuned(table, archive_bytes=100).clean(NOW).archived == 0
     assert slots(table) == before
@@ -343,7 +343,7 @@ def test_a_chunk_that_is_too_large_stays(table: Table) -> None:
 # --- damage
 
 
-def test_a_damaged_archive_is_told_and_its_slots_stay(table: Table) -> None:
+def test_a_damaged_archive_is_reported_and_its_slots_are_kept(table: Table) -> None:
     store = FaultyStore(open_store(table.uri))
     store.faults.append(Fault("delete", "timeline/lanes", times=1_000))
     with pytest.raises(Exception, match="network"):
@@ -357,7 +357,7 @@ def test_a_damaged_archive_is_told_and_its_slots_stay(table: Table) -> None:
 
 
 @pytest.mark.parametrize("how", ["flip", "remove"])
-def test_verify_tells_of_a_damaged_or_missing_archive(archived: Table, how: str) -> None:
+def test_verify_reports_a_damaged_or_missing_archive(archived: Table, how: str) -> None:
     damage = Damage(archived)
     path = archive_path(ORDERS, 2)
     damage.flip(path) if how == "flip" else damage.remove(path)
@@ -369,13 +369,13 @@ def test_verify_tells_of_a_damaged_or_missing_archive(archived: Table, how: str)
         CommitLog(Environment(open_store(archived.uri), FakeClock())).read_after(ORDERS, 0, COMMITS)
 
 
-def test_a_damaged_archive_is_no_end_of_a_lane(archived: Table) -> None:
+def test_a_damaged_archive_is_not_taken_for_the_end_of_a_lane(archived: Table) -> None:
     Damage(archived).flip(archive_path(ORDERS, 1))
     with pytest.raises(CorruptData, match="archive"):
         CommitLog(Environment(open_store(archived.uri), FakeClock())).head(ORDERS)
 
 
-def test_an_archive_says_whose_it_is() -> None:
+def test_an_archive_records_its_lane_and_chunk() -> None:
     contents = [b"a", b"bb", b"", b"c" * 1_000]
     data = encode_archive(ORDERS, 2, contents, CHUNKS)
     assert decode_archive(data, ORDERS, 2, CHUNKS).contents() == contents
@@ -405,7 +405,7 @@ def test_versions_from_before_archives_refuse_the_table(archived: Table) -> None
     assert said == [False, True]
 
 
-def test_one_request_tells_of_many_lanes() -> None:
+def test_the_table_lane_replaces_requests_for_many_archives() -> None:
     table = Table.create(new_uri(), SHOP)
     lanes = [f"lane{number}" for number in range(20)]
     for name in lanes:
@@ -421,7 +421,7 @@ def test_one_request_tells_of_many_lanes() -> None:
     assert len(asked) == len(lanes) + 4
 
 
-def test_a_chunk_with_a_missing_entry_stays_as_it_is(table: Table) -> None:
+def test_a_chunk_with_a_missing_entry_is_not_archived(table: Table) -> None:
     path = Damage(table).remove(slot_path(ORDERS, 2))
     fresh = other_process(table.uri, FakeClock())
     fresh.clean(NOW)

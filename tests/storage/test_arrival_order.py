@@ -50,7 +50,7 @@ def uri() -> str:
     return uri
 
 
-def test_a_commit_after_a_visible_one_wins_though_its_clock_is_behind(uri: str) -> None:
+def test_a_commit_after_a_visible_one_wins_even_if_its_clock_is_behind(uri: str) -> None:
     ahead, clock = FakeClock(NOW_MS + 10_000), FakeClock(NOW_MS + 5_000)
     x_table, y_table = other_process(uri, ahead), other_process(uri, clock)
     with y_table.writer("y") as y, x_table.writer("x") as x:
@@ -66,7 +66,7 @@ def test_a_commit_after_a_visible_one_wins_though_its_clock_is_behind(uri: str) 
     assert shown(x_table) == {1: "y", 2: "x again", 3: "y"}
 
 
-def test_a_commit_of_a_lane_that_was_added_while_the_files_were_written_is_seen(uri: str) -> None:
+def test_a_commit_in_a_lane_added_while_files_were_written_is_seen(uri: str) -> None:
     clock = FakeClock(NOW_MS + 5_000)
     store = FaultyStore(open_store(uri))
     y_table, x_table = other_process(uri, clock, store), other_process(uri, FakeClock(NOW_MS + 10_000))
@@ -81,7 +81,7 @@ def test_a_commit_of_a_lane_that_was_added_while_the_files_were_written_is_seen(
     assert shown(x_table) == {1: "y"}
 
 
-def test_a_commit_of_a_lane_that_was_closed_since_is_seen(uri: str) -> None:
+def test_a_commit_in_a_lane_closed_meanwhile_is_seen(uri: str) -> None:
     y_table, x_table = other_process(uri, FakeClock(NOW_MS + 5_000)), other_process(uri, FakeClock(NOW_MS + 10_000))
     with x_table.writer("x") as x, y_table.writer("y") as y:
         x.append(states(1, state="x"))
@@ -104,13 +104,13 @@ def _gets(uri: str, stream: str, rows: Callable[[], pa.Table], lanes: int) -> in
     return sum(call == "get" and "timeline/" in path for call, path in store.calls)
 
 
-def test_only_lanes_that_share_a_group_in_commit_order_are_looked_at(uri: str) -> None:
+def test_only_lanes_that_share_a_group_in_commit_order_are_read(uri: str) -> None:
     """One request for each of them, and one for the table lane, which tells of new ones."""
     assert _gets(uri, "y", lambda: states(1), lanes=4) - _gets(uri, "z", lambda: notes(1), lanes=0) == 4 + 1
 
 
 @pytest.mark.parametrize("functions", [{"state": "max"}, {"state": "min"}])
-def test_a_group_in_which_order_means_nothing_is_not_looked_for(functions: dict[str, str]) -> None:
+def test_groups_whose_result_does_not_depend_on_order_cause_no_requests(functions: dict[str, str]) -> None:
     uri = new_uri()
     given = dict(config(merge="aggregate", functions=functions))
     given["streams"] = {

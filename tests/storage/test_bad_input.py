@@ -162,11 +162,11 @@ def test_two_columns_of_one_name_are_refused(table: Table, writer: Writer) -> No
         refuse(table, writer, twice, f"column '{name}' is in the batch twice")
 
 
-def test_a_batch_of_keys_alone_writes_nothing_and_is_refused(table: Table, writer: Writer) -> None:
+def test_a_batch_with_only_key_columns_is_refused(table: Table, writer: Writer) -> None:
     refuse(table, writer, pa.table({"id": [1]}), "no column group of stream 's'")
 
 
-def test_half_a_group_is_refused_beside_a_whole_one(table: Table) -> None:
+def test_an_incomplete_group_is_refused_beside_a_complete_one(table: Table) -> None:
     with table.writer("both") as both:
         before = str(table.snapshot().cut)
         with pytest.raises(InvalidInput, match="group 'h' is incomplete: column 'ots' is missing"):
@@ -178,7 +178,7 @@ def test_the_type_of_an_empty_batch_is_checked_too(table: Table, writer: Writer)
     refuse(table, writer, batch(small=pa.array([1, 2], pa.int64())).slice(0, 0), "'small'", "int64")
 
 
-def test_not_a_table_is_refused(table: Table, writer: Writer) -> None:
+def test_a_value_that_is_not_a_table_is_refused(table: Table, writer: Writer) -> None:
     for rows in ([{"id": 1}], {"id": [1]}, None):
         with pytest.raises((InvalidInput, TypeError, AttributeError)):
             writer.append(rows)
@@ -277,7 +277,7 @@ def test_text_within_a_nested_value_is_checked_too(table: Table, writer: Writer)
         ("seen", pa.nulls(2)),
     ],
 )
-def test_what_casts_without_loss_is_taken(table: Table, writer: Writer, name: str, column: pa.Array) -> None:
+def test_input_that_casts_without_loss_is_accepted(table: Table, writer: Writer, name: str, column: pa.Array) -> None:
     assert writer.append(batch(**{name: column})).rows == 2
     order = "id"
     answer = table.snapshot().to_arrow(list({name, order}), filter=pc.field("id") < 7).sort_by(order)
@@ -307,7 +307,7 @@ def test_good_rows_can_be_kept_and_bad_ones_set_aside(table: Table) -> None:
     }
 
 
-def test_a_table_is_not_created_twice_and_not_found_where_there_is_none(tmp_path: LocalPath) -> None:
+def test_creating_an_existing_table_and_opening_a_missing_one_fail(tmp_path: LocalPath) -> None:
     for uri in (new_uri(), str(tmp_path / "table")):
         with pytest.raises(NotFound, match="no table at") as missing:
             Table.open(uri)
@@ -319,7 +319,7 @@ def test_a_table_is_not_created_twice_and_not_found_where_there_is_none(tmp_path
         assert statuses(Table.open(uri)) == {1: "new"}
 
 
-def test_every_error_survives_a_process_border() -> None:
+def test_every_error_survives_pickling() -> None:
     import pickle
 
     from storage import errors
@@ -336,7 +336,7 @@ def test_every_error_survives_a_process_border() -> None:
     assert len(set(codes)) == len(codes)
 
 
-def test_every_error_is_the_same_after_json() -> None:
+def test_every_error_survives_json() -> None:
     import json
 
     from storage import errors
@@ -352,7 +352,7 @@ def test_every_error_is_the_same_after_json() -> None:
     assert unknown.batch == ("q", 7)
 
 
-def test_an_error_of_a_newer_version_keeps_its_text() -> None:
+def test_an_error_of_an_unknown_class_keeps_its_message() -> None:
     from storage.errors import error_from_dict
 
     error = error_from_dict({"code": "A_LATER_ONE", "message": "what", "hint": "do this", "fields": {}})

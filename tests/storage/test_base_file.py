@@ -41,7 +41,7 @@ def parquet(table: Table, file: FileRef) -> pq.ParquetFile:
     return pq.ParquetFile(io.BytesIO(data))
 
 
-def test_a_base_file_is_plain_parquet_that_shows_the_answer() -> None:
+def test_a_base_file_is_plain_parquet_with_the_visible_rows() -> None:
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
     append(table, orders(*range(5, 0, -1)))
     append(table, payments(2, 9, paid=7.5), "payments")
@@ -59,7 +59,7 @@ def test_a_base_file_is_plain_parquet_that_shows_the_answer() -> None:
     assert shadow.column(names.floor_ordering(1, 0)).to_pylist() == [2]
 
 
-def test_base_and_shadow_carry_field_ids_and_statistics() -> None:
+def test_base_and_shadow_have_field_ids_and_statistics() -> None:
     table = Table.create(new_uri(), SHOP)
     append(table, orders(1))
     table.compact()
@@ -75,7 +75,7 @@ def test_base_and_shadow_carry_field_ids_and_statistics() -> None:
     assert group.sorting_columns == (pq.SortingColumn(0),)
 
 
-def test_row_groups_have_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_have_the_configured_size(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, row_group_rows=10)
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
     append(table, orders(*range(25)))
@@ -89,7 +89,7 @@ def test_row_groups_have_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("together", "batch_count"), [(10, 8), (25, 5), (1000, 3)])
-def test_only_chosen_row_groups_are_read_however_many_are_decoded_together(
+def test_only_chosen_row_groups_are_read_also_when_decoded_together(
     monkeypatch: pytest.MonkeyPatch, together: int, batch_count: int
 ) -> None:
     tune(monkeypatch, row_group_rows=10)
@@ -115,7 +115,7 @@ def test_only_chosen_row_groups_are_read_however_many_are_decoded_together(
 
 @pytest.mark.usefixtures("small_files")
 @given(story=stories())
-def test_every_key_with_any_state_stands_in_one_place_and_says_what_the_format_says(story: Story) -> None:
+def test_every_key_is_in_base_or_shadow_as_the_format_requires(story: Story) -> None:
     """S11, S15, and the table of states of FORMAT.md, for whatever history."""
     with World(story.config) as world:
         world.run(story.steps)
@@ -180,7 +180,7 @@ def _check_ordering_max(world: World, one: SliceFile) -> None:
         assert one.ordering_max[group.id] == encode_scalar(largest)
 
 
-def test_nothing_is_left_of_a_file_without_rows() -> None:
+def test_no_file_is_written_without_rows() -> None:
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
     append(table, orders(1, op="D", ts=1))
     result = table.compact()

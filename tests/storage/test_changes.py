@@ -49,7 +49,7 @@ def changes(table: Table, since: Any, until: Any = None, **arguments: Any) -> Ch
 
 
 class TestWhatIsAChange:
-    def test_rows_come_change_and_go_each_once(self, table: Table) -> None:
+    def test_inserts_updates_and_deletes_are_reported_once(self, table: Table) -> None:
         append(table, orders(1, 2, 3))
         start = cut(table)
         append(table, orders(2, 4, status="paid", ts=2))
@@ -63,7 +63,7 @@ class TestWhatIsAChange:
             {**row(5, paid=7.0, pts=1), "_change": "insert", "_changed_groups": ["payment"]},
         ]
 
-    def test_what_changes_nothing_is_none(self, table: Table) -> None:
+    def test_commits_without_effect_are_not_changes(self, table: Table) -> None:
         append(table, orders(1, 2, ts=5), batch=("q", 1))
         start = cut(table)
         append(table, orders(1, 2, status="late", ts=4))
@@ -74,7 +74,7 @@ class TestWhatIsAChange:
             writer.append(orders(1, status="older", ts=3))
         assert changes(table, start) == {2: ("update", ["order"])}  # its ordering value
 
-    def test_back_to_what_it_was_is_none(self, table: Table) -> None:
+    def test_a_row_that_returns_to_its_old_values_is_not_a_change(self, table: Table) -> None:
         append(table, orders(1))
         start = cut(table)
         append(table, payments(1), "payments")
@@ -84,7 +84,7 @@ class TestWhatIsAChange:
         assert changes(table, between) == {1: ("update", ["payment"])}
         assert changes(table, start) == {}
 
-    def test_a_hidden_row_is_not_there_whatever_comes(self, table: Table) -> None:
+    def test_changes_of_a_hidden_row_are_not_reported(self, table: Table) -> None:
         append(table, orders(1))
         append(table, orders(1, ts=5, op="delete"))
         hidden = cut(table)
@@ -98,7 +98,7 @@ class TestWhatIsAChange:
         append(table, orders(1, status="again", ts=8))
         assert changes(table, back) == {1: ("update", ["order"])}
 
-    def test_a_changed_schema_is_none_and_both_are_seen_under_the_later_one(self, table: Table) -> None:
+    def test_a_schema_change_is_not_a_change_and_both_sides_use_the_later_schema(self, table: Table) -> None:
         append(table, orders(1))
         append(table, payments(2), "payments")
         table.compact()
@@ -125,7 +125,7 @@ def columns(rows: pa.Table) -> dict[str, Any]:
 
 
 class TestHowItIsAsked:
-    def test_since_nothing_every_row_is_an_insert(self, table: Table) -> None:
+    def test_since_none_every_row_is_an_insert(self, table: Table) -> None:
         append(table, orders(1, 2))
         append(table, payments(2), "payments")
         append(table, orders(1, ts=2, op="delete"))
@@ -139,7 +139,7 @@ class TestHowItIsAsked:
             "_before": None,
         }
 
-    def test_a_range_may_be_empty_and_never_backwards(self, table: Table) -> None:
+    def test_a_range_may_be_empty_but_not_backwards(self, table: Table) -> None:
         start = cut(table)
         append(table, orders(1))
         end = cut(table)
@@ -152,7 +152,7 @@ class TestHowItIsAsked:
             table.changes(end, start)
         assert "the earlier cut as since" in caught.value.hint
 
-    def test_lanes_may_not_run_backwards_either(self, table: Table) -> None:
+    def test_no_lane_of_a_range_may_go_backwards(self, table: Table) -> None:
         append(table, orders(1))
         append(table, payments(1), "payments")
         end = table.snapshot().cut
@@ -161,7 +161,7 @@ class TestHowItIsAsked:
         with pytest.raises(InvalidInput, match="not after it"):
             table.changes(str(end), str(older))
 
-    def test_times_and_savepoints_are_ends_too(self, table: Table, clock: FakeClock) -> None:
+    def test_times_and_savepoints_can_be_ends_of_a_range(self, table: Table, clock: FakeClock) -> None:
         append(table, orders(1))
         table.savepoint("one")
         clock.time_ms += 1_000
@@ -173,7 +173,7 @@ class TestHowItIsAsked:
         with pytest.raises(NotFound, match="no savepoint 'two'"):
             table.changes("two")
 
-    def test_columns_narrow_what_counts(self, table: Table) -> None:
+    def test_only_the_requested_columns_are_compared(self, table: Table) -> None:
         append(table, orders(1, 2, 3))
         start = cut(table)
         append(table, orders(1, status="paid", ts=2))
@@ -190,7 +190,7 @@ class TestHowItIsAsked:
         with pytest.raises(NotFound, match="no column 'state'"):
             table.changes(start, columns=["state"])
 
-    def test_before_shows_what_was(self, table: Table) -> None:
+    def test_before_returns_the_earlier_row(self, table: Table) -> None:
         append(table, orders(1, 2))
         start = cut(table)
         append(table, orders(1, status="paid", ts=2))
@@ -203,7 +203,7 @@ class TestHowItIsAsked:
             ("insert", None),
         ]
 
-    def test_with_require_a_row_is_an_insert_once_it_is_whole(self, table: Table) -> None:
+    def test_with_require_a_row_is_inserted_when_its_groups_are_complete(self, table: Table) -> None:
         cuts = [cut(table)]
         for stream, batch in (
             ("orders", orders(1)),
@@ -230,7 +230,7 @@ class TestHowItIsAsked:
 
 
 class TestServices:
-    def test_compaction_and_folds_before_between_and_after_change_nothing(self, table: Table) -> None:
+    def test_compactions_and_folds_do_not_affect_changes(self, table: Table) -> None:
         append(table, orders(*ALL))
         table.compact()
         append(table, orders(1, 2, status="paid", ts=2))
@@ -249,7 +249,7 @@ class TestServices:
         table.clean()  # keeps what is younger than a day
         assert changes(table, start) == expected
 
-    def test_what_is_given_up_is_expired_and_what_is_kept_is_answered(self, table: Table) -> None:
+    def test_expired_ends_are_refused_and_retained_ones_work(self, table: Table) -> None:
         append(table, orders(1))
         start = cut(table)
         kept = str(compacted(table, "second", 2).cut)
@@ -263,7 +263,7 @@ class TestServices:
             assert isinstance(caught.value, SnapshotExpired)
         assert changes(table, kept) == changes(table, kept, newest) == {3: ("update", ["order"])}
 
-    def test_a_savepoint_is_an_end_even_if_the_logs_after_it_are_gone(self, table: Table) -> None:
+    def test_a_savepoint_can_be_an_end_even_if_later_logs_were_deleted(self, table: Table) -> None:
         append(table, orders(1, 2, 3))
         compacted(table, "first", 2)
         table.savepoint("then")
@@ -279,7 +279,7 @@ class TestServices:
         assert logs - stored(table, "log")
         assert changes(table, "then") == expected
 
-    def test_file_groups_that_nothing_came_to_are_not_read(self, table: Table) -> None:
+    def test_file_groups_without_commits_are_not_read(self, table: Table) -> None:
         append(table, orders(*ALL))
         table.compact()
         table.savepoint("then")
@@ -299,7 +299,7 @@ class TestServices:
         assert len(task.after.slices) == 4
 
     @pytest.mark.usefixtures("own_files")
-    def test_a_file_group_that_was_written_over_and_over_is_compared_as_a_whole(self, table: Table) -> None:
+    def test_a_file_group_with_many_commits_is_compared_as_a_whole(self, table: Table) -> None:
         append(table, orders(*ALL))
         table.compact()
         start = cut(table)
@@ -312,7 +312,7 @@ class TestServices:
         assert [(len(task.after.slices), task.touched is None) for task in scan.tasks] == [(1, False), (3, True)]
         assert changes(table, start) == dict.fromkeys(ALL, ("update", ["order"]))
 
-    def test_tasks_can_be_read_elsewhere(self, table: Table) -> None:
+    def test_tasks_can_be_read_in_another_process(self, table: Table) -> None:
         append(table, orders(*ALL))
         start = cut(table)
         append(table, orders(1, 2, 3, status="paid", ts=2))
@@ -325,7 +325,7 @@ class TestServices:
 
 
 class TestNothingIsAnsweredInPart:
-    def test_cleaning_while_changes_are_read_is_told_as_what_it_is(self, table: Table) -> None:
+    def test_cleaning_while_changes_are_read_raises_offset_expired(self, table: Table) -> None:
         compacted(table, "first", 1)
         start = cut(table)
         append(table, orders(1, status="paid", ts=2))
@@ -337,7 +337,7 @@ class TestNothingIsAnsweredInPart:
             reader.read_all()
         assert "since=None" in caught.value.hint
 
-    def test_a_savepoint_whose_logs_are_cleaned_while_changes_are_read(self, table: Table) -> None:
+    def test_logs_after_a_savepoint_deleted_while_changes_are_read(self, table: Table) -> None:
         compacted(table, "first", 1)
         table.savepoint("then")
         append(table, orders(1, status="paid", ts=2))
@@ -350,7 +350,7 @@ class TestNothingIsAnsweredInPart:
         assert changes(table, "then")[1] == ("update", ["order"])  # asked anew, by other means
 
     @pytest.mark.parametrize("how", ["restore", "undo"])
-    def test_an_offset_from_before_a_restore_is_void(self, table: Table, clock: FakeClock, how: str) -> None:
+    def test_an_offset_from_before_a_restore_is_invalid(self, table: Table, clock: FakeClock, how: str) -> None:
         append(table, orders(1))
         good = cut(table)
         clock.time_ms += 1_000
@@ -372,7 +372,7 @@ class TestNothingIsAnsweredInPart:
         assert changes(table, after) == {3: ("insert", ["order"])}
         assert changes(table, None) == {1: ("insert", ["order"]), 3: ("insert", ["order"])}
 
-    def test_a_cut_of_nowhere_is_refused(self, table: Table) -> None:
+    def test_a_cut_that_never_existed_is_refused(self, table: Table) -> None:
         with pytest.raises(InvalidInput, match="is not a cut"):
             table.changes("cut:1:x")
         with pytest.raises(NotFound, match="is it a cut of this table"):
@@ -402,7 +402,7 @@ class TestBoundedCut:
         assert list(steps(table, start, end, 4)) == [{10, 20, 11, 21}, {12, 22}]
         assert list(steps(table, start, end, 99)) == [{10, 20, 11, 21, 12, 22}]
 
-    def test_new_lanes_and_schemas_and_compactions_do_not_stop_it(self, table: Table) -> None:
+    def test_new_lanes_schemas_and_compactions_do_not_stop_a_follower(self, table: Table) -> None:
         append(table, orders(0))
         start = cut(table)
         append(table, orders(1))
@@ -416,7 +416,7 @@ class TestBoundedCut:
         assert sorted(key for step in found for key in step) == [1, 2, 3, 4]
         assert len(found) >= 3
 
-    def test_a_cut_that_is_not_kept_is_passed_over(self, table: Table) -> None:
+    def test_cuts_that_are_not_retained_are_skipped(self, table: Table) -> None:
         append(table, orders(0))
         table.savepoint("then")
         start = str(table.snapshot("then").cut)
@@ -430,7 +430,7 @@ class TestBoundedCut:
         assert first > {*ALL, 50}
         assert [*others] == [{n} for n in range(50, 70) if n not in first] != []
 
-    def test_backwards_is_refused_here_too(self, table: Table) -> None:
+    def test_a_bounded_range_backwards_is_refused_too(self, table: Table) -> None:
         start = table.snapshot()
         append(table, orders(0))
         with pytest.raises(InvalidInput, match="not after it"):
@@ -449,7 +449,7 @@ def steps(table: Table, since: str, end: str, commits: int) -> Any:
     raise AssertionError(since)
 
 
-def test_tasks_are_bounded_in_rows_as_in_bytes() -> None:
+def test_tasks_are_bounded_by_rows_and_bytes() -> None:
     """Values that repeat are small in files alone."""
     table = Table.create(new_uri(), {**SHOP, "buckets": 16})
     append(table, orders(*range(400)))
@@ -465,7 +465,7 @@ def test_tasks_are_bounded_in_rows_as_in_bytes() -> None:
     assert sum(batch.num_rows for batch in scan().to_reader()) == 400
 
 
-def test_a_claim_behind_the_end_of_a_lane_is_nothing(table: Table) -> None:
+def test_a_claim_after_the_end_of_a_closed_lane_is_ignored(table: Table) -> None:
     """Whoever looked before a closing was known may have it in the cut: a stream goes on from there."""
     append(table, orders(1, 2))
     append(table, payments(1), "payments")

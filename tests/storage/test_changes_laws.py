@@ -85,7 +85,7 @@ def test_changes_are_the_difference_of_two_states(story: Story, seed: int) -> No
 
 
 @given(evolutions(), st.integers(0, 2**32))
-def test_a_changed_schema_is_no_change(story: Evolution, seed: int) -> None:
+def test_a_schema_change_is_not_a_change_of_rows(story: Evolution, seed: int) -> None:
     with EvolvingWorld(story.config) as world:
         moments = [Moment.of(world)]
         for step in story.steps:
@@ -95,7 +95,7 @@ def test_a_changed_schema_is_no_change(story: Evolution, seed: int) -> None:
 
 
 @given(stories(max_steps=8), st.integers(0, 2**32))
-def test_comparing_whole_file_groups_gives_the_same(story: Story, seed: int) -> None:
+def test_comparing_whole_file_groups_gives_the_same_changes(story: Story, seed: int) -> None:
     """As is done where more was committed than is there, and after the logs in between were cleaned away."""
     chance = random.Random(seed)
     with World(story.config) as world, pytest.MonkeyPatch.context() as patch:
@@ -111,7 +111,7 @@ def test_comparing_whole_file_groups_gives_the_same(story: Story, seed: int) -> 
 
 
 @given(stories(), st.integers(0, 2**32))
-def test_a_range_is_told_completely_or_refused(story: Story, seed: int) -> None:
+def test_the_changes_of_a_range_are_complete_or_refused(story: Story, seed: int) -> None:
     """Under cleaning that keeps hardly anything, savepoints, restores and undos."""
     chance = random.Random(seed)
     with World(story.config) as world:
@@ -158,7 +158,7 @@ def serve(world: World, cuts: list[Cut], chance: random.Random) -> None:
 
 
 @given(stories(), st.integers(0, 2**32), st.integers(1, 3))
-def test_a_range_in_small_steps_ends_where_one_step_does(story: Story, seed: int, commits: int) -> None:
+def test_a_range_in_small_steps_gives_the_same_end_as_one_step(story: Story, seed: int, commits: int) -> None:
     """`bounded_cut` goes forwards, and every cut on the way is a snapshot."""
     chance = random.Random(seed)
     with World(story.config) as world:

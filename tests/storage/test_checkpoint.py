@@ -59,7 +59,7 @@ def lane_state(store: ObjectStore, lane: LaneName, rolled_back: tuple[Span, ...]
 
 
 @given(st.lists(st.sampled_from(STEPS), min_size=2, max_size=20))
-def test_checkpoint_and_tail_are_the_replay(steps: list[str]) -> None:
+def test_a_checkpoint_plus_later_entries_equals_the_replay(steps: list[str]) -> None:
     history = History()
     for step in steps:
         history.run(step)
@@ -96,9 +96,7 @@ spans = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3)
 
 
 @given(spans, spans, st.integers(0, 12))
-def test_void_spans_agree_up_to_the_first_entry_that_one_of_them_has(
-    first: list[Span], second: list[Span], head: int
-) -> None:
+def test_rolled_back_spans_agree_up_to_the_first_difference(first: list[Span], second: list[Span], head: int) -> None:
     differs = [seq for seq in range(1, head + 1) if in_spans(first, seq) != in_spans(second, seq)]
     assert agreed(first, second, head) == (differs[0] - 1 if differs else head)
 
@@ -179,7 +177,7 @@ def test_a_checkpoint_of_a_newer_version_is_not_used(table: Table, change: dict[
     assert Table.open(table.uri).state() == table_states(store)[-1]
 
 
-def test_a_checkpoint_of_a_head_that_is_not_there_yet_is_not_used(table: Table) -> None:
+def test_a_checkpoint_of_a_head_that_does_not_exist_yet_is_not_used(table: Table) -> None:
     store = open_store(table.uri)
     path, data = max(saved(store, TABLE_LANE).items())
     store.put(checkpoint_path(TABLE_LANE, 10_000, "f" * 32), resealed(data, head=10_000))
@@ -190,7 +188,7 @@ def test_a_checkpoint_of_a_head_that_is_not_there_yet_is_not_used(table: Table) 
     assert ("get", slot_path(TABLE_LANE, 1)) not in calls.calls
 
 
-def test_an_older_checkpoint_serves_where_newer_ones_are_from_before_a_restore(table: Table) -> None:
+def test_an_older_checkpoint_is_used_if_newer_ones_precede_a_restore(table: Table) -> None:
     """All checkpoints beyond what a restore kept are useless, however many there are."""
     for _ in range(checkpoint_store.MAX_TRIES + 1):
         for number in range(4, 12):
@@ -232,7 +230,7 @@ def test_a_checkpoint_that_cannot_be_written_changes_nothing(table: Table, call:
     assert len(saved(store.inner, TABLE_LANE)) >= before
 
 
-def test_what_is_published_stays_published_when_the_checkpoint_after_it_fails(
+def test_a_published_entry_remains_if_the_checkpoint_after_it_fails(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the compaction took the error for a failure of its BASE, it would remove the files that the BASE names."""
@@ -251,7 +249,7 @@ def test_what_is_published_stays_published_when_the_checkpoint_after_it_fails(
     assert contents(Table.open(table.uri)) == wanted
 
 
-def test_of_many_processes_one_writes(table: Table) -> None:
+def test_only_one_of_many_processes_writes_a_checkpoint(table: Table) -> None:
     store = open_store(table.uri)
     processes = [other_process(table.uri, FakeClock()) for _ in range(4)]
     for process in processes:
@@ -262,7 +260,7 @@ def test_of_many_processes_one_writes(table: Table) -> None:
     assert 12 // 3 - 1 <= len(saved(store, TABLE_LANE)) - before <= 12 // 3 + 1
 
 
-def test_a_claim_reads_the_tail_and_not_the_lane(table: Table) -> None:
+def test_a_claim_reads_only_entries_after_the_checkpoint(table: Table) -> None:
     for number in range(6, 20):
         _batch(table, number)
     store = FaultyStore(open_store(table.uri))
@@ -272,7 +270,7 @@ def test_a_claim_reads_the_tail_and_not_the_lane(table: Table) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1 << 80, "é\x00", None, [1, {"a": [None, 2.5]}]])
-def test_what_a_source_recorded_survives(value: object) -> None:
+def test_recorded_source_positions_survive_a_checkpoint(value: object) -> None:
     state = LaneState(source={"offset": value})
     read = decode_lane(encode_lane(state))
     assert read is not None

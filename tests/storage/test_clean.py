@@ -41,7 +41,7 @@ def table(uri: str, clock: FakeClock) -> Table:
 
 
 class TestRetention:
-    def test_what_is_older_is_given_up_and_its_files_are_deleted(self, table: Table, clock: FakeClock) -> None:
+    def test_older_snapshots_expire_and_their_files_are_deleted(self, table: Table, clock: FakeClock) -> None:
         first = compacted(table, "first", 1)
         clock.time_ms += HOUR_MS
         between = moment(clock)
@@ -78,7 +78,7 @@ class TestRetention:
         assert table.clean(NOW, versions=9).oldest_retained == result.oldest_retained  # never falls
         assert table.clean(dt.timedelta(days=1), versions=1).oldest_retained == result.oldest_retained
 
-    def test_the_longer_of_time_and_versions_holds(self, table: Table, clock: FakeClock) -> None:
+    def test_the_longer_of_retain_and_versions_applies(self, table: Table, clock: FakeClock) -> None:
         for number in range(3):
             compacted(table, f"v{number}", number)
         clock.time_ms += HOUR_MS
@@ -86,7 +86,7 @@ class TestRetention:
         assert table.clean(dt.timedelta(minutes=30), versions=99, dry_run=True).oldest_retained == 1
         assert table.clean(dt.timedelta(minutes=30), dry_run=True).oldest_retained > 1
 
-    def test_nothing_is_given_up_for_nothing(self, table: Table) -> None:
+    def test_snapshots_expire_only_if_files_become_garbage(self, table: Table) -> None:
         """Entries that change no file let nothing be deleted, so snapshots before them stay readable."""
         first = compacted(table, "first", 1)
         append(table, payments(1), "payments")
@@ -102,7 +102,7 @@ class TestRetention:
         assert "nothing expires" in again.reason
         assert table.clean(dt.timedelta(days=30)).reason.endswith("snapshots of the last 30 days are kept")
 
-    def test_a_clock_that_ran_ahead_is_told_where_it_keeps_everything(self, table: Table, clock: FakeClock) -> None:
+    def test_a_clock_that_was_ahead_is_reported_if_it_keeps_everything(self, table: Table, clock: FakeClock) -> None:
         clock.time_ms += 365 * 24 * HOUR_MS
         table.mark()
         clock.time_ms -= 365 * 24 * HOUR_MS
@@ -132,14 +132,14 @@ class TestRetention:
             ({"abandon_after": dt.timedelta(days=-1)}, "abandon_after="),
         ],
     )
-    def test_arguments_that_mean_nothing_are_refused(self, table: Table, arguments: dict[str, Any], what: str) -> None:
+    def test_invalid_arguments_are_refused(self, table: Table, arguments: dict[str, Any], what: str) -> None:
         compacted(table, "first", 1)
         before = stored(table)
         with pytest.raises(InvalidInput, match=what):
             table.clean(**arguments)
         assert stored(table) == before
 
-    def test_more_than_there_ever_was_keeps_all(self, table: Table) -> None:
+    def test_retaining_more_than_the_history_keeps_everything(self, table: Table) -> None:
         compacted(table, "first", 1)
         result = table.clean(dt.timedelta(days=365_000))
         assert (result.oldest_retained, result.files) == (1, 0)
@@ -178,7 +178,7 @@ class TestKeepers:
         table.clean(NOW)
         assert stored(table) == used(table.snapshot())
 
-    def test_a_lane_that_was_added_after_the_oldest_kept_state_keeps_its_logs(self, table: Table) -> None:
+    def test_a_lane_added_after_the_oldest_retained_state_keeps_its_logs(self, table: Table) -> None:
         compacted(table, "first", 1)
         append(table, payments(1, paid=7.0), "payments")
         assert table.clean(NOW).deleted["log"].files == 1
@@ -207,7 +207,7 @@ class TestKeepers:
         assert not result.done  # others were first, and nothing was missing for it
         assert contents(table)[0][1] == "third"
 
-    def test_a_compaction_that_died_keeps_its_files_until_it_is_abandoned(self, table: Table, clock: FakeClock) -> None:
+    def test_a_dead_compaction_keeps_its_files_until_it_is_abandoned(self, table: Table, clock: FakeClock) -> None:
         append(table, orders(*ALL, status="first"))
         with pytest.raises(KeyboardInterrupt):
             table.compact(execute=killed)
@@ -226,7 +226,7 @@ class TestKeepers:
         ]
         assert stored(table) == used(table.snapshot())
 
-    def test_a_compaction_given_up_as_dead_that_lives_publishes_nothing(self, table: Table, uri: str) -> None:
+    def test_a_live_compaction_that_was_abandoned_publishes_nothing(self, table: Table, uri: str) -> None:
         append(table, orders(*ALL, status="first"))
         store = FaultyStore(open_store(uri))
         slow = other_process(uri, FakeClock(), store)
@@ -241,7 +241,7 @@ class TestKeepers:
         table.clean(NOW)
         assert stored(table) == used(table.snapshot())
 
-    def test_a_compaction_whose_files_went_with_its_plan_is_told_why(self, table: Table, uri: str) -> None:
+    def test_a_compaction_whose_files_were_deleted_gets_a_specific_error(self, table: Table, uri: str) -> None:
         append(table, orders(*ALL, status="first"))
         store = FaultyStore(open_store(uri))
         slow = other_process(uri, FakeClock(), store)
@@ -249,7 +249,7 @@ class TestKeepers:
         with pytest.raises(SnapshotExpired, match="expired while it was being read"):
             slow.compact()
 
-    def test_no_plan_is_abandoned_if_none_may_be(self, table: Table, clock: FakeClock) -> None:
+    def test_with_abandon_after_none_no_plan_is_aborted(self, table: Table, clock: FakeClock) -> None:
         append(table, orders(1))
         with pytest.raises(KeyboardInterrupt):
             table.compact(execute=killed)
@@ -274,7 +274,7 @@ class TestKeepers:
                 first.to_arrow()
         assert stored(table) == used(table.snapshot())
 
-    def test_a_pin_that_came_too_late_is_refused(self, table: Table, uri: str) -> None:
+    def test_a_pin_of_an_expired_snapshot_is_refused(self, table: Table, uri: str) -> None:
         first = compacted(table, "first", 1)
         twice_and_clean(table)
         with pytest.raises(SnapshotExpired), first.pinned():
@@ -283,7 +283,7 @@ class TestKeepers:
         with pytest.raises(InvalidInput, match="keeps nothing"), table.snapshot().pinned(NOW):
             pass
 
-    def test_a_pin_does_not_make_a_snapshot_savepointable(self, table: Table) -> None:
+    def test_a_pinned_but_expired_snapshot_cannot_become_a_savepoint(self, table: Table) -> None:
         """Pins end by the clock, so nothing may rest on one."""
         first = compacted(table, "first", 1)
         with first.pinned():
@@ -292,7 +292,7 @@ class TestKeepers:
                 with pytest.raises(SnapshotExpired):
                     change()
 
-    def test_what_is_no_pin_is_left_alone(self, table: Table, uri: str) -> None:
+    def test_objects_that_are_not_pins_are_not_deleted(self, table: Table, uri: str) -> None:
         for content in (b"{", b'{"version": 2}', b'{"version":1,"table":0,"lanes":{},"expires_at_ms":1,"owner":""}'):
             open_store(uri).put(pin_path(RandomIds().new()), content)
         result = table.clean(NOW)
@@ -320,7 +320,7 @@ class TestKeepers:
         table.compact()  # completes it
         assert contents(table) == answer
 
-    def test_judged_is_by_the_state_before_the_pins_were_read(self, table: Table, uri: str) -> None:
+    def test_files_are_judged_by_the_state_read_before_the_pins(self, table: Table, uri: str) -> None:
         """Else a savepoint that is released just after the pins were read was seen by nobody."""
         first = compacted(table, "first", 1)
         table.savepoint("s")
@@ -343,7 +343,7 @@ class TestKeepers:
 class TestReaders:
     """Rule R4: a read of an expired snapshot raises SnapshotExpired; a lost file of a kept one is CorruptData."""
 
-    def test_a_snapshot_that_was_given_up_while_it_was_held(self, table: Table) -> None:
+    def test_a_snapshot_that_expires_while_it_is_held(self, table: Table) -> None:
         first = compacted(table, "first", 1)
         append(table, orders(1, status="late", ts=5))
         with_logs = table.snapshot()
@@ -355,7 +355,7 @@ class TestReaders:
             assert "pin a snapshot" in error.value.hint
             assert isinstance(error.value.__cause__, MissingFile)
 
-    def test_a_task_knows_it_in_another_process_too(self, tmp_path: LocalPath) -> None:
+    def test_a_task_in_another_process_raises_snapshot_expired_too(self, tmp_path: LocalPath) -> None:
         table = Table.create(tmp_path / "table", SHOP)
         planned = compacted(table, "first", 1).scan()
         twice_and_clean(table)
@@ -363,7 +363,7 @@ class TestReaders:
         with pytest.raises(SnapshotExpired, match="expired while it was being read"):
             list(sent[0].read(sent[1]))
 
-    def test_an_index_that_was_cleaned_away(self, table: Table) -> None:
+    def test_a_deleted_index_of_an_expired_snapshot(self, table: Table) -> None:
         table = tuned(table, inline_index_bytes=0)
         append(table, orders(*ALL))
         at = str(table.snapshot().cut)
@@ -374,7 +374,7 @@ class TestReaders:
             old.to_arrow()
 
     @pytest.mark.parametrize("kept_by", ["head", "savepoint", "plan"])
-    def test_a_file_that_must_be_there_is_lost_and_not_expired(self, table: Table, uri: str, kept_by: str) -> None:
+    def test_a_missing_file_of_a_retained_snapshot_is_corrupt_data(self, table: Table, uri: str, kept_by: str) -> None:
         first = compacted(table, "first", 1)
         if kept_by == "savepoint":
             table.savepoint("first")
@@ -392,7 +392,7 @@ class TestReaders:
         assert type(error.value) is MissingFile
         assert error.value.code == "CORRUPT_DATA"
 
-    def test_no_way_to_ask_for_it_shows_what_was_given_up(self, table: Table, clock: FakeClock) -> None:
+    def test_expired_snapshots_are_refused_in_every_form_of_as_of(self, table: Table, clock: FakeClock) -> None:
         before = moment(clock)
         append(table, orders(1, status="zeroth"))
         log_only = table.snapshot()
@@ -405,7 +405,7 @@ class TestReaders:
                     opened.snapshot(old)
         assert len(contents(table, as_of=moment(clock))) == len(ALL)
 
-    def test_a_compaction_of_what_was_given_up_does_not_begin(self, table: Table, uri: str) -> None:
+    def test_a_compaction_of_an_expired_snapshot_does_not_begin(self, table: Table, uri: str) -> None:
         append(table, orders(*ALL))
         store = FaultyStore(open_store(uri))
         slow = other_process(uri, FakeClock(), store)

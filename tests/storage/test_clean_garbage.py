@@ -65,7 +65,7 @@ def table(uri: str, clock: FakeClock) -> Table:
 
 
 class TestOrphans:
-    def test_files_of_a_writer_that_is_at_work_are_kept(self, table: Table) -> None:
+    def test_files_of_a_running_writer_are_kept(self, table: Table) -> None:
         with table.writer("orders") as writer:
             ticket = writer.begin(("q", 0))
             written = write_rows(ticket, orders(*ALL))
@@ -87,7 +87,7 @@ class TestOrphans:
             assert not other.append(orders(*ALL), batch=("q", 0)).replayed
         assert len(contents(table)) == len(ALL)
 
-    def test_files_of_the_writer_before_are_garbage_though_it_meant_the_same_slot(self, table: Table) -> None:
+    def test_files_of_the_previous_writer_for_the_same_slot_are_garbage(self, table: Table) -> None:
         append(table, orders(1))
         frozen = table.writer("orders").__enter__()
         write_rows(frozen.begin(("q", 0)), orders(2))
@@ -96,7 +96,7 @@ class TestOrphans:
         assert table.clean(NOW).deleted["log"].files == 1
         assert stored(table) == used(table.snapshot())
 
-    def test_files_of_a_try_that_failed_are_garbage_once_another_took_its_slot(self, table: Table) -> None:
+    def test_files_of_a_failed_try_are_garbage_once_its_slot_is_taken(self, table: Table) -> None:
         with table.writer("orders") as writer:
             lost = write_rows(writer.begin(("q", 0)), orders(1))
             assert table.clean(NOW).files == 0
@@ -106,14 +106,14 @@ class TestOrphans:
         assert lost.files[0].file.path not in stored(table)
         assert stored(table) == used(table.snapshot())
 
-    def test_a_slot_that_is_not_needed_takes_its_orphans_with_it(self, table: Table) -> None:
+    def test_orphans_of_unneeded_slots_are_deleted(self, table: Table) -> None:
         with table.writer("orders") as writer:
             write_rows(writer.begin(), orders(1))
             writer.append(orders(*ALL))
         table.compact()
         assert table.clean(NOW).deleted["log"].files == 2
 
-    def test_files_of_a_compaction_that_died_are_garbage_once_its_plan_is_closed(self, table: Table) -> None:
+    def test_files_of_a_dead_compaction_are_garbage_once_its_plan_is_closed(self, table: Table) -> None:
         append(table, orders(*ALL))
         with pytest.raises(KeyboardInterrupt):
             table.compact(execute=killed_late)
@@ -122,7 +122,7 @@ class TestOrphans:
         assert table.clean(NOW).files == 0  # its plan is open: it may publish them yet
         assert table.clean(NOW, abandon_after=NOW).deleted["base"].files == len(made)
 
-    def test_sidecars_share_the_fate_of_their_files(self, table: Table) -> None:
+    def test_sidecars_are_kept_or_deleted_with_their_files(self, table: Table) -> None:
         table = tuned(table, inline_index_bytes=0, inline_list_bytes=0)
         with table.writer("orders") as writer:
             write_rows(writer.begin(), orders(1))
@@ -137,7 +137,7 @@ class TestOrphans:
         assert first.to_arrow().num_rows == len(ALL)
         assert len(contents(Table.open(table.uri))) == len(ALL)
 
-    def test_a_list_that_lost_its_race_is_garbage(
+    def test_the_sidecar_of_an_entry_that_lost_its_race_is_garbage(
         self, table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tune(monkeypatch, inline_list_bytes=0)
@@ -149,7 +149,7 @@ class TestOrphans:
         assert table.clean(NOW).deleted["table index"].files == 1
         assert len(contents(Table.open(table.uri))) == len(ALL)
 
-    def test_a_damaged_entry_is_no_reason_to_delete(self, table: Table, uri: str) -> None:
+    def test_a_damaged_entry_stops_deletion(self, table: Table, uri: str) -> None:
         append(table, orders(*ALL))
         append(table, orders(1, status="more", ts=2))
         before = stored(table)
@@ -164,7 +164,7 @@ class TestOrphans:
 
 
 class TestWhatIsVoid:
-    def test_files_of_void_entries_are_deleted_once_nobody_is_kept_who_sees_them(self, table: Table) -> None:
+    def test_files_of_rolled_back_entries_are_deleted_when_no_retained_snapshot_sees_them(self, table: Table) -> None:
         append(table, orders(1))
         table.savepoint("one")
         append(table, orders(2))
@@ -181,7 +181,7 @@ class TestWhatIsVoid:
             table.snapshot(str(before.cut))
         assert [row[0] for row in contents(table)] == [1, 3]
 
-    def test_a_restore_that_is_taken_back_finds_what_it_made_void(self, table: Table) -> None:
+    def test_reverting_a_restore_finds_the_rolled_back_files(self, table: Table) -> None:
         append(table, orders(1))
         table.savepoint("one")
         append(table, orders(2))
@@ -191,7 +191,7 @@ class TestWhatIsVoid:
         table.restore("two")
         assert [row[0] for row in contents(table)] == [1, 2]
 
-    def test_a_restore_behind_what_is_kept_brings_its_files_with_it(self, table: Table) -> None:
+    def test_files_of_a_restored_older_savepoint_are_kept(self, table: Table) -> None:
         append(table, orders(1, status="log"))
         table.savepoint("one")
         compacted(table, "second", 2)
@@ -201,7 +201,7 @@ class TestWhatIsVoid:
         assert table.clean(dt.timedelta(days=1)).files == 0
         assert [row[1] for row in contents(table)] == ["log"]
 
-    def test_an_undo_finds_the_slices_from_before(self, table: Table, clock: FakeClock) -> None:
+    def test_an_undo_finds_the_slices_before_the_undone_commits(self, table: Table, clock: FakeClock) -> None:
         compacted(table, "first", 1)
         clock.time_ms += HOUR_MS
         since = moment(clock)
@@ -212,7 +212,7 @@ class TestWhatIsVoid:
         assert {row[1] for row in contents(table)} == {"first"}
         assert {row[3] for row in contents(table)} == {1.0}
 
-    def test_an_undo_of_what_only_slices_hold_is_refused_after_cleaning(self, table: Table, clock: FakeClock) -> None:
+    def test_an_undo_of_compacted_commits_is_refused_after_cleaning(self, table: Table, clock: FakeClock) -> None:
         append(table, orders(1))
         clock.time_ms += HOUR_MS
         since = moment(clock)
@@ -222,7 +222,7 @@ class TestWhatIsVoid:
             table.undo("orders", since)
         assert len(contents(table)) == len(ALL)
 
-    def test_a_closed_lane_is_cleaned_like_others(self, table: Table) -> None:
+    def test_a_closed_lane_is_cleaned_like_an_open_one(self, table: Table) -> None:
         with table.writer("orders", lane="fix") as writer:
             writer.append(orders(*ALL))
             write_rows(writer.begin(), orders(1))
@@ -235,7 +235,7 @@ class TestWhatIsVoid:
 
 
 class TestFolds:
-    def test_a_fold_makes_no_event_file_dead_for_a_restore_may_end_it(self, table: Table) -> None:
+    def test_folded_event_files_are_kept_because_a_restore_may_end_the_fold(self, table: Table) -> None:
         append(table, orders(*ALL))
         table.savepoint("one")
         append(table, payments(*ALL), "payments")
@@ -248,7 +248,7 @@ class TestFolds:
         table.restore("folded")
         assert contents(table) == answer
 
-    def test_fold_files_go_when_slices_have_passed_them(self, table: Table) -> None:
+    def test_fold_files_are_deleted_once_slices_contain_their_rows(self, table: Table) -> None:
         append(table, orders(*ALL))
         append(table, payments(*ALL), "payments")
         table.fold()
@@ -258,7 +258,7 @@ class TestFolds:
         assert (result.deleted["fold"].files, result.deleted["log"].files) == (1, 2)
         assert stored(table) == used(table.snapshot())
 
-    def test_fold_files_of_a_plan_that_was_given_up_are_garbage(
+    def test_fold_files_of_an_aborted_plan_are_garbage(
         self, table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tune(monkeypatch, inline_index_bytes=0)
@@ -289,7 +289,7 @@ class TestLeftovers:
         left.write_bytes(b"half")
         return left
 
-    def test_what_cannot_come_any_more_is_deleted_and_what_can_is_not(self, local: Table) -> None:
+    def test_temporary_files_are_deleted_only_if_their_object_cannot_be_written(self, local: Table) -> None:
         append(local, orders(*ALL))
         local.compact()
         with local.writer("orders") as writer:
@@ -327,7 +327,7 @@ class TestLeftovers:
         assert [str(path) for path in stay if not path.exists()] == []
         assert result.foreign_files == 1
 
-    def test_what_was_not_there_when_the_clean_began_belongs_to_somebody_alive(self, local: Table) -> None:
+    def test_temporary_files_that_are_newer_than_the_clean_are_kept(self, local: Table) -> None:
         append(local, orders(1))
         store = FaultyStore(open_store(local.uri))
         left: list[LocalPath] = []
@@ -338,13 +338,13 @@ class TestLeftovers:
         assert left[0].exists()
         assert local.clean(NOW).files == 1
 
-    def test_the_object_of_a_probe_that_died_is_deleted(self, table: Table, uri: str) -> None:
+    def test_the_probe_object_of_a_dead_process_is_deleted(self, table: Table, uri: str) -> None:
         open_store(uri).put(Path(f"_weft/probe/{RandomIds().new()}"), b"first")
         assert table.clean(NOW, dry_run=True).deleted["probe"].files == 1
         assert table.clean(NOW).deleted["probe"].files == 1
         assert stored(table, "_weft/probe") == set()
 
-    def test_a_probe_under_way_survives_a_cleaner(self, table: Table, uri: str) -> None:
+    def test_a_probe_in_progress_survives_a_clean(self, table: Table, uri: str) -> None:
         store = FaultyStore(open_store(uri))
         store.faults.append(Fault("put_if_absent", "_weft/probe", when="after", action=lambda: _take_probes(uri)))
         check_capability(store, RandomIds().new)
@@ -352,7 +352,7 @@ class TestLeftovers:
 
 
 class TestDryRun:
-    def test_it_says_what_would_be_done_and_does_nothing(self, table: Table, uri: str) -> None:
+    def test_a_dry_run_reports_what_would_be_done_and_changes_nothing(self, table: Table, uri: str) -> None:
         compacted(table, "first", 1)
         compacted(table, "second", 2)
         with table.writer("orders") as writer:
@@ -368,7 +368,7 @@ class TestDryRun:
         assert (would.files, would.bytes) == (done.files, done.bytes)
         assert done.listed == ()
 
-    def test_an_entry_says_what_was_deleted_and_none_that_nothing_was(self, table: Table) -> None:
+    def test_clean_done_reports_deletions_and_is_not_published_without_any(self, table: Table) -> None:
         append(table, orders(*ALL))
         head = table.state().head
         assert table.clean(NOW).files == 0
@@ -381,7 +381,7 @@ class TestDryRun:
         assert (done.intent, done.files, done.bytes) == (intent.seq, result.files, result.bytes)
         assert (result.files, result.bytes > 0) == (1, True)
 
-    def test_names_that_are_none_of_ours_are_told_and_left_alone(self, table: Table, uri: str) -> None:
+    def test_objects_with_foreign_names_are_reported_and_kept(self, table: Table, uri: str) -> None:
         append(table, orders(1))
         foreign = ["log/orders/notes.txt", "base/x.parquet", "base/b02-00000/notes", "_weft/index/orders/a.json"]
         for path in foreign:
@@ -393,7 +393,7 @@ class TestDryRun:
 
 class TestCrash:
     @pytest.mark.slow
-    def test_a_clean_that_dies_anywhere_is_finished_by_the_next(self, clock: FakeClock) -> None:
+    def test_the_next_clean_finishes_an_interrupted_one(self, clock: FakeClock) -> None:
         """Before every call of the store, which is after the one before: a dead cleaner, then a clean that ends."""
         survived = 0
         original = _with_garbage(clock)
@@ -415,7 +415,7 @@ class TestCrash:
             assert stored(table) == used(table.snapshot())
         assert survived > 50
 
-    def test_a_store_that_does_not_delete_is_told_and_the_next_clean_goes_on(self, clock: FakeClock) -> None:
+    def test_a_failed_deletion_is_reported_and_the_next_clean_continues(self, clock: FakeClock) -> None:
         table = _with_garbage(clock)
         expected = contents(table)
         store = FaultyStore(open_store(table.uri))
@@ -444,7 +444,7 @@ class TestCrash:
         assert stored(table) == used(table.snapshot())
 
 
-def test_checkpoints_that_serve_nobody_are_deleted(table: Table, uri: str) -> None:
+def test_unneeded_checkpoints_are_deleted(table: Table, uri: str) -> None:
     table = tuned(table, table_checkpoint_every=2, lane_checkpoint_every=2)
     saved = None
     for number in range(6):

@@ -13,7 +13,7 @@ from tests.storage.shop import SHOP, append, new_uri, orders, statuses
 YEAR_MS = 365 * 24 * 3_600_000
 
 
-def test_a_tie_goes_to_the_later_claim_though_its_clock_is_a_year_behind() -> None:
+def test_the_later_claim_wins_a_tie_even_if_its_clock_is_a_year_behind() -> None:
     uri = new_uri()
     now = FakeClock()
     append(other := _create(uri, now), orders(1, 2, status="first"))
@@ -32,7 +32,7 @@ def _create(uri: str, clock: FakeClock) -> Table:
     return other_process(uri, clock)
 
 
-def test_a_claim_learns_the_stamps_of_all_lanes_and_not_only_of_its_own() -> None:
+def test_a_claim_observes_the_stamps_of_all_lanes() -> None:
     uri = new_uri()
     ahead = _create(uri, FakeClock(1_900_000_000_000))
     behind = other_process(uri, FakeClock(1_000_000))
@@ -46,7 +46,7 @@ def test_a_claim_learns_the_stamps_of_all_lanes_and_not_only_of_its_own() -> Non
     assert statuses(ahead) == {1: "claimed last", 9: "new"}
 
 
-def test_an_open_writer_learns_other_lanes_stamps_once_a_minute() -> None:
+def test_an_open_writer_observes_stamps_of_other_lanes_once_a_minute() -> None:
     uri = new_uri()
     ahead = _create(uri, FakeClock(1_900_000_000_000))
     clock = FakeClock(1_000_000)
@@ -78,7 +78,7 @@ def test_ordering_values_decide_whatever_the_clocks_say() -> None:
     assert statuses(table) == {1: "newest"}
 
 
-def test_stamps_only_grow() -> None:
+def test_stamps_only_increase() -> None:
     stamps, clock = Stamps(), FakeClock(1_000)
     assert [stamps.next(clock), stamps.next(clock)] == [1_000, 1_001]
     stamps.observe(5_000)

@@ -61,14 +61,16 @@ def test_a_free_slot_is_won(log: CommitLog, store: FaultyStore) -> None:
     assert stored(store) == "mine"
 
 
-def test_a_taken_slot_is_lost_and_stays_as_it_is(log: CommitLog, store: FaultyStore, clock: FakeClock) -> None:
+def test_a_put_into_a_taken_slot_is_lost_and_changes_nothing(
+    log: CommitLog, store: FaultyStore, clock: FakeClock
+) -> None:
     CommitLog(Environment(store, clock)).publish(claim(1, "theirs"))
     assert log.publish(claim(1, "mine")).commit_id == "theirs"
     assert stored(store) == "theirs"
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_put_that_fails_is_tried_again_with_the_same_bytes(
+def test_a_failed_put_is_retried_with_the_same_bytes(
     log: CommitLog, store: FaultyStore, clock: FakeClock, times: int
 ) -> None:
     store.faults.append(Fault("put_if_absent", "orders", times=times))
@@ -77,7 +79,7 @@ def test_a_put_that_fails_is_tried_again_with_the_same_bytes(
     assert len(clock.slept) == times
 
 
-def test_a_lost_answer_is_found_to_be_a_win(log: CommitLog, store: FaultyStore) -> None:
+def test_a_lost_answer_of_a_successful_put_is_a_win(log: CommitLog, store: FaultyStore) -> None:
     store.faults.append(Fault("put_if_absent", "orders", when="after"))
     assert log.publish(claim(1, "mine")).commit_id == "mine"
 
@@ -89,7 +91,7 @@ def test_a_lost_answer_is_found_even_when_the_read_back_fails_at_first(log: Comm
     assert stored(store) == "mine"
 
 
-def test_a_lost_answer_may_hide_that_the_slot_went_to_somebody_else(
+def test_after_a_lost_answer_the_slot_may_have_another_entry(
     log: CommitLog, store: FaultyStore, clock: FakeClock
 ) -> None:
     other = CommitLog(Environment(store.inner, clock))
@@ -100,7 +102,7 @@ def test_a_lost_answer_may_hide_that_the_slot_went_to_somebody_else(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_dead_store_ends_in_unknown_within_the_bound(
+def test_with_a_dead_store_publish_ends_in_unknown_within_the_deadline(
     log: CommitLog, store: FaultyStore, clock: FakeClock, when: str
 ) -> None:
     started = clock.now_ms()
@@ -136,7 +138,7 @@ def test_refused_access_is_an_error_at_once(log: CommitLog, store: FaultyStore, 
     assert clock.slept == []
 
 
-def test_access_that_is_refused_after_a_lost_answer_leaves_it_unknown(log: CommitLog, store: FaultyStore) -> None:
+def test_refused_access_after_a_lost_answer_is_unknown(log: CommitLog, store: FaultyStore) -> None:
     store.faults.append(Fault("put_if_absent", "orders", when="after"))
     store.faults.append(Fault("get", "orders", times=FOREVER, error=PermissionError("403")))
     store.faults.append(Fault("put_if_absent", "orders", times=FOREVER, error=PermissionError("403")))
@@ -176,7 +178,7 @@ def test_an_entry_in_the_wrong_slot_is_refused(log: CommitLog, store: FaultyStor
         log.entry(LANE, 1)
 
 
-def test_entries_are_dropped_while_other_threads_read(log: CommitLog, store: FaultyStore) -> None:
+def test_cache_entries_can_be_dropped_while_other_threads_read(log: CommitLog, store: FaultyStore) -> None:
     other = LaneName("payments")
     for seq in range(1, 1_001):
         store.put_if_absent(slot_path(LANE, seq), encode_entry(claim(seq, f"id{seq}")))
@@ -234,7 +236,7 @@ class CountingStore(FaultyStore):
         return self.inner.get_many(paths)
 
 
-def test_lanes_are_read_together_and_ends_are_found_together(clock: FakeClock) -> None:
+def test_several_lanes_are_read_and_searched_in_common_rounds(clock: FakeClock) -> None:
     store = CountingStore(open_store(new_uri()))
     lengths = {LaneName(f"lane{number}"): 100 + number for number in range(8)}
     for lane, length in lengths.items():

@@ -48,7 +48,7 @@ def test_nothing_to_do_publishes_nothing(table: Table, uri: str) -> None:
     assert table_lane(uri) == entries
 
 
-def test_results_say_what_was_done(table: Table) -> None:
+def test_results_report_what_was_done(table: Table) -> None:
     append(table, orders(*range(20)))
     append(table, orders(3, 4, op="D", ts=2))
     result = table.compact()
@@ -59,7 +59,7 @@ def test_results_say_what_was_done(table: Table) -> None:
     assert result.seconds >= 0
 
 
-def test_of_two_compactors_one_skips_and_nothing_is_lost(table: Table, uri: str) -> None:
+def test_one_of_two_compactions_skips_and_nothing_is_lost(table: Table, uri: str) -> None:
     """Both plan at the same cut; the slower one finds that its parents are no longer the newest."""
     append(table, orders(1, 2, 3, 4))
     store = FaultyStore(open_store(uri))
@@ -83,7 +83,7 @@ def test_of_two_compactors_one_skips_and_nothing_is_lost(table: Table, uri: str)
     assert len(slice_files(uri)) == len(live)
 
 
-def test_a_group_that_a_newer_compaction_overtook_keeps_its_rows_in_the_past(table: Table, uri: str) -> None:
+def test_older_snapshots_still_read_file_groups_that_were_compacted_again(table: Table, uri: str) -> None:
     append(table, orders(*range(8)))
     past = table.snapshot()
     rows = contents(table)
@@ -105,7 +105,7 @@ def test_a_group_that_a_newer_compaction_overtook_keeps_its_rows_in_the_past(tab
         table.snapshot(str(past.cut).replace(f":{past.cut.table}:", f":{head.table}:"))
 
 
-def test_a_racing_commit_to_the_table_lane_is_lost_and_tried_again(table: Table, uri: str) -> None:
+def test_a_lost_race_for_the_table_lane_is_retried(table: Table, uri: str) -> None:
     append(table, orders(1))
     store = FaultyStore(open_store(uri))
     other = other_process(uri, FakeClock(), store)
@@ -135,9 +135,7 @@ def test_a_missing_log_file_aborts_the_compaction_and_leaves_the_table_as_it_is(
 
 
 @pytest.mark.usefixtures("own_files")
-def test_parts_that_were_published_before_a_failure_stay(
-    table: Table, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_published_before_a_failure_remain(table: Table, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, compaction_part_bytes=1)
     append(table, orders(*range(20)))
     rows = contents(table)
@@ -177,7 +175,7 @@ def test_a_slice_whose_publication_is_unknown_keeps_its_files(table: Table, uri:
     assert sorted(statuses(table)) == [1, 2, 3]
 
 
-def test_a_compactor_that_dies_before_its_base_leaves_no_trace_in_reads(table: Table, uri: str) -> None:
+def test_a_compaction_that_dies_before_its_base_entry_does_not_affect_reads(table: Table, uri: str) -> None:
     append(table, orders(1, 2, 3))
     store = FaultyStore(open_store(uri))
     store.faults.append(Fault("open_output", "base/", error=KeyboardInterrupt()))
@@ -204,7 +202,7 @@ def test_a_long_list_of_slices_goes_to_a_sidecar(table: Table, uri: str) -> None
         Table.open(uri)
 
 
-def test_a_list_in_a_sidecar_is_there_however_its_entry_was_read_before(table: Table, uri: str) -> None:
+def test_a_list_in_a_sidecar_is_loaded_however_its_entry_was_first_read(table: Table, uri: str) -> None:
     table = tuned(table, inline_list_bytes=10)
     append(table, orders(*range(20)))
     table.compact()
@@ -231,7 +229,7 @@ def test_a_late_older_event_does_not_resurrect_what_was_deleted_before_a_compact
     assert statuses(table) == {1: "tie loses to nobody"}
 
 
-def test_a_hidden_row_keeps_receiving_through_compactions_and_comes_back_whole(table: Table) -> None:
+def test_a_hidden_row_is_updated_through_compactions_and_reappears_complete(table: Table) -> None:
     append(table, orders(1, status="first", ts=1))
     append(table, payments(1, paid=10.0, ts=1), "payments")
     append(table, orders(1, op="D", ts=5))
@@ -246,7 +244,7 @@ def test_a_hidden_row_keeps_receiving_through_compactions_and_comes_back_whole(t
     assert contents(table) == [(1, "revived", 6, 30.0, 3)]
 
 
-def test_snapshots_taken_before_a_compaction_answer_as_before_it(table: Table, uri: str) -> None:
+def test_snapshots_taken_before_a_compaction_give_the_same_rows_after_it(table: Table, uri: str) -> None:
     append(table, orders(1, 2, 3))
     old = table.snapshot()
     before = old.to_arrow().sort_by("id")
@@ -283,7 +281,7 @@ def test_plans_are_closed_by_their_last_base(table: Table, uri: str) -> None:
     assert table.state().plans == {}
 
 
-def test_a_partial_compaction_does_not_claim_the_groups_it_left(table: Table) -> None:
+def test_a_partial_compaction_does_not_cover_the_file_groups_it_left_out(table: Table) -> None:
     append(table, orders(*range(20)))
     rows = contents(table)
     first = table.snapshot().slices[0].group
@@ -310,7 +308,7 @@ def test_a_lane_that_appears_after_a_compaction_is_read_from_its_start(table: Ta
     assert statuses(table) == {1: "new", 2: "late"}
 
 
-def test_reading_by_time_ignores_slices_that_hold_later_commits() -> None:
+def test_as_of_a_time_ignores_slices_with_later_commits() -> None:
     """A BASE may carry an earlier time than the commits in it: clocks differ, the snapshot does not."""
     uri = new_uri()
     clock = FakeClock(1_000_000)
@@ -324,7 +322,7 @@ def test_reading_by_time_ignores_slices_that_hold_later_commits() -> None:
     assert statuses(writer) == {1: "second"}
 
 
-def test_file_groups_without_new_rows_hold_no_logs(table: Table) -> None:
+def test_file_groups_without_new_rows_keep_no_logs(table: Table) -> None:
     append(table, orders(*range(1, 9)))
     table.compact()
     for ts in range(2, 6):

@@ -85,7 +85,7 @@ def test_a_file_group_without_a_base_is_due_at_its_first_commit() -> None:
     assert due([group(0, [0])], [log_file(A, 9)])[0].reason == "bytes"
 
 
-def test_what_has_no_logs_is_never_due() -> None:
+def test_file_groups_without_logs_are_never_due() -> None:
     assert due([group(0, [], base=1000)], [], head=10**6) == {}
 
 
@@ -98,7 +98,7 @@ def test_one_cold_commit_makes_everything_with_logs_due(behind: int, cold: bool)
 
 
 @pytest.mark.parametrize(("behind", "cold"), [(COLD_FACTOR * 3 - 1, False), (COLD_FACTOR * 3, True)])
-def test_a_fold_counts_as_one_commit_and_is_as_cold_as_what_is_in_it(behind: int, cold: bool) -> None:  # noqa: FBT001
+def test_a_fold_counts_as_one_commit_and_is_as_cold_as_its_commits(behind: int, cold: bool) -> None:  # noqa: FBT001
     file = log_file(TABLE_LANE, 7)
     fold = LiveFile(TABLE_LANE, 7, 0, file.file, EMPTY, {A: 100, B: 100 - behind})
     found = due([group(0, [0], base=1000)], [fold], head=100)

@@ -85,7 +85,7 @@ def test_every_type_that_has_watermarks(
         ("tinyint", pa.int8(), [-128, -127], 0, 2),
     ],
 )
-def test_what_is_late_in_every_type(
+def test_late_events_are_counted_for_every_type(
     type_name: str, arrow: pa.DataType, values: list[Any], lateness: Any, late: int
 ) -> None:
     first = {"date": dt.date(1969, 12, 31), "timestamp": EARLY, "tinyint": 5}[type_name]
@@ -122,7 +122,7 @@ def test_complete_through_includes_the_value_itself(table: Table) -> None:
     assert "require" in raised.value.hint
 
 
-def test_streams_that_were_never_written_or_promise_nothing_hold_back(table: Table) -> None:
+def test_streams_without_commits_or_promises_are_not_complete(table: Table) -> None:
     append(table, orders(1, ts=10))
     with pytest.raises(NotComplete) as raised:
         table.snapshot(complete_through=-5)
@@ -144,7 +144,7 @@ def test_every_stream_that_feeds_a_group_counts() -> None:
         table.snapshot(complete_through=7, require=["order"])
 
 
-def test_an_older_snapshot_is_as_complete_as_it_was(table: Table) -> None:
+def test_an_older_snapshot_has_its_original_completeness(table: Table) -> None:
     put(table, orders(1, ts=10), lateness=0)
     old = str(table.snapshot().cut)
     put(table, orders(1, ts=20), lateness=0)
@@ -170,7 +170,7 @@ def test_an_older_snapshot_is_as_complete_as_it_was(table: Table) -> None:
         ("int", -100, -101, 10**30),
     ],
 )
-def test_values_to_be_complete_through(type_name: str, value: Any, good: Any, bad: Any) -> None:
+def test_accepted_values_of_complete_through(type_name: str, value: Any, good: Any, bad: Any) -> None:
     arrow = {
         "int": pa.int32(),
         "date": pa.date32(),
@@ -201,14 +201,14 @@ def test_values_to_be_complete_through(type_name: str, value: Any, good: Any, ba
         ("string", 5, "require"),
     ],
 )
-def test_values_that_a_table_cannot_be_complete_through(type_name: str, through: Any, hint: str) -> None:
+def test_refused_values_of_complete_through(type_name: str, through: Any, hint: str) -> None:
     table, _ = one_column(type_name, [], pa.string())
     with pytest.raises(InvalidInput, match="complete_through") as raised:
         table.snapshot(complete_through=through)
     assert hint in raised.value.hint
 
 
-def test_groups_to_be_complete_are_those_of_the_table(table: Table) -> None:
+def test_unknown_groups_are_refused(table: Table) -> None:
     with pytest.raises(NotFound, match="no group 'ordr'"):
         table.snapshot(complete_through=5, require=["ordr"])
     with pytest.raises(NotComplete):

@@ -291,7 +291,7 @@ def check_refused(config: dict[str, Any], message: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_wrong_configurations_are_refused(name: str) -> None:
     change, message, hint = REFUSED[name]
     config = copy.deepcopy(GOOD)
     change(config)
@@ -324,7 +324,7 @@ def test_the_good_configuration_is_good_as_mapping_and_as_yaml(tmp_path: LocalPa
         ("key: [id]\nbuckets: {{ buckets }}", r"table.yaml, line 2: found unhashable key"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: LocalPath, text: str | None, message: str) -> None:
+def test_a_file_that_is_not_a_configuration_is_refused(tmp_path: LocalPath, text: str | None, message: str) -> None:
     file = tmp_path / "table.yaml"
     if text is not None:
         file.write_text(text, encoding="utf-8")
@@ -334,7 +334,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: LocalPath, text: s
 
 
 @pytest.mark.parametrize("type_name", KEY_TYPES)
-def test_every_key_type_is_taken_and_small_integers_grow(type_name: str) -> None:
+def test_every_key_type_is_accepted_and_small_integers_are_widened(type_name: str) -> None:
     config = {**copy.deepcopy(GOOD), "columns": {**GOOD["columns"], "id": type_name}}
     schema = build_schema(load_config(config))
     stored = schema.column_by_name["id"].type
@@ -342,7 +342,7 @@ def test_every_key_type_is_taken_and_small_integers_grow(type_name: str) -> None
 
 
 @pytest.mark.parametrize("type_name", ORDERING_TYPES)
-def test_every_ordering_type_is_taken(type_name: str) -> None:
+def test_every_ordering_type_is_accepted(type_name: str) -> None:
     build_schema(load_config({**copy.deepcopy(GOOD), "columns": {**GOOD["columns"], "pts": type_name}}))
 
 

@@ -187,14 +187,14 @@ def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_wrong_modes_and_functions_are_refused(name: str) -> None:
     change, message, hint = REFUSED[name]
     config = copy.deepcopy(GOOD)
     change(config)
     check_refused(config, message, hint)
 
 
-def test_what_is_good_is_taken() -> None:
+def test_valid_modes_and_functions_are_accepted() -> None:
     Table.create(new_uri(), GOOD)
     wide = copy.deepcopy(GOOD)
     wide["columns"] |= {f"x{i}": "int" for i in range(252)}
@@ -203,7 +203,7 @@ def test_what_is_good_is_taken() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, one in FUNCTIONS.items() if one.retractable])
-def test_what_can_take_back_may_be_fed_by_deletes(name: str) -> None:
+def test_retractable_functions_accept_streams_with_deletes(name: str) -> None:
     config = copy.deepcopy(GOOD)
     function(name, ignoring=False)(config)
     Table.create(new_uri(), config)
@@ -318,7 +318,7 @@ def test_a_merger_that_misbehaves_is_named_and_changes_nothing(name: str) -> Non
     assert all(one.slice is None for one in after.slices)
 
 
-def test_opening_a_table_runs_no_foreign_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_table_imports_no_merger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A merger's module is imported only where this process allows it; all else of the table can be seen."""
     uri = new_uri()
     table = Table.create(uri, GOOD)

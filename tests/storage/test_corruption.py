@@ -120,7 +120,7 @@ def test_an_entry_of_a_newer_version_is_refused_and_not_skipped(
 @pytest.mark.parametrize(
     "change", [lambda made: made.update(surprise=1), lambda made: made.pop("rev"), lambda made: made.update(rev="new")]
 )
-def test_a_list_of_a_newer_version_is_refused_as_its_entry_would_be(
+def test_a_sidecar_of_a_newer_version_is_refused(
     table: Table, store: ObjectStore, change: Callable[[dict[str, Any]], object]
 ) -> None:
     (path,) = (path for seq in range(1, 6) if b'"kind":"BASE"' in content(store, path := slot_path(TABLE_LANE, seq)))
@@ -144,7 +144,7 @@ def test_an_unknown_reader_feature_is_refused_on_opening(table: Table, store: Ob
     assert "upgrade" in error.value.hint
 
 
-def test_an_unknown_writer_feature_is_refused_on_writing_and_not_on_reading(table: Table, store: ObjectStore) -> None:
+def test_an_unknown_writer_feature_is_refused_only_for_writing(table: Table, store: ObjectStore) -> None:
     path = slot_path(TABLE_LANE, 1)
     overwrite(store, path, resealed(content(store, path), lambda e: e["writer_features"].append("row-locks")))
     fresh = Table.open(table.uri)
@@ -222,7 +222,7 @@ def _live_paths(table: Table) -> list[str]:
     return logs + slices
 
 
-def test_an_index_in_a_sidecar_is_read_checked_and_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_in_a_sidecar_is_verified_and_a_missing_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, inline_index_bytes=10)
     table = Table.create(new_uri(), SHOP)
     append(table, orders(*range(20)))
@@ -239,7 +239,7 @@ def test_an_index_in_a_sidecar_is_read_checked_and_missed(monkeypatch: pytest.Mo
         read_all(table.uri)
 
 
-def test_a_file_that_nobody_refers_to_is_no_part_of_the_table(table: Table, store: ObjectStore) -> None:
+def test_an_unreferenced_file_is_not_part_of_the_table(table: Table, store: ObjectStore) -> None:
     before = read_all(table.uri)
     for path in _live_paths(table):
         store.put(Path(path.replace("payments/", "payments/copy-").replace("b02", "copy-b02")), content(store, path))
@@ -248,7 +248,7 @@ def test_a_file_that_nobody_refers_to_is_no_part_of_the_table(table: Table, stor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["log", "base", "shadow"])
-def test_a_flipped_bit_in_a_file_is_never_a_different_answer(table: Table, store: ObjectStore, folder: str) -> None:
+def test_a_flipped_bit_in_a_file_never_changes_a_result(table: Table, store: ObjectStore, folder: str) -> None:
     right = read_all(table.uri)
     found = 0
     for name, _ in store.list(Path(folder)):

@@ -65,7 +65,7 @@ def encodings(parquet: pq.ParquetFile) -> dict[str, tuple[str, ...]]:
     return {(column := group.column(i)).path_in_schema: column.encodings for i in range(group.num_columns)}
 
 
-def test_values_that_do_not_repeat_get_the_encoding_of_their_kind() -> None:
+def test_values_that_do_not_repeat_get_the_encoding_of_their_type() -> None:
     parquet = written(pa.table(DISTINCT))
     assert parquet.read().equals(pa.table(DISTINCT))
     found = encodings(parquet)
@@ -86,7 +86,7 @@ def test_values_that_repeat_get_a_dictionary(rows: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["s.x", "l.list.element", "m.key_value.value"])
-def test_a_column_may_be_called_like_the_path_to_a_part_of_another(name: str) -> None:
+def test_a_column_may_have_the_name_of_a_nested_path(name: str) -> None:
     rows = pa.table(
         {
             "s": pa.array([{"x": f"t{i}"} for i in range(ROWS)]),

@@ -77,9 +77,7 @@ def test_a_column_is_added_under_a_live_writer(table: Table) -> None:
 
 
 @pytest.mark.parametrize("service", ["nothing", "compact", "fold"])
-def test_a_default_is_shown_where_the_group_is_absent_and_not_where_its_events_are_older(
-    table: Table, service: str
-) -> None:
+def test_a_default_is_shown_only_where_the_group_is_absent(table: Table, service: str) -> None:
     append(table, orders(1))
     append(table, payments(9), "payments")
     if service != "nothing":
@@ -113,13 +111,13 @@ def test_a_group_and_its_stream_are_added(table: Table) -> None:
         append(table, pa.table({"id": [1], "carrier": ["z"], "sts": [9]}), "orders")
 
 
-def test_a_stream_is_added_to_groups_that_are_there(table: Table) -> None:
+def test_a_stream_is_added_to_existing_groups(table: Table) -> None:
     table.add_stream("corrections", ["order", "payment"], on_delete="ignore")
     append(table, orders(1).append_column("paid", pa.array([2.5])).append_column("pts", pa.array([1])), "corrections")
     assert contents(table) == [(1, "new", 1, 2.5, 1)]
 
 
-def test_wider_types_hold_what_did_not_fit(table: Table) -> None:
+def test_wider_types_accept_values_that_did_not_fit(table: Table) -> None:
     table = make({"n": "int", "f": "float", "d": "decimal(5,2)", "ts": "int"}, ordering=["ts"])
     narrow = {**ID, "n": "int", "f": "float", "d": "decimal(5,2)", "ts": "int"}
     send(table, narrow, (1, 1, 0.5, None, 1), (2, 2, 0.5, None, 1))
@@ -141,7 +139,7 @@ def test_wider_types_hold_what_did_not_fit(table: Table) -> None:
     assert contents(table, ["id", "n", "f"]) == rows
 
 
-def test_a_floor_keeps_its_place_when_the_ordering_column_is_widened() -> None:
+def test_a_delete_floor_survives_widening_the_ordering_column() -> None:
     """S14."""
     for merge in ("latest", "latest_non_null"):
         table = make({"v": "string", "ts": "int"}, ordering=["ts"], merge=merge)
@@ -156,7 +154,7 @@ def test_a_floor_keeps_its_place_when_the_ordering_column_is_widened() -> None:
         assert contents(table) == [(1, "new", 1 << 40), (2, "kept", 1)]
 
 
-def test_a_widened_key_keeps_its_home() -> None:
+def test_a_widened_key_keeps_its_file_group() -> None:
     """S15."""
     config = {
         "key": ["region", "id"],
@@ -195,7 +193,7 @@ def test_an_added_column_is_supplied_by_a_late_event(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["compact", "fold"])
-def test_columns_keep_their_own_versions_when_one_is_added(service: str) -> None:
+def test_versions_per_column_survive_adding_a_column(service: str) -> None:
     """`latest_non_null`: `a` was supplied at 3 and `b` at 5; what comes at 4 is newer for `a` alone."""
     table = make({"a": "string", "b": "string", "ts": "bigint"}, ordering=["ts"], merge="latest_non_null")
     types = {**ID, "a": "string", "b": "string", "ts": "bigint"}
@@ -206,7 +204,7 @@ def test_columns_keep_their_own_versions_when_one_is_added(service: str) -> None
     assert contents(table) == [(1, "a4", "b5", 5, "c4")]
 
 
-def test_an_added_count_is_zero_where_there_were_events() -> None:
+def test_an_added_count_is_zero_for_older_events() -> None:
     table = make({"n": "bigint"}, merge="aggregate", functions={"n": "sum"})
     send(table, {**ID, "n": "bigint"}, (1, 5))
     table.compact()
@@ -242,7 +240,7 @@ def test_hidden_columns_keep_their_field_ids() -> None:
     assert len(set(after.values())) == len(after)
 
 
-def test_files_are_read_as_they_are_only_where_nothing_has_changed(table: Table) -> None:
+def test_files_are_read_without_adaptation_only_if_nothing_has_changed(table: Table) -> None:
     append(table, orders(1))
     append(table, payments(2), "payments")
     table.compact()
@@ -264,7 +262,7 @@ def test_files_are_read_as_they_are_only_where_nothing_has_changed(table: Table)
     assert native(*table.schema.arrow.names)
 
 
-def test_an_older_snapshot_has_the_schema_of_then(table: Table) -> None:
+def test_an_older_snapshot_has_its_original_schema(table: Table) -> None:
     append(table, orders(1))
     before = table.snapshot()
     rows = contents(table)
@@ -311,7 +309,7 @@ def test_a_restore_keeps_the_schema(table: Table) -> None:
     assert contents(table, ["id", "note"]) == [(1, "y"), (9, "-")]
 
 
-def test_a_commit_that_was_begun_before_the_change_is_one_of_before(table: Table) -> None:
+def test_a_commit_begun_before_a_change_has_the_older_schema(table: Table) -> None:
     with table.writer("orders") as writer:
         ticket = writer.begin()
         assert isinstance(ticket, WriteTicket)
@@ -323,7 +321,7 @@ def test_a_commit_that_was_begun_before_the_change_is_one_of_before(table: Table
 
 
 @pytest.mark.parametrize("service", ["compact", "fold"])
-def test_a_service_that_the_change_overtakes_publishes_what_it_has(table: Table, uri: str, service: str) -> None:
+def test_a_service_running_during_a_change_publishes_its_result(table: Table, uri: str, service: str) -> None:
     append(table, orders(1))
     append(table, payments(9), "payments")
     store = FaultyStore(open_store(uri))
@@ -366,7 +364,7 @@ def test_concurrent_additions_are_merged(table: Table, uri: str) -> None:
     assert schema.stream("orders").groups == ("order", "b")
 
 
-def test_the_same_addition_twice_at_once_is_one(table: Table, uri: str) -> None:
+def test_the_same_concurrent_addition_is_applied_once(table: Table, uri: str) -> None:
     late = racing(uri, lambda: table.add_column("order", "note", "string"))
     result = late.add_column("order", "note", "string")
     assert result == SchemaChange(2, changed=False)
@@ -377,7 +375,7 @@ def test_the_same_addition_twice_at_once_is_one(table: Table, uri: str) -> None:
         late.add_column("order", "kind", "string")
 
 
-def test_what_is_there_already_is_no_change(table: Table) -> None:
+def test_adding_what_exists_changes_nothing(table: Table) -> None:
     group = {"ordering": ["sts"], "merge": "latest_non_null", "new_streams": {"ships": "row"}}
     columns = {"carrier": "string", "sts": "bigint"}
     changes: list[Callable[[], SchemaChange]] = [
@@ -398,13 +396,13 @@ def test_what_is_there_already_is_no_change(table: Table) -> None:
     assert kinds == ["add column order.note string", "add group ship", "add stream more"]
 
 
-def test_a_new_merge_mode_is_a_feature_that_readers_must_know(table: Table) -> None:
+def test_a_group_with_a_new_merge_mode_adds_a_reader_feature(table: Table) -> None:
     table.add_group("sums", {"n": "bigint"}, merge="aggregate", functions={"n": "sum"}, streams=["orders"])
     (entry,) = (e for e in table._table_log.commit_log.read_after(TABLE_LANE, 0) if isinstance(e, Schema))
     assert entry.reader_features == ["merge-aggregate", "merge-latest"]
 
 
-def test_only_types_that_hold_every_value_are_wider() -> None:
+def test_only_types_that_contain_every_value_are_wider() -> None:
     types = ["tinyint", "smallint", "int", "bigint", "float", "double", "decimal(5,2)", "decimal(9,2)", "decimal(9,3)"]
     types += ["string", "binary", "date", "timestamp", "timestamp_ntz", "boolean", "array<int>", "array<bigint>"]
     wider = {(a, b) for a in types for b in types if widens(parse_type(a), parse_type(b))}

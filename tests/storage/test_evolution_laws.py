@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("small_files")
 
 @pytest.mark.parametrize("modes", [MODES, ["latest_non_null"], ["aggregate"]], ids=["any", "partial", "aggregate"])
 @given(data=st.data())
-def test_every_read_equals_the_oracle_whatever_changes(modes: list[str], data: st.DataObject) -> None:
+def test_every_read_equals_the_oracle_after_schema_changes(modes: list[str], data: st.DataObject) -> None:
     """Also at every cut that was ever remembered, which has the schema of then."""
     evolution = data.draw(evolutions(modes=modes))
     with EvolvingWorld(evolution.config) as world:
@@ -67,7 +67,7 @@ def _check_native(world: EvolvingWorld, chosen: list[str]) -> None:
 
 
 @given(evolutions(), st.data())
-def test_compactions_and_folds_change_no_read_whatever_changes(evolution: Evolution, data: st.DataObject) -> None:
+def test_compactions_and_folds_change_no_read_after_schema_changes(evolution: Evolution, data: st.DataObject) -> None:
     """M3: the same commits and changes under two histories of compactions."""
     with EvolvingWorld(evolution.config) as first, EvolvingWorld(evolution.config) as second:
         for step in (step for step in evolution.steps if isinstance(step, Sent | Change)):
@@ -84,7 +84,7 @@ def test_compactions_and_folds_change_no_read_whatever_changes(evolution: Evolut
 
 
 @pytest.mark.parametrize(("old", "new"), [("int", "bigint"), ("decimal(12,2)", "decimal(30,2)")])
-def test_a_wider_key_has_the_same_home_and_the_same_order(old: str, new: str) -> None:
+def test_a_widened_key_has_the_same_file_group_and_order(old: str, new: str) -> None:
     """S15: what makes it possible to widen keys and partition columns. Smaller integers are stored as int anyway."""
     values = pa.array(POOLS[old], parse_type(old))
     wider = values.cast(parse_type(new))
@@ -98,7 +98,7 @@ def test_a_wider_key_has_the_same_home_and_the_same_order(old: str, new: str) ->
 
 
 @pytest.mark.slow
-def test_evolutions_cover_what_they_promise() -> None:
+def test_drawn_evolutions_cover_every_kind_of_change() -> None:
     """The strategy itself: every change, of groups of every mode, and senders that do not know of it."""
     seen: set[str] = set()
 

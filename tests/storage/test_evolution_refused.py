@@ -169,7 +169,7 @@ def wide() -> Table:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_changes_nothing(wide: Table, name: str) -> None:
+def test_a_refused_change_changes_nothing(wide: Table, name: str) -> None:
     change, error, message = REFUSED[name]
     head = wide.state().head
     with pytest.raises(error, match=message) as raised:

@@ -34,7 +34,7 @@ def shop() -> Table:
 
 @pytest.mark.usefixtures("small_files")
 @given(stories(max_steps=8), st.data())
-def test_tuples_select_what_pyarrow_selects_by_them(story: Story, data: st.DataObject) -> None:
+def test_tuples_select_the_same_rows_as_in_pyarrow(story: Story, data: st.DataObject) -> None:
     with World(story.config) as world:
         world.run(story.steps)
         snapshot = world.table.snapshot()
@@ -73,7 +73,7 @@ def test_an_expression_that_cannot_be_read_selects_the_same_rows(story: Story, d
         ([pc.scalar(pa.scalar(value=True)), And(())], 40, 0),
     ],
 )
-def test_each_form_prunes_alike(shop: Table, forms: list[Any], rows: int, skipped: int) -> None:
+def test_every_form_of_a_filter_prunes_equally(shop: Table, forms: list[Any], rows: int, skipped: int) -> None:
     snapshot = shop.snapshot()
     assert {snapshot.to_arrow(["id"], filter=form).num_rows for form in forms} == {rows}
     assert [snapshot.scan(filter=form).skipped for form in forms] == [skipped] * len(forms)
@@ -99,7 +99,7 @@ def test_each_form_prunes_alike(shop: Table, forms: list[Any], rows: int, skippe
     ],
     ids=str,
 )
-def test_what_is_no_filter_is_refused(shop: Table, wrong: Any) -> None:
+def test_values_that_are_not_filters_are_refused(shop: Table, wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="filter") as error:
         shop.snapshot().scan(filter=wrong)
     assert "pyarrow expression" in error.value.hint

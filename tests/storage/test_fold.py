@@ -43,7 +43,7 @@ def test_nothing_to_do_publishes_nothing(table: Table, uri: str) -> None:
     assert entries(uri) == before
 
 
-def test_a_fold_says_what_it_did_and_changes_no_answer(table: Table, uri: str) -> None:
+def test_a_fold_reports_what_it_did_and_changes_no_result(table: Table, uri: str) -> None:
     for ts in range(10):
         append(table, orders(*range(ts, 20), status=str(ts), ts=ts))
     append(table, payments(3, 30), "payments")
@@ -69,7 +69,7 @@ def test_a_fold_says_what_it_did_and_changes_no_answer(table: Table, uri: str) -
 
 
 @pytest.mark.parametrize("columns", [["id"], ["status"], ["paid", "id"], ["pts"], []])
-def test_one_column_still_sees_rows_that_other_groups_hide_and_revive(table: Table, columns: list[str]) -> None:
+def test_reading_one_column_sees_rows_hidden_and_shown_by_other_groups(table: Table, columns: list[str]) -> None:
     append(table, orders(1, 2, 3))
     append(table, payments(1, 2, 3, 4), "payments")
     table.compact()
@@ -87,7 +87,7 @@ def test_one_column_still_sees_rows_that_other_groups_hide_and_revive(table: Tab
         assert 1 not in {row[columns.index("id")] for row in expected}
 
 
-def test_a_file_group_has_few_folds_and_then_one_of_everything(counts: Table) -> None:
+def test_a_file_group_has_few_folds_until_one_replaces_them(counts: Table) -> None:
     count(counts, *MANY)  # much, so that what follows is little beside it
     counts.fold()
     expected = dict.fromkeys(MANY, 1)
@@ -105,7 +105,7 @@ def test_a_file_group_has_few_folds_and_then_one_of_everything(counts: Table) ->
     assert len(counts.state().folds) == 2
 
 
-def test_a_fold_of_much_over_little_is_made_of_everything(counts: Table) -> None:
+def test_a_large_fold_replaces_smaller_ones(counts: Table) -> None:
     count(counts, 1)
     counts.fold()
     (first,) = chain(counts, home(1))
@@ -116,7 +116,7 @@ def test_a_fold_of_much_over_little_is_made_of_everything(counts: Table) -> None
     assert dict(contents(counts, ["id", "n"])) == {key: 1 + (key == 1) for key in MANY}
 
 
-def test_each_event_is_read_once_whatever_was_folded_or_compacted_before(counts: Table, uri: str) -> None:
+def test_each_event_is_read_once_after_any_folds_and_compactions(counts: Table, uri: str) -> None:
     """S11: counts show every event that is in a slice and in a fold, or in none of them."""
     for number in range(12):
         count(counts, *range(number, 20))
@@ -133,7 +133,7 @@ def test_each_event_is_read_once_whatever_was_folded_or_compacted_before(counts:
     assert dict(contents(counts, ["id", "n"])) == {key: min(key, 11) + 1 for key in range(20)}
 
 
-def test_what_a_read_asks_of_the_store_does_not_grow_with_commits(uri: str) -> None:
+def test_store_requests_of_a_read_do_not_grow_with_commits(uri: str) -> None:
     def asked(commits: int, *, folded: bool) -> int:
         copy_uri = f"{uri}-{commits}-{folded}"
         table = Table.create(copy_uri, COUNTS)
@@ -151,7 +151,7 @@ def test_what_a_read_asks_of_the_store_does_not_grow_with_commits(uri: str) -> N
     assert many * 5 < asked(60, folded=False)
 
 
-def test_snapshots_of_before_a_fold_answer_as_before_it(table: Table, uri: str) -> None:
+def test_snapshots_taken_before_a_fold_give_the_same_rows_after_it(table: Table, uri: str) -> None:
     append(table, orders(1, 2, 3))
     old = table.snapshot()
     rows = contents(table)
@@ -168,7 +168,7 @@ def test_snapshots_of_before_a_fold_answer_as_before_it(table: Table, uri: str) 
     assert old.to_arrow().num_rows == 3
 
 
-def test_reading_by_time_ignores_folds_that_hold_later_commits() -> None:
+def test_as_of_a_time_ignores_folds_with_later_commits() -> None:
     uri = new_uri()
     clock = FakeClock(1_000_000)
     writer = Table.create(uri, SHOP, clock=clock)
@@ -181,7 +181,7 @@ def test_reading_by_time_ignores_folds_that_hold_later_commits() -> None:
     assert statuses(writer) == {1: "second"}
 
 
-def test_a_fold_is_dropped_with_the_compaction_that_passes_it_and_not_before(counts: Table) -> None:
+def test_a_fold_ends_only_when_a_compaction_contains_it(counts: Table) -> None:
     count(counts, *range(20))
     counts.fold()
     first, *others = [file_slice.group for file_slice in counts.snapshot().slices]
@@ -218,7 +218,7 @@ def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str) -> None
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_fold_of_many_bytes_has_several_files_and_each_file_group_is_in_one(counts: Table, uri: str) -> None:
+def test_a_large_fold_has_several_files_with_each_file_group_in_one(counts: Table, uri: str) -> None:
     for _ in range(3):
         count(counts, *range(100))
     biggest = max(file_slice.log_bytes for file_slice in counts.snapshot().slices)
@@ -232,7 +232,7 @@ def test_a_fold_of_many_bytes_has_several_files_and_each_file_group_is_in_one(co
     assert dict(contents(Table.open(uri), ["id", "n"])) == dict.fromkeys(range(100), 3)
 
 
-def test_a_file_carries_only_the_groups_that_have_something_to_say(table: Table) -> None:
+def test_a_file_contains_only_groups_with_registers(table: Table) -> None:
     append(table, orders(1, 2))
     table.fold()
     (file,) = table.snapshot().files
@@ -243,7 +243,7 @@ def test_a_file_carries_only_the_groups_that_have_something_to_say(table: Table)
     assert contents(table) == [(1, "new", 1, 1.0, 1), (2, "new", 1, 1.0, 1)]
 
 
-def test_rows_that_say_nothing_are_not_kept(uri: str) -> None:
+def test_rows_without_registers_are_not_kept(uri: str) -> None:
     config = {**COUNTS, "streams": {"events": {"groups": ["all"]}}}
     config["groups"] = {"all": {**COUNTS["groups"]["all"], "columns": ["n"], "functions": {"n": "sum"}}}
     config["columns"] = {"id": "bigint", "n": "bigint"}
@@ -258,7 +258,7 @@ def test_rows_that_say_nothing_are_not_kept(uri: str) -> None:
     assert contents(table) == [(1, 5)]
 
 
-def test_a_retraction_before_what_it_takes_back_is_kept_in_a_fold(uri: str) -> None:
+def test_a_fold_keeps_a_retraction_that_arrives_first(uri: str) -> None:
     config = {**COUNTS, "streams": {"events": {"groups": ["all"]}}}
     config["groups"] = {"all": {**COUNTS["groups"]["all"], "columns": ["n"], "functions": {"n": "sum"}}}
     config["columns"] = {"id": "bigint", "n": "bigint"}

@@ -50,7 +50,7 @@ def counts(uri: str) -> Table:
 
 
 @pytest.mark.parametrize("later_commit", [False, True])
-def test_file_groups_that_a_compaction_did_first_are_skipped(counts: Table, uri: str, later_commit: bool) -> None:  # noqa: FBT001
+def test_file_groups_that_were_compacted_first_are_skipped(counts: Table, uri: str, later_commit: bool) -> None:  # noqa: FBT001
     """BASE before FOLD, with a cut at or beyond that of the fold."""
     count(counts, *range(20))
     overtaken = counts.snapshot().slices[0].group
@@ -72,7 +72,7 @@ def test_file_groups_that_a_compaction_did_first_are_skipped(counts: Table, uri:
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 1 + later_commit)
 
 
-def test_a_fold_that_a_compaction_did_first_entirely_is_aborted_and_removed(counts: Table, uri: str) -> None:
+def test_a_fold_whose_file_groups_were_all_compacted_first_is_aborted(counts: Table, uri: str) -> None:
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
     during(store, counts.compact)
@@ -83,7 +83,7 @@ def test_a_fold_that_a_compaction_did_first_entirely_is_aborted_and_removed(coun
     assert fold_files(uri) == []
 
 
-def test_file_groups_that_a_compaction_of_less_did_first_are_skipped_too(counts: Table, uri: str) -> None:
+def test_file_groups_compacted_first_to_an_older_cut_are_skipped_too(counts: Table, uri: str) -> None:
     """BASE before FOLD, with a cut before that of the fold: it holds again what is in the new slice."""
     count(counts, *range(20))
     before = counts.snapshot()
@@ -95,7 +95,7 @@ def test_file_groups_that_a_compaction_of_less_did_first_are_skipped_too(counts:
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
 
 
-def test_a_compaction_of_less_than_a_fold_holds_gives_the_fold_up(counts: Table, uri: str) -> None:
+def test_a_compaction_of_fewer_commits_ends_a_fold(counts: Table, uri: str) -> None:
     """FOLD before BASE: the slice ends before the fold does, so what lies between is read as events again (S11)."""
     count(counts, *range(20))
     first = counts.snapshot().slices[0].group
@@ -115,7 +115,7 @@ def test_a_compaction_of_less_than_a_fold_holds_gives_the_fold_up(counts: Table,
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
 
 
-def test_a_fold_states_nothing_of_a_file_group_whose_folds_were_given_up_meanwhile(counts: Table, uri: str) -> None:
+def test_a_fold_skips_file_groups_whose_folds_ended_meanwhile(counts: Table, uri: str) -> None:
     """A slow compaction from before the last fold ends while the next fold is made, which has nothing of that group."""
     group = home(3)
     others = [key for key in range(20) if home(key) != group]
@@ -149,7 +149,7 @@ def test_a_fold_states_nothing_of_a_file_group_whose_folds_were_given_up_meanwhi
     assert counts.state().log_start() == {"events": 2}
 
 
-def test_a_fold_does_not_take_the_place_of_one_that_reaches_further(counts: Table, uri: str) -> None:
+def test_a_fold_does_not_replace_a_fold_of_more_commits(counts: Table, uri: str) -> None:
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
 
@@ -164,7 +164,7 @@ def test_a_fold_does_not_take_the_place_of_one_that_reaches_further(counts: Tabl
     assert fold_files(uri) == named_files(counts)
 
 
-def test_a_fold_of_everything_takes_the_place_of_one_that_reaches_less_far(counts: Table, uri: str) -> None:
+def test_a_fold_of_everything_replaces_a_fold_of_fewer_commits(counts: Table, uri: str) -> None:
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
     other = other_process(uri, FakeClock(), store)
@@ -179,7 +179,7 @@ def test_a_fold_of_everything_takes_the_place_of_one_that_reaches_less_far(count
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
 
 
-def test_a_fold_does_not_take_the_place_of_one_that_reaches_further_in_one_lane(counts: Table) -> None:
+def test_a_fold_does_not_replace_a_fold_of_more_commits_in_one_lane(counts: Table) -> None:
     """Cuts are ordered lane by lane, so of two snapshots neither may be the older."""
     for _ in range(2):
         for lane in ("a", "b"):
@@ -192,7 +192,7 @@ def test_a_fold_does_not_take_the_place_of_one_that_reaches_further_in_one_lane(
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 4)
 
 
-def test_of_two_folds_of_everything_up_to_the_same_cut_the_second_is_dropped(counts: Table, uri: str) -> None:
+def test_the_second_of_two_complete_folds_to_the_same_cut_is_dropped(counts: Table, uri: str) -> None:
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
     during(store, counts.fold)
@@ -203,7 +203,7 @@ def test_of_two_folds_of_everything_up_to_the_same_cut_the_second_is_dropped(cou
 
 
 @pytest.mark.parametrize("further", [False, True])
-def test_of_two_folds_upon_the_same_fold_the_second_is_dropped(counts: Table, uri: str, further: bool) -> None:  # noqa: FBT001
+def test_the_second_of_two_folds_on_the_same_fold_is_dropped(counts: Table, uri: str, further: bool) -> None:  # noqa: FBT001
     """Also if it reaches further, for it holds again what the first holds."""
     count(counts, *MANY)
     counts.fold()
@@ -218,7 +218,7 @@ def test_of_two_folds_upon_the_same_fold_the_second_is_dropped(counts: Table, ur
     assert len(chain(counts, home(1))) == 2
 
 
-def test_a_fold_that_does_not_go_on_where_the_last_one_ended_is_corrupt(counts: Table, uri: str) -> None:
+def test_a_fold_that_leaves_a_gap_is_corrupt(counts: Table, uri: str) -> None:
     """S11 is checked by every reader, not only by who folds."""
     count(counts, *MANY)
     counts.fold()
@@ -232,7 +232,7 @@ def test_a_fold_that_does_not_go_on_where_the_last_one_ended_is_corrupt(counts: 
         Table.open(uri)
 
 
-def test_a_restore_kills_a_fold_that_is_being_made(counts: Table, uri: str) -> None:
+def test_a_restore_aborts_a_fold_in_progress(counts: Table, uri: str) -> None:
     """What the fold has read may have been rolled back (S18)."""
     count(counts, *range(20))
     counts.savepoint("one")
@@ -246,7 +246,7 @@ def test_a_restore_kills_a_fold_that_is_being_made(counts: Table, uri: str) -> N
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 1)
 
 
-def test_a_restore_takes_back_what_folds_hold(counts: Table, uri: str) -> None:
+def test_a_restore_rolls_back_folded_commits(counts: Table, uri: str) -> None:
     count(counts, *range(20))
     counts.fold()
     counts.savepoint("one")
@@ -264,7 +264,7 @@ def test_a_restore_takes_back_what_folds_hold(counts: Table, uri: str) -> None:
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
 
 
-def test_a_fold_whose_plan_was_given_up_publishes_nothing(counts: Table, uri: str) -> None:
+def test_a_fold_whose_plan_was_aborted_publishes_nothing(counts: Table, uri: str) -> None:
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
 
@@ -281,7 +281,9 @@ def test_a_fold_whose_plan_was_given_up_publishes_nothing(counts: Table, uri: st
 @pytest.mark.parametrize(
     ("moment", "orphans"), [("before the file", 0), ("after the file", 1), ("before the entry", 1)]
 )
-def test_who_dies_before_the_entry_leaves_files_that_say_so(counts: Table, uri: str, moment: str, orphans: int) -> None:
+def test_files_of_a_fold_that_died_before_its_entry_are_garbage(
+    counts: Table, uri: str, moment: str, orphans: int
+) -> None:
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
     died = KeyboardInterrupt()
@@ -333,7 +335,7 @@ def test_a_missing_log_file_aborts_the_fold_and_leaves_the_table_as_it_is(counts
     assert fold_files(uri) == []
 
 
-def test_damage_in_a_fold_is_an_error_and_never_an_answer(tmp_path: LocalPath) -> None:
+def test_damage_in_a_fold_is_an_error_and_never_a_wrong_result(tmp_path: LocalPath) -> None:
     counts = Table.create(tmp_path, COUNTS)
     count(counts, *range(20))
     counts.fold()
@@ -353,7 +355,7 @@ def test_damage_in_a_fold_is_an_error_and_never_an_answer(tmp_path: LocalPath) -
         contents(Table.open(tmp_path))
 
 
-def test_folds_compactions_readers_and_a_writer_at_once_neither_lose_nor_double_an_event(counts: Table) -> None:
+def test_concurrent_folds_compactions_readers_and_writers_lose_and_double_nothing(counts: Table) -> None:
     """S8 and S11: every snapshot has all keys, with the events of the same commits, each once."""
     keys, commits, stop = range(40), 40, threading.Event()
 

@@ -46,7 +46,7 @@ def test_the_current_version_has_fixtures() -> None:
 
 @pytest.mark.parametrize(("table", "name"), [(name, name) for name in FIXTURES], ids=FIXTURES, indirect=["table"])
 class TestFixture:
-    def test_it_contains_what_was_written(self, table: Table, name: str) -> None:
+    def test_a_fixture_contains_the_rows_that_were_written(self, table: Table, name: str) -> None:
         expected = load(FOLDER / f"{name}.json")
         assert {moment: rows_of(table, moment) for moment in expected.snapshots} == expected.snapshots
         for since, until, rows in expected.changes:
@@ -57,7 +57,7 @@ class TestFixture:
         del name
         assert [found for found in table.verify().findings if found.severity is not Severity.INFO] == []
 
-    def test_it_can_be_written_compacted_and_cleaned(self, table: Table, name: str) -> None:
+    def test_a_fixture_can_be_written_compacted_and_cleaned(self, table: Table, name: str) -> None:
         expected = load(FOLDER / f"{name}.json")
         assert (
             batches_of(table, {lane: list(queries) for lane, queries in expected.batches.items()}) == expected.batches
@@ -72,7 +72,7 @@ class TestFixture:
         assert [found for found in table.verify().findings if found.severity is Severity.ERROR] == []
 
 
-def test_what_is_frozen_is_not_written_again(tmp_path: Path) -> None:
+def test_frozen_fixtures_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / str(FORMAT_VERSION)).mkdir()
     with pytest.raises(SystemExit, match="fixtures are written once, and never changed"):
         generate.main(tmp_path)

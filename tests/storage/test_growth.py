@@ -78,7 +78,7 @@ def grown_too_much(small: Counted, large: Counted) -> list[str]:
 
 
 @pytest.mark.slow
-def test_with_the_number_of_file_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_work_grows_linearly_with_file_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Small enough for lists to stand in the entries: larger ones are read back from sidecars, a step and not growth.
     small, large = (counted(monkeypatch, tmp_path, groups, 3) for groups in (24, 24 * GROWTH))
     wrong = grown_too_much(small, large)
@@ -86,7 +86,7 @@ def test_with_the_number_of_file_groups(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.slow
-def test_with_the_number_of_lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_work_grows_linearly_with_lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small, large = (counted(monkeypatch, tmp_path, 16, lanes) for lanes in (16, 16 * GROWTH))
     wrong = grown_too_much(small, large)
     assert not wrong, "\n".join(wrong)

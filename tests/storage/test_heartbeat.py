@@ -45,7 +45,7 @@ def report(uri: str, clock: FakeClock) -> LaneReport:
     return lane
 
 
-def test_a_writer_says_that_it_is_alive_until_it_leaves(table: Table, uri: str, clock: FakeClock) -> None:
+def test_a_writer_sends_heartbeats_until_it_closes(table: Table, uri: str, clock: FakeClock) -> None:
     with table.writer("orders", owner="me") as writer:
         (first,) = beats(uri)
         assert report(uri, clock).writer == "live"
@@ -72,7 +72,7 @@ def test_a_writer_says_that_it_is_alive_until_it_leaves(table: Table, uri: str, 
     assert beats(uri) == []
 
 
-def test_a_name_says_it_all(table: Table, uri: str, clock: FakeClock) -> None:
+def test_the_name_of_a_heartbeat_has_all_its_data(table: Table, uri: str, clock: FakeClock) -> None:
     with table.writer("orders"):
         pass
     with table.writer("orders", owner="me"):
@@ -86,7 +86,7 @@ def test_a_name_says_it_all(table: Table, uri: str, clock: FakeClock) -> None:
         assert b'"host": ' in data
 
 
-def test_a_clock_that_jumps_back_is_a_reason_to_say_it_again(table: Table, uri: str, clock: FakeClock) -> None:
+def test_a_clock_that_was_set_back_causes_a_heartbeat(table: Table, uri: str, clock: FakeClock) -> None:
     with table.writer("orders") as writer:
         (first,) = beats(uri)
         clock.time_ms -= 365 * 24 * 3_600_000
@@ -96,9 +96,7 @@ def test_a_clock_that_jumps_back_is_a_reason_to_say_it_again(table: Table, uri: 
         assert report(uri, clock).writer == "live"
 
 
-def test_a_writer_that_died_is_silent_and_its_successor_is_not_taken_for_it(
-    table: Table, uri: str, clock: FakeClock
-) -> None:
+def test_a_dead_writer_is_silent_and_its_successor_is_live(table: Table, uri: str, clock: FakeClock) -> None:
     died = table.writer("orders")
     died.__enter__()
     clock.time_ms += SILENT_AFTER_MS + 1
@@ -111,7 +109,7 @@ def test_a_writer_that_died_is_silent_and_its_successor_is_not_taken_for_it(
     assert beats(uri) == []
 
 
-def test_a_fenced_writer_says_no_more_and_counts_as_gone(table: Table, uri: str, clock: FakeClock) -> None:
+def test_a_fenced_writer_sends_no_heartbeat_and_counts_as_closed(table: Table, uri: str, clock: FakeClock) -> None:
     with table.writer("orders") as writer:
         table.fence("orders")
         assert report(uri, clock).writer == "closed"
@@ -136,7 +134,7 @@ def test_a_lane_without_a_writer(table: Table, uri: str, clock: FakeClock) -> No
 
 
 @pytest.mark.parametrize("call", ["put", "delete"])
-def test_a_store_that_does_not_take_heartbeats_fails_no_commit(uri: str, clock: FakeClock, call: str) -> None:
+def test_a_commit_succeeds_if_heartbeats_cannot_be_written(uri: str, clock: FakeClock, call: str) -> None:
     Table.create(uri, SHOP, clock=clock)
     store = FaultyStore(open_store(uri))
     store.faults.append(Fault(call, "_weft/heartbeats", times=FOREVER))
@@ -147,7 +145,7 @@ def test_a_store_that_does_not_take_heartbeats_fails_no_commit(uri: str, clock: 
     assert len(contents(Table.open(uri))) == 3
 
 
-def test_a_store_that_does_not_answer_is_not_asked_again_at_once(uri: str, clock: FakeClock) -> None:
+def test_a_failed_heartbeat_is_not_retried_at_once(uri: str, clock: FakeClock) -> None:
     Table.create(uri, SHOP, clock=clock)
     store = FaultyStore(open_store(uri))
     store.faults.append(Fault("put", "_weft/heartbeats", times=FOREVER))
@@ -157,7 +155,7 @@ def test_a_store_that_does_not_answer_is_not_asked_again_at_once(uri: str, clock
     assert len([path for call, path in store.calls if call == "put" and "heartbeats" in path]) == 1
 
 
-def test_the_newest_claim_counts_before_the_newest_time(uri: str) -> None:
+def test_the_newest_claim_takes_precedence_over_the_newest_time(uri: str) -> None:
     store: ObjectStore = open_store(uri)
     store.put(heartbeat_path(ORDERS, 2, 500, "a" * 32), b"{}")
     store.put(heartbeat_path(ORDERS, 1, 900, "b" * 32), b"{}")
@@ -168,20 +166,20 @@ def test_the_newest_claim_counts_before_the_newest_time(uri: str) -> None:
     assert list(newest) == ["orders"]
 
 
-def test_what_a_crash_between_two_heartbeats_leaves_is_cleaned(table: Table, uri: str, clock: FakeClock) -> None:
+def test_heartbeats_left_by_a_crash_are_cleaned(table: Table, uri: str, clock: FakeClock) -> None:
     with table.writer("orders") as writer:
         open_store(uri).put(heartbeat_path(ORDERS, writer.epoch, clock.time_ms - 7, "a" * 32), b"{}")
         assert table.clean(NOW).deleted["heartbeat"].files == 1
         assert report(uri, clock).writer == "live"
 
 
-def test_local_folders_hold_no_more_of_it(tmp_path: LocalPath) -> None:
+def test_a_closed_writer_leaves_no_heartbeat_in_a_local_folder(tmp_path: LocalPath) -> None:
     table = Table.create(tmp_path / "table", SHOP)
     append(table, orders(1))
     assert stored(table, "_weft/heartbeats") == set()
 
 
-def test_the_overview_tells_what_keeps_old_files(table: Table, uri: str, clock: FakeClock) -> None:
+def test_the_overview_shows_what_keeps_old_files(table: Table, uri: str, clock: FakeClock) -> None:
     append(table, orders(*ALL))
     table.savepoint("release", note="checked")
     with pytest.raises(KeyboardInterrupt):
@@ -207,7 +205,7 @@ def test_the_overview_tells_what_keeps_old_files(table: Table, uri: str, clock: 
     assert (found.oldest_retained, [keeper.what for keeper in found.keepers]) == (keep, ["savepoint"])
 
 
-def test_the_timeline_has_words_for_every_kind_of_entry(table: Table, uri: str) -> None:
+def test_the_timeline_describes_every_kind_of_entry(table: Table, uri: str) -> None:
     append(table, orders(*ALL))
     table.savepoint("good", note="why")
     append(table, orders(1, status="bad", ts=2))

@@ -53,7 +53,7 @@ def test_overview(table: Table) -> None:
     assert found.schema == table.schema
 
 
-def test_timeline_is_that_of_all_lanes_newest_first(table: Table) -> None:
+def test_the_timeline_has_all_lanes_newest_first(table: Table) -> None:
     entries = Inspection(table.uri).timeline(100)
     assert [(e.lane, e.kind) for e in entries] == [
         ("sa", "DATA"),
@@ -100,7 +100,7 @@ def test_lanes(table: Table) -> None:
     )
 
 
-def test_what_was_taken_back_is_not_counted_and_said_to_be_void(table: Table) -> None:
+def test_rolled_back_commits_are_marked_and_not_counted(table: Table) -> None:
     table.savepoint("good")
     with table.writer("sa", owner="third") as writer:
         writer.append(rows(7, 8), batch=("q", 3))

@@ -227,7 +227,7 @@ def test_replays_change_nothing(story: Story, data: st.DataObject) -> None:
 
 
 @given(story=stories(max_steps=6))
-def test_local_folder_reads_as_memory_does(story: Story, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_local_folder_gives_the_same_reads_as_memory(story: Story, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The same history on a local folder: memory-mapped files instead of fetched ranges."""
     with World(story.config, str(tmp_path_factory.mktemp("table") / uuid.uuid4().hex)) as world:
         world.run(story.steps)
@@ -236,7 +236,7 @@ def test_local_folder_reads_as_memory_does(story: Story, tmp_path_factory: pytes
 
 
 @pytest.mark.slow
-def test_stories_cover_what_they_promise() -> None:
+def test_drawn_histories_cover_every_case() -> None:
     """The strategy itself: deletes, hidden rows, every mode and function, and remembered cuts do occur."""
     seen: set[str] = set()
 

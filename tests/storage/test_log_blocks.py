@@ -69,7 +69,7 @@ def check(blocks: LogBlocks, files: list[LiveFile], block: BlockId) -> None:
     assert len(batch) == files[block[0]].index.blocks.rows[block[1]]
 
 
-def test_small_files_are_asked_for_at_once_and_once(store: Asked, files: list[LiveFile]) -> None:
+def test_small_files_are_requested_together_and_once(store: Asked, files: list[LiveFile]) -> None:
     first, later = [(0, 3), (1, 0), (2, 7)], [(0, 5), (2, 8)]
     blocks = blocks_of(store, files, [*first, *later])
     assert store.at_once == []
@@ -87,7 +87,7 @@ def test_small_files_are_asked_for_at_once_and_once(store: Asked, files: list[Li
 
 
 @pytest.mark.parametrize("bound", [1, 2_000, 5_000])
-def test_no_more_is_fetched_than_the_bound(store: Asked, files: list[LiveFile], bound: int) -> None:
+def test_fetched_bytes_are_bounded(store: Asked, files: list[LiveFile], bound: int) -> None:
     """But one block, if it is larger; a tail is read with the first blocks of a file, and not again."""
     runs = [[(number, block) for number in range(3) for block in range(4 * part, 4 * part + 4)] for part in (0, 1)]
     blocks = blocks_of(store, files, [block for run in runs for block in run], fetch_bytes=bound)
@@ -105,7 +105,7 @@ def test_no_more_is_fetched_than_the_bound(store: Asked, files: list[LiveFile], 
     assert len(store.at_once) > 1
 
 
-def test_blocks_may_be_taken_in_another_order_than_expected(store: Asked, files: list[LiveFile]) -> None:
+def test_blocks_may_be_taken_in_any_order(store: Asked, files: list[LiveFile]) -> None:
     chosen = [(number, block) for number in range(3) for block in range(5)]
     blocks = blocks_of(store, files, chosen)
     blocks.expect(chosen)

@@ -67,7 +67,7 @@ def test_a_composite_key_has_its_hidden_column_first() -> None:
 
 @pytest.mark.usefixtures("small_files")
 @given(story=stories(max_steps=6))
-def test_the_index_says_what_is_in_the_file(story: Story) -> None:
+def test_the_index_describes_the_content_of_the_file(story: Story) -> None:
     with World(story.config) as world:
         world.run(story.appends)
         for file, index in live_files(world.table):
@@ -133,7 +133,7 @@ def _range(column: pa.Array) -> tuple[Any, Any]:
     return encode_scalar(low), encode_scalar(high)
 
 
-def test_small_groups_share_a_block_and_a_large_one_takes_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_file_groups_share_a_block_and_a_large_one_has_several(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, block_min_bytes=1_000, block_max_bytes=2_000)
     table = Table.create(new_uri(), {**SHOP, "buckets": 16})
     append(table, orders(*range(30)))

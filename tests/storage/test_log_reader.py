@@ -46,7 +46,7 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_equal_versions_go_to_the_later_commit_whichever_stream_it_is_of() -> None:
+def test_the_later_commit_wins_ties_between_streams() -> None:
     table = Table.create(new_uri(), CONFIG)
     with table.writer("both") as both, table.writer("orders") as orders:
         both.append(pa.table({**ORDER, "status": ["a"], "paid": ["x"]}))
@@ -56,7 +56,7 @@ def test_equal_versions_go_to_the_later_commit_whichever_stream_it_is_of() -> No
     assert table.snapshot().to_arrow(["status", "paid"]).to_pylist() == [{"status": "c", "paid": "y"}]
 
 
-def test_commits_of_interleaved_streams_are_one_piece_a_stream(ranges: list[int]) -> None:
+def test_commits_of_interleaved_streams_are_coalesced_per_stream(ranges: list[int]) -> None:
     table = Table.create(new_uri(), CONFIG)
     with table.writer("orders") as orders, table.writer("payments") as payments:
         for number in range(10):
@@ -70,7 +70,7 @@ def test_commits_of_interleaved_streams_are_one_piece_a_stream(ranges: list[int]
     assert sorted(ranges) == [10, 20]
 
 
-def test_what_is_put_together_is_bounded(ranges: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coalesced_ranges_are_bounded(ranges: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, coalesce_rows=4)
     table = Table.create(new_uri(), CONFIG)
     with table.writer("payments") as payments:

@@ -48,7 +48,7 @@ def rows_for(table: Table, groups: list[FileGroup], status: str, ts: int) -> Non
     )
 
 
-def test_who_is_left_behind_gets_a_slice_without_having_rows(table: Table) -> None:
+def test_file_groups_of_a_mostly_unreferenced_file_are_compacted_without_logs(table: Table) -> None:
     """Else one file group that sleeps would keep the files of all it ever shared one with."""
     old = base_files(table)
     awake = sorted(table.state().slices)[:-1]
@@ -68,13 +68,13 @@ def test_who_is_left_behind_gets_a_slice_without_having_rows(table: Table) -> No
     assert table.state().slices[LAST] == last
 
 
-def test_a_file_that_is_still_used_enough_is_left_alone(table: Table) -> None:
+def test_a_file_with_enough_referenced_rows_is_kept(table: Table) -> None:
     awake = sorted(table.state().slices)[:8]
     rows_for(table, awake, "paid", 2)
     assert set(table.compact().done) == set(awake)
 
 
-def test_only_means_those_left_behind_too(table: Table) -> None:
+def test_the_filter_of_compact_applies_to_mostly_unreferenced_files_too(table: Table) -> None:
     awake = sorted(table.state().slices)[:-1]
     rows_for(table, awake, "paid", 2)
     assert LAST not in table.compact(lambda file_slice: file_slice.group != LAST).done
@@ -82,7 +82,7 @@ def test_only_means_those_left_behind_too(table: Table) -> None:
     assert table.compact().done == ()
 
 
-def test_a_service_finds_it_due(table: Table) -> None:
+def test_compaction_services_find_such_file_groups_due(table: Table) -> None:
     rows_for(table, sorted(table.state().slices)[:-1], "paid", 2)
     table.compact(lambda file_slice: file_slice.group != LAST)
     append(table, orders(10**6, status="far"))
@@ -91,7 +91,7 @@ def test_a_service_finds_it_due(table: Table) -> None:
     assert {group: why.reason for group, why in due.items()} == {LAST: "mostly unreferenced"}
 
 
-def test_a_slice_that_goes_as_far_as_the_snapshot_gets_no_successor(table: Table) -> None:
+def test_a_slice_with_the_cut_of_the_snapshot_is_not_compacted(table: Table) -> None:
     """It would have the same cut: of two compactors at it, the second would not notice the first."""
     rows_for(table, sorted(table.state().slices)[:-1], "paid", 2)
     table.compact()
@@ -110,7 +110,7 @@ def test_a_slice_that_goes_as_far_as_the_snapshot_gets_no_successor(table: Table
 
 @pytest.mark.usefixtures("small_files")
 @given(stories(max_steps=10), st.lists(st.frozensets(st.integers(0, 7)), min_size=1, max_size=3))
-def test_no_file_is_kept_for_little(story: Story, partial: list[frozenset[int]]) -> None:
+def test_no_file_is_kept_for_a_few_rows(story: Story, partial: list[frozenset[int]]) -> None:
     """After a compaction of all file groups, whatever was compacted before; and no answer changes."""
     with World(story.config) as world:
         world.table = tuned(world.table, shared_file_bytes=2**20)

@@ -108,7 +108,7 @@ def test_a_new_mode_and_a_new_function_work_everywhere(uri: str) -> None:
 
 
 @pytest.mark.usefixtures("uri")
-def test_their_rules_are_checked_like_those_of_others() -> None:
+def test_rules_of_new_modes_are_checked() -> None:
     as_double = {**CONFIG, "columns": {**CONFIG["columns"], "n": "double"}}
     with pytest.raises(InvalidInput, match="product of double is not possible"):
         Table.create(new_uri(), as_double)
@@ -119,7 +119,7 @@ def test_their_rules_are_checked_like_those_of_others() -> None:
         Table.create(new_uri(), {**CONFIG, "groups": {**CONFIG["groups"], "origin": {"columns": ["a"], "merge": "x"}}})
 
 
-def test_versions_that_do_not_know_them_refuse_the_table(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_without_the_new_mode_refuse_the_table(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with pytest.raises(UnsupportedFormat, match="function-product, merge-oldest"):
         Table.open(uri)

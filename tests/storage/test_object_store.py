@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: LocalPath) -> ObjectStore:
         (TimeoutError("no answer"), False),
     ],
 )
-def test_a_store_that_refuses_is_told_from_one_that_does_not_answer(error: OSError, *, refused: bool) -> None:
+def test_refused_access_and_a_missing_answer_are_different_errors(error: OSError, *, refused: bool) -> None:
     """Whoever waits for a store waits for the second kind alone."""
     with pytest.raises(StoreUnavailable) as caught, normalise_errors(Path("a/b")):
         raise error
@@ -72,7 +72,9 @@ def test_a_store_that_overwrites_is_refused(store: ObjectStore, kind: type[Fault
 
 
 @pytest.mark.parametrize("call", ["put_if_absent", "get"])
-def test_a_store_that_does_not_answer_the_probe_is_refused_and_the_probe_removed(store: ObjectStore, call: str) -> None:
+def test_a_store_that_does_not_answer_the_probe_is_an_error_and_the_probe_is_deleted(
+    store: ObjectStore, call: str
+) -> None:
     faulty = FaultyStore(store)
     faulty.faults.append(Fault(call, "probe", when="after"))
     with pytest.raises(StoreUnavailable, match=r"cannot write to .*the network is down"):

@@ -22,7 +22,7 @@ def rows(*values: tuple[int, int, int, str]) -> pa.Table:
     return pa.table({"k": k, "n": pa.array(n, pa.int32()), "ts": ts, "_op": op})
 
 
-def test_overflown_sums_are_counted_until_they_fit(tmp_path: Path) -> None:
+def test_overflowing_sums_are_counted_until_they_fit(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "table", CONFIG)
     largest = 2**31 - 1
     with table.writer("s") as writer:

@@ -64,7 +64,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 @pytest.mark.usefixtures("small_files")
 @given(st.data())
-def test_a_filtered_read_is_the_filtered_whole(data: st.DataObject) -> None:
+def test_a_filtered_read_equals_filtering_all_rows(data: st.DataObject) -> None:
     """M4 under every kind of filter: over keys, partitions, values, in slices with and without logs."""
     story: Story = data.draw(stories(max_steps=8))
     with World(story.config) as world:
@@ -78,7 +78,7 @@ def test_a_filtered_read_is_the_filtered_whole(data: st.DataObject) -> None:
 
 @pytest.mark.usefixtures("small_files")
 @given(stories(max_steps=8), st.data())
-def test_get_gives_the_rows_of_the_keys_and_no_others(story: Story, data: st.DataObject) -> None:
+def test_get_returns_exactly_the_rows_of_the_keys(story: Story, data: st.DataObject) -> None:
     with World(story.config) as world:
         world.run(story.steps)
         snapshot = world.table.snapshot()
@@ -124,7 +124,7 @@ def test_ranges_and_values_choose_row_groups_by_statistics(shop: Table, reads: R
     assert reads.row_groups == 4
 
 
-def test_row_groups_that_logs_touch_are_read_whatever_their_statistics_say(shop: Table, reads: Reads) -> None:
+def test_row_groups_with_keys_in_the_logs_are_read_despite_statistics(shop: Table, reads: Reads) -> None:
     shop = tuned(shop, scan_run_bytes=1)
     append(shop, orders(40, 4711, status="old", ts=2))
     old = pc.field("status") == "old"
@@ -147,7 +147,7 @@ def test_get_reads_one_row_group_and_the_blocks_that_can_have_the_key(shop: Tabl
     assert shop.get(pa.table({"id": pa.array([5], pa.int32())}), ["id"]).to_pylist() == [{"id": 5}]
 
 
-def test_get_sees_the_snapshot_that_is_asked_for(shop: Table) -> None:
+def test_get_reads_the_requested_snapshot(shop: Table) -> None:
     before = str(shop.snapshot().cut)
     append(shop, orders(3, op="D", ts=9))
     assert shop.get([3]).num_rows == 0
@@ -175,13 +175,13 @@ def test_get_sees_the_snapshot_that_is_asked_for(shop: Table) -> None:
         (pa.table({"id": ["17"]}), "string was given for int64"),
     ],
 )
-def test_keys_that_are_none_are_refused(shop: Table, keys: Any, words: str) -> None:
+def test_invalid_keys_are_refused(shop: Table, keys: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words) as caught:
         shop.get(keys)
     assert caught.value.hint
 
 
-def test_keys_may_come_in_any_form_of_their_type() -> None:
+def test_keys_are_accepted_in_any_form_of_their_type() -> None:
     table = Table.create(new_uri(), PARTITIONED)
     day = pa.array([20_000], pa.int32()).cast(pa.date32())
     with table.writer("s") as writer:
@@ -193,7 +193,7 @@ def test_keys_may_come_in_any_form_of_their_type() -> None:
         table.get([(day[0].as_py(), 1, 1)])
 
 
-def test_get_knows_its_columns(shop: Table) -> None:
+def test_get_refuses_unknown_columns(shop: Table) -> None:
     with pytest.raises(NotFound, match="no column 'nope'"):
         shop.get([1], ["nope"])
 
@@ -224,7 +224,7 @@ def test_partitions_are_pruned_by_values_and_by_ranges() -> None:
     check(pc.field("day") > days[2], 0)
 
 
-def test_many_values_of_partitions_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_values_of_many_partitions_are_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table.create(new_uri(), PARTITIONED)
     with table.writer("s") as writer:
         day = pa.array(range(50), pa.int32()).cast(pa.date32())
@@ -242,21 +242,21 @@ def test_many_values_of_partitions_are_looked_at_once(monkeypatch: pytest.Monkey
     assert seen == {"day": 100}
 
 
-def test_a_chain_of_many_conditions_is_read_as_any_other(shop: Table, reads: Reads) -> None:
+def test_a_long_chain_of_conditions_prunes(shop: Table, reads: Reads) -> None:
     chain = reduce(or_, [pc.field("id") == number for number in range(0, 2000, 2)])
     assert shop.snapshot().to_arrow(["id"], filter=chain).num_rows == 1000
     assert reads.row_groups <= 24
 
 
 @given(st.data())
-def test_tables_of_any_key_find_the_homes_of_what_a_filter_names(data: st.DataObject) -> None:
+def test_filters_prune_file_groups_for_every_type_of_key(data: st.DataObject) -> None:
     config = data.draw(configs())
     table = Table.create(f"memory://pruning/{uuid.uuid4().hex}", config)
     scan = table.snapshot().scan(filter=data.draw(predicates(config)))
     assert scan.tasks == ()
 
 
-def test_slices_of_an_older_schema_are_not_pruned_by_what_columns_showed_then() -> None:
+def test_slices_of_an_older_schema_are_not_pruned_by_older_defaults() -> None:
     table = Table.create(new_uri(), SHOP)
     append(table, payments(1, 2, 3), "payments")
     table.compact()

@@ -183,7 +183,7 @@ def test_one_table_object_serves_readers_compactors_and_writers_in_many_threads(
     assert statuses(Table.open(uri)) == dict.fromkeys(keys, str(commits - 1))
 
 
-def test_writers_that_fight_for_one_lane_lose_and_double_nothing() -> None:
+def test_writers_that_compete_for_one_lane_lose_and_double_nothing() -> None:
     """S4 and S6: whoever was told that a batch is committed finds it; replays by the other are recognised."""
     uri = new_uri()
     table = Table.create(uri, SHOP)
@@ -213,7 +213,7 @@ def test_writers_that_fight_for_one_lane_lose_and_double_nothing() -> None:
 
 
 @pytest.mark.parametrize("threads", [8])
-def test_of_many_threads_that_create_one_table_one_wins(threads: int) -> None:
+def test_one_of_many_threads_that_create_a_table_wins(threads: int) -> None:
     uri = new_uri()
     gate = threading.Barrier(threads)
 

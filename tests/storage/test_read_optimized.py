@@ -55,7 +55,7 @@ def later(clock: FakeClock) -> int:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_it_shows_what_the_last_compaction_left(table: Table) -> None:
+def test_a_read_optimized_read_shows_the_last_compaction(table: Table) -> None:
     append(table, orders(*range(9), status="old"))
     append(table, payments(1, 2), "payments")
     append(table, orders(8, ts=2, op="D"))
@@ -70,7 +70,7 @@ def test_it_shows_what_the_last_compaction_left(table: Table) -> None:
     assert rows_of(table) == contents(table) != compacted
 
 
-def test_columns_filter_and_require_are_those_of_any_read(table: Table) -> None:
+def test_columns_filter_and_require_work_as_in_any_read(table: Table) -> None:
     append(table, orders(1, 2, 3))
     append(table, payments(2, 3, paid=5.0), "payments")
     table.compact()
@@ -82,7 +82,7 @@ def test_columns_filter_and_require_are_those_of_any_read(table: Table) -> None:
         rows_of(table, columns=["nope"])
 
 
-def test_a_table_that_was_never_compacted_shows_nothing_and_says_so(table: Table, clock: FakeClock) -> None:
+def test_a_table_that_was_never_compacted_shows_no_rows_and_reports_it(table: Table, clock: FakeClock) -> None:
     assert staleness(table) == NOTHING
     assert rows_of(table) == []
     first = later(clock)
@@ -95,7 +95,7 @@ def test_a_table_that_was_never_compacted_shows_nothing_and_says_so(table: Table
     assert [group.cut for group in table.snapshot().read_optimized().file_groups] == [None] * 4
 
 
-def test_it_says_what_waits_and_since_when(table: Table, clock: FakeClock) -> None:
+def test_staleness_reports_what_waits_and_since_when(table: Table, clock: FakeClock) -> None:
     append(table, orders(*range(20)))
     table.compact()
     assert staleness(table) == NOTHING
@@ -122,7 +122,7 @@ def test_it_says_what_waits_and_since_when(table: Table, clock: FakeClock) -> No
     assert staleness(table) == NOTHING
 
 
-def test_file_groups_are_as_new_as_their_own_compactions(table: Table) -> None:
+def test_each_file_group_is_as_new_as_its_last_compaction(table: Table) -> None:
     append(table, orders(*range(20), status="old"))
     table.compact()
     append(table, orders(*range(20), status="new", ts=2))
@@ -137,7 +137,7 @@ def test_file_groups_are_as_new_as_their_own_compactions(table: Table) -> None:
     assert sum(one["counts"] for one in counted) == 20
 
 
-def test_what_a_fold_holds_waits_as_well(table: Table, clock: FakeClock) -> None:
+def test_folded_commits_count_as_waiting(table: Table, clock: FakeClock) -> None:
     append(table, orders(*range(20)))
     table.compact()
     first = later(clock)
@@ -155,7 +155,7 @@ def test_what_a_fold_holds_waits_as_well(table: Table, clock: FakeClock) -> None
     assert staleness(table) == NOTHING
 
 
-def test_commits_that_a_restore_has_made_void_do_not_count(table: Table, clock: FakeClock) -> None:
+def test_rolled_back_commits_do_not_count(table: Table, clock: FakeClock) -> None:
     append(table, orders(*range(20)))
     table.compact()
     table.savepoint("good")
@@ -169,7 +169,7 @@ def test_commits_that_a_restore_has_made_void_do_not_count(table: Table, clock: 
     assert staleness(table).since == moment(again)
 
 
-def test_the_dataset_has_the_users_columns_alone(table: Table) -> None:
+def test_the_dataset_has_only_user_columns(table: Table) -> None:
     append(table, orders(*range(20)))
     append(table, payments(1, 2), "payments")
     append(table, orders(3, ts=2, op="D"))
@@ -197,7 +197,7 @@ def test_an_empty_table_is_an_empty_dataset(table: Table) -> None:
     assert dataset.to_table().schema.names == list(SHOP["columns"])
 
 
-def test_a_dataset_can_be_read_by_others_and_written_by_nobody(table: Table) -> None:
+def test_a_dataset_is_readable_by_other_libraries_and_read_only(table: Table) -> None:
     append(table, orders(*range(20)))
     table.compact()
     dataset = table.snapshot().read_optimized().dataset()
@@ -244,7 +244,7 @@ def test_keys_of_a_narrower_type_are_widened() -> None:
 
 
 @pytest.mark.parametrize("part", [0.999, 0.05])
-def test_a_damaged_file_is_told_and_not_read(table: Table, part: float) -> None:
+def test_a_damaged_file_is_an_error(table: Table, part: float) -> None:
     append(table, orders(*range(20_000)))
     table.compact()
     dataset = table.snapshot().read_optimized().dataset()
@@ -257,7 +257,7 @@ def test_a_damaged_file_is_told_and_not_read(table: Table, part: float) -> None:
         rows_of(table)
 
 
-def test_a_file_that_is_gone_was_lost_or_given_up(table: Table, clock: FakeClock) -> None:
+def test_a_missing_file_is_corrupt_data_or_an_expired_snapshot(table: Table, clock: FakeClock) -> None:
     append(table, orders(*range(20)))
     table.compact()
     older = table.snapshot().read_optimized().dataset()
@@ -277,7 +277,7 @@ def test_a_file_that_is_gone_was_lost_or_given_up(table: Table, clock: FakeClock
 
 @pytest.mark.usefixtures("small_files", "own_files")  # so that a fragment is a file group
 @given(stories(max_steps=8))
-def test_every_file_group_shows_what_was_true_at_its_own_cut(story: Story) -> None:
+def test_each_file_group_shows_its_state_at_its_cut(story: Story) -> None:
     with World(story.config) as world:
         answers: dict[str, Answer] = {}
         for step in story.steps:

@@ -27,7 +27,7 @@ def table(uri: str) -> Table:
     return Table.create(uri, SHOP)
 
 
-def test_a_restore_takes_back_what_came_after_a_savepoint(table: Table) -> None:
+def test_a_restore_rolls_back_commits_after_a_savepoint(table: Table) -> None:
     append(table, orders(1, 2))
     append(table, payments(1), "payments")
     before = contents(table)
@@ -44,7 +44,7 @@ def test_a_restore_takes_back_what_came_after_a_savepoint(table: Table) -> None:
 
 
 @pytest.mark.parametrize("compacted", ["never", "before", "after", "both"])
-def test_a_restore_does_not_care_for_compactions(table: Table, compacted: str) -> None:
+def test_a_restore_works_across_compactions(table: Table, compacted: str) -> None:
     append(table, orders(1, 2))
     if compacted in {"before", "both"}:
         table.compact()
@@ -64,7 +64,7 @@ def test_a_restore_does_not_care_for_compactions(table: Table, compacted: str) -
     assert wanted != before
 
 
-def test_what_was_rolled_back_is_seen_by_older_snapshots_and_by_no_newer_one(table: Table) -> None:
+def test_only_older_snapshots_see_rolled_back_commits(table: Table) -> None:
     append(table, orders(1))
     table.savepoint("one")
     append(table, orders(2))
@@ -76,7 +76,7 @@ def test_what_was_rolled_back_is_seen_by_older_snapshots_and_by_no_newer_one(tab
     assert [row[0] for row in contents(table)] == [1, 3]
 
 
-def test_a_restore_can_be_taken_back_by_a_restore(table: Table) -> None:
+def test_a_restore_can_be_reverted_by_a_restore(table: Table) -> None:
     append(table, orders(1))
     table.savepoint("one")
     append(table, orders(2))
@@ -90,7 +90,7 @@ def test_a_restore_can_be_taken_back_by_a_restore(table: Table) -> None:
     assert [row[0] for row in contents(table)] == [1]
 
 
-def test_a_live_writer_is_fenced_by_a_restore_and_a_new_one_goes_on(table: Table) -> None:
+def test_a_restore_fences_a_live_writer_and_a_new_one_continues(table: Table) -> None:
     append(table, orders(1))
     table.savepoint("one")
     with table.writer("orders") as writer:
@@ -103,7 +103,7 @@ def test_a_live_writer_is_fenced_by_a_restore_and_a_new_one_goes_on(table: Table
     assert [row[0] for row in contents(table)] == [1, 4]
 
 
-def test_batches_count_over_what_is_live(table: Table) -> None:
+def test_batch_numbers_continue_after_the_live_commits(table: Table) -> None:
     with table.writer("orders") as writer:
         writer.append(orders(1), batch=("q", 0), source={"offset": 10})
         table.savepoint("after-batch-0")
@@ -120,7 +120,7 @@ def test_batches_count_over_what_is_live(table: Table) -> None:
     assert [row[0] for row in contents(table)] == [1, 2]
 
 
-def test_a_query_of_which_nothing_is_live_may_not_go_on_in_the_middle(table: Table) -> None:
+def test_a_query_without_live_commits_cannot_continue_in_the_middle(table: Table) -> None:
     # A query's first batch may have any number. One whose batches are rolled back is not new: the rest would be lost.
     table.savepoint("empty")
     with table.writer("orders") as writer:
@@ -138,7 +138,7 @@ def test_a_query_of_which_nothing_is_live_may_not_go_on_in_the_middle(table: Tab
     assert [row[0] for row in contents(table)] == [0, 1, 2]
 
 
-def test_undo_takes_one_stream_back_and_leaves_the_others_alone(uri: str) -> None:
+def test_undo_rolls_back_one_stream_only(uri: str) -> None:
     clock = FakeClock()
     table = Table.create(uri, SHOP, clock=clock)
     append(table, orders(1, status="good", ts=1))
@@ -158,7 +158,7 @@ def test_undo_takes_one_stream_back_and_leaves_the_others_alone(uri: str) -> Non
     assert contents(table) == wanted
 
 
-def test_undo_goes_back_behind_slices_that_hold_what_is_undone(uri: str) -> None:
+def test_undo_restores_slices_without_the_undone_commits(uri: str) -> None:
     clock = FakeClock()
     table = Table.create(uri, SHOP, clock=clock)
     append(table, orders(1, status="good", ts=1))
@@ -173,7 +173,7 @@ def test_undo_goes_back_behind_slices_that_hold_what_is_undone(uri: str) -> None
     assert [(row[0], row[1], row[3]) for row in contents(table)] == [(1, "good", 2.0), (2, None, 2.5)]
 
 
-def test_what_cannot_be_undone_is_refused(table: Table) -> None:
+def test_an_undo_that_is_not_possible_is_refused(table: Table) -> None:
     with pytest.raises(NotFound, match="no stream 'nobody'"):
         table.undo("nobody", dt.datetime.now(dt.UTC))
     with pytest.raises(NotFound, match="no lane of stream 'orders'"):
@@ -208,7 +208,7 @@ def test_a_savepoint_needs_a_name(table: Table, name: str) -> None:
     assert table.savepoints() == []
 
 
-def test_a_closed_lane_keeps_its_rows_and_takes_no_more(table: Table) -> None:
+def test_a_closed_lane_keeps_its_rows_and_accepts_no_commits(table: Table) -> None:
     append(table, orders(1))
     with table.writer("orders", lane="fix") as writer:
         writer.append(orders(2))
@@ -229,7 +229,7 @@ def test_a_closed_lane_keeps_its_rows_and_takes_no_more(table: Table) -> None:
     assert [row[0] for row in contents(table)] == [1, 2, 4]
 
 
-def test_a_closed_lane_is_not_asked_for_its_end(table: Table) -> None:
+def test_the_end_of_a_closed_lane_is_not_searched(table: Table) -> None:
     with table.writer("orders", lane="fix") as writer:
         writer.append(orders(2))
     closed = table.close_lane("fix")
@@ -239,7 +239,7 @@ def test_a_closed_lane_is_not_asked_for_its_end(table: Table) -> None:
     assert not [path for _, path in store.calls if path.endswith(f"lanes/fix/{closed + 1:020d}.json")]
 
 
-def test_a_slice_may_reach_to_a_claim_behind_the_end_of_a_closed_lane(table: Table, uri: str) -> None:
+def test_a_slice_may_include_a_claim_after_the_end_of_a_closed_lane(table: Table, uri: str) -> None:
     """Such claims say nothing; a compaction that began before the lane was closed has seen one."""
     with table.writer("orders", lane="fix") as writer:
         writer.append(orders(*range(1, 9)))
@@ -263,7 +263,7 @@ def test_a_slice_may_reach_to_a_claim_behind_the_end_of_a_closed_lane(table: Tab
     assert table.verify().ok
 
 
-def test_a_restore_takes_back_what_a_closed_lane_brought(table: Table) -> None:
+def test_a_restore_rolls_back_commits_of_a_closed_lane(table: Table) -> None:
     append(table, orders(1))
     table.savepoint("one")
     with table.writer("orders", lane="fix") as writer:
@@ -284,7 +284,7 @@ def test_a_fenced_writer_loses_nothing(table: Table) -> None:
 
 @pytest.mark.parametrize("died", ["timeline/lanes/orders", "timeline/lanes/payments", "DONE"])
 @pytest.mark.parametrize("helper", ["writer", "service", "reader"])
-def test_whoever_comes_next_completes_a_restore_that_died(table: Table, uri: str, died: str, helper: str) -> None:
+def test_the_next_process_completes_an_interrupted_restore(table: Table, uri: str, died: str, helper: str) -> None:
     append(table, orders(1))
     append(table, payments(1), "payments")
     table.savepoint("one")
@@ -310,7 +310,7 @@ def test_whoever_comes_next_completes_a_restore_that_died(table: Table, uri: str
     assert [entry.kind for entry in kinds] == ["INTENT", "DONE"]
 
 
-def test_two_who_complete_one_barrier_agree_on_its_first_claims(table: Table, uri: str) -> None:
+def test_two_processes_completing_one_barrier_agree_on_its_first_claims(table: Table, uri: str) -> None:
     append(table, orders(1))
     table.savepoint("one")
     store = FaultyStore(open_store(uri))
@@ -328,7 +328,7 @@ def test_two_who_complete_one_barrier_agree_on_its_first_claims(table: Table, ur
     assert [entry.kind for entry in _table_lane(table)].count("DONE") == 1
 
 
-def test_a_compaction_that_a_restore_overtook_publishes_nothing(table: Table, uri: str) -> None:
+def test_a_compaction_overtaken_by_a_restore_publishes_nothing(table: Table, uri: str) -> None:
     append(table, orders(1))
     table.savepoint("one")
     append(table, orders(2))
@@ -342,7 +342,7 @@ def test_a_compaction_that_a_restore_overtook_publishes_nothing(table: Table, ur
     assert not open_store(uri).list("base")
 
 
-def test_a_compaction_of_a_snapshot_from_before_a_restore_does_not_even_begin(table: Table, uri: str) -> None:
+def test_a_compaction_of_a_snapshot_from_before_a_restore_does_not_begin(table: Table, uri: str) -> None:
     """Its parents would be the newest slices again, and its slice would hold what is rolled back."""
     append(table, orders(1))
     table.savepoint("one")
@@ -379,7 +379,7 @@ def test_a_writer_that_starts_during_a_restore_writes_after_it(table: Table, uri
     assert [row[0] for row in contents(table)] == [1, 3]
 
 
-def test_a_restore_to_what_cleaning_gave_up_is_refused(table: Table) -> None:
+def test_a_restore_to_an_expired_snapshot_is_refused(table: Table) -> None:
     with pytest.raises(NotFound, match="no savepoint 'never'"):
         table.restore("never")
     assert SnapshotExpired.code == "SNAPSHOT_EXPIRED"

@@ -57,13 +57,13 @@ def alone(table: Table, **arguments: Any) -> list[Any]:
     ],
     ids=str,
 )
-def test_together_as_alone(table: Table, arguments: dict[str, Any]) -> None:
+def test_reading_file_groups_together_gives_the_same_rows(table: Table, arguments: dict[str, Any]) -> None:
     found = table.snapshot().to_arrow(**arguments)
     assert bag(found) == alone(table, **arguments)
     assert found.num_rows
 
 
-def test_what_the_answer_is(table: Table) -> None:
+def test_the_result_of_a_run_is_correct(table: Table) -> None:
     found = dict(contents(table, ["id", "status"]))
     assert {found.get(n) for n in range(500, 590) if n % 10} == {"late"}
     assert {found[n] for n in [*range(590, 640), 1500, 1501]} == {"later"}
@@ -72,7 +72,7 @@ def test_what_the_answer_is(table: Table) -> None:
     assert dict(contents(table, ["id", "paid"]))[30 + 3] == 1.0
 
 
-def test_pieces_that_follow_each_other_are_one_and_others_are_not(table: Table) -> None:
+def test_only_adjacent_ranges_are_combined(table: Table) -> None:
     slices = [file_slice for file_slice in table.snapshot().slices if len(file_slice.rows)]
     whole = combine_slices(slices)
     assert len(whole.rows) < sum(len(file_slice.rows) for file_slice in slices) / 4
@@ -83,7 +83,7 @@ def test_pieces_that_follow_each_other_are_one_and_others_are_not(table: Table) 
     assert sorted(table.get(keys.to_pylist(), ["id"])["id"].to_pylist()) == sorted(keys.to_pylist())
 
 
-def test_some_file_groups_are_planned_as_among_all(table: Table) -> None:
+def test_planning_some_file_groups_equals_planning_all(table: Table) -> None:
     snapshot = table.snapshot()
     whole = snapshot.slices
     elsewhere = [FileGroup("", 6, 999), FileGroup("day=1", 6, 0)]
@@ -96,7 +96,7 @@ def test_some_file_groups_are_planned_as_among_all(table: Table) -> None:
 
 
 @pytest.mark.slow
-def test_keys_of_any_kind_are_read_together_as_alone() -> None:
+def test_runs_work_for_every_type_of_key() -> None:
     """Numbers that are far apart, texts, and keys of several columns; hidden rows, and bases in several batches."""
     numbers = [*range(-200, 200), *(place * 2**53 for place in range(-1000, 1000, 19))]
     for key_type, keys in (
@@ -119,7 +119,7 @@ def test_keys_of_any_kind_are_read_together_as_alone() -> None:
         assert bag(table.snapshot().to_arrow(["status"])) == alone(table, columns=["status"]), key_type
 
 
-def test_a_merger_that_fails_names_the_key_whatever_is_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_merger_in_a_run_names_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(mergers.VARIABLE, "tests.mergers")
     groups = {"own": {"columns": ["c_n", "c_t"], "merge": "tests.mergers:failing"}}
     config = {
@@ -135,7 +135,7 @@ def test_a_merger_that_fails_names_the_key_whatever_is_read_together(monkeypatch
         table.snapshot().to_arrow()
 
 
-def test_few_bytes_of_many_rows_are_not_held_at_once() -> None:
+def test_runs_are_bounded_by_rows_as_well() -> None:
     """Values that repeat are small in files alone."""
     table = Table.create(new_uri(), {**SHOP, "buckets": 16})
     append(table, orders(*range(120_000)))

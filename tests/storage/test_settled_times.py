@@ -46,9 +46,7 @@ def marks(table: Table) -> list[Mark]:
     return [entry for entry in table._table_log.commit_log.read_after(TABLE_LANE, 0) if isinstance(entry, Mark)]
 
 
-def test_a_commit_of_a_host_a_minute_behind_does_not_change_what_was_said_of_a_time(
-    table: Table, clock: FakeClock
-) -> None:
+def test_a_commit_with_a_clock_a_minute_behind_does_not_change_a_settled_time(table: Table, clock: FakeClock) -> None:
     behind = other_process(table.uri, late := FakeClock(NOW_MS))
     append(behind, payments(1), "payments")
     append(table, orders(1))
@@ -62,7 +60,7 @@ def test_a_commit_of_a_host_a_minute_behind_does_not_change_what_was_said_of_a_t
     assert ids(table) == [1, 2]
 
 
-def test_a_put_that_takes_long_does_not_change_what_was_said_of_a_time(table: Table, clock: FakeClock) -> None:
+def test_a_slow_put_does_not_change_a_settled_time(table: Table, clock: FakeClock) -> None:
     store = FaultyStore(open_store(table.uri))
     slow = other_process(table.uri, clock, store)
     answers = []
@@ -82,7 +80,7 @@ def test_a_put_that_takes_long_does_not_change_what_was_said_of_a_time(table: Ta
     assert ids(table, moment(clock.time_ms)) == [1, 2]
 
 
-def test_a_time_that_may_still_change_says_so_until_it_is_marked(table: Table, clock: FakeClock) -> None:
+def test_a_time_is_unsettled_until_a_mark_is_recorded(table: Table, clock: FakeClock) -> None:
     append(table, orders(1))
     asked = moment(clock.time_ms)
     assert not table.snapshot(asked).settled
@@ -106,14 +104,14 @@ def test_cuts_savepoints_and_the_newest_snapshot_are_settled(table: Table) -> No
         assert table.snapshot(as_of, settled=True).settled
 
 
-def test_what_a_mark_has_seen_is_there_though_its_writer_is_a_year_ahead(table: Table) -> None:
+def test_commits_seen_by_a_mark_are_included_even_if_their_clock_is_ahead(table: Table) -> None:
     append(other_process(table.uri, FakeClock(NOW_MS + YEAR_MS)), payments(9), "payments")
     # The lane was declared by a host that is a year ahead, so times of this year come before all that follows.
     assert ids(table, moment(NOW_MS)) == []
     assert ids(table, moment(NOW_MS + YEAR_MS)) == [9]
 
 
-def test_a_commit_dated_ahead_is_in_times_from_the_next_mark_on(table: Table, clock: FakeClock) -> None:
+def test_a_commit_with_a_future_time_is_included_from_the_next_mark_on(table: Table, clock: FakeClock) -> None:
     append(table, payments(1), "payments")
     ahead = other_process(table.uri, FakeClock(NOW_MS + 50_000))
     with ahead.writer("payments") as writer:
@@ -127,7 +125,7 @@ def test_a_commit_dated_ahead_is_in_times_from_the_next_mark_on(table: Table, cl
     assert ids(table, moment(clock.time_ms)) == [1, 9]
 
 
-def test_an_idle_lane_and_one_that_was_added_later(table: Table, clock: FakeClock) -> None:
+def test_an_idle_lane_and_a_lane_that_was_added_later(table: Table, clock: FakeClock) -> None:
     append(table, orders(1))
     clock.time_ms += 1_000
     table.mark()
@@ -143,7 +141,7 @@ def test_an_idle_lane_and_one_that_was_added_later(table: Table, clock: FakeCloc
     assert ids(table, moment(clock.time_ms)) == [1, 2]
 
 
-def test_settled_times_stay_over_a_restore_and_an_undo(table: Table, clock: FakeClock) -> None:
+def test_settled_times_do_not_change_by_a_restore_or_an_undo(table: Table, clock: FakeClock) -> None:
     answers = {}
     for number in range(1, 5):
         append(table, orders(number))
@@ -162,7 +160,7 @@ def test_settled_times_stay_over_a_restore_and_an_undo(table: Table, clock: Fake
         assert ids(other_process(table.uri, clock), asked) == answer
 
 
-def test_later_times_show_no_less(table: Table, clock: FakeClock) -> None:
+def test_later_times_include_all_earlier_commits(table: Table, clock: FakeClock) -> None:
     """Whatever clocks say: of two times the later one is not before the other in any lane."""
     clocks = [FakeClock(NOW_MS + skew) for skew in (0, -60_000, 60_000, YEAR_MS, -YEAR_MS)]
     with table.writer("orders", lane="first") as first, table.writer("payments", lane="second") as second:
@@ -198,7 +196,9 @@ def test_a_writer_records_a_mark_once_a_minute(table: Table, clock: FakeClock) -
 
 
 @pytest.mark.parametrize(("jump", "made"), [(-YEAR_MS, 0), (YEAR_MS, 1)])
-def test_a_clock_that_is_behind_the_table_records_nothing(table: Table, clock: FakeClock, jump: int, made: int) -> None:
+def test_a_process_whose_clock_is_behind_the_table_records_no_mark(
+    table: Table, clock: FakeClock, jump: int, made: int
+) -> None:
     with table.writer("orders") as writer:
         clock.time_ms += jump
         for number in range(5):
@@ -223,7 +223,7 @@ def test_services_record_a_mark_if_something_was_committed_since(table: Table, c
 
 
 @pytest.mark.parametrize("error", [OSError("the network is down"), PermissionError("read only")])
-def test_a_mark_that_fails_fails_no_commit(table: Table, clock: FakeClock, error: Exception) -> None:
+def test_a_failed_mark_does_not_fail_the_commit(table: Table, clock: FakeClock, error: Exception) -> None:
     store = FaultyStore(open_store(table.uri))
     same_table = other_process(table.uri, clock, store)
     with same_table.writer("orders") as writer:
@@ -238,14 +238,14 @@ def test_a_mark_that_fails_fails_no_commit(table: Table, clock: FakeClock, error
     assert not [path for call, path in store.calls if call == "put_if_absent" and "table" in path], "not every time"
 
 
-def test_a_mark_on_demand_that_fails_says_so(table: Table, clock: FakeClock) -> None:
+def test_a_failed_mark_on_demand_is_an_error(table: Table, clock: FakeClock) -> None:
     store = FaultyStore(open_store(table.uri))
     store.faults.append(Fault("put_if_absent", "timeline/table", times=FOREVER, error=PermissionError("read only")))
     with pytest.raises((StoreUnavailable, CommitUnknown)):
         other_process(table.uri, clock, store).mark()
 
 
-def test_a_mark_that_lost_a_race_is_read_anew(table: Table, clock: FakeClock) -> None:
+def test_a_mark_that_lost_a_race_reads_the_lanes_again(table: Table, clock: FakeClock) -> None:
     """What it says was seen after the entry that it follows; so it holds what came with that entry."""
     append(table, orders(1))
     store = FaultyStore(open_store(table.uri))
@@ -265,7 +265,7 @@ def test_a_mark_that_lost_a_race_is_read_anew(table: Table, clock: FakeClock) ->
 # Undo.
 
 
-def test_an_undo_takes_back_what_became_visible_later_whatever_its_clock_says(table: Table, clock: FakeClock) -> None:
+def test_an_undo_rolls_back_commits_that_became_visible_later_despite_clocks(table: Table, clock: FakeClock) -> None:
     behind = other_process(table.uri, FakeClock(NOW_MS - 60_000))
     append(table, orders(1))
     clock.time_ms += 30_000
@@ -282,7 +282,7 @@ def test_an_undo_takes_back_what_became_visible_later_whatever_its_clock_says(ta
     assert result.rolled_back_ms[LaneName("late")] == (NOW_MS - 60_000, NOW_MS - 60_000)
 
 
-def test_an_undo_says_what_it_left_on_the_word_of_clocks_alone(table: Table, clock: FakeClock) -> None:
+def test_an_undo_reports_commits_kept_only_because_of_clocks(table: Table, clock: FakeClock) -> None:
     append(table, orders(1))
     clock.time_ms += 10_000
     table.mark()
@@ -311,7 +311,7 @@ def test_an_undo_since_a_cut_or_a_savepoint_is_exact(table: Table) -> None:
     assert ids(table) == [1, 3]
 
 
-def test_an_undo_tells_of_closed_lanes_too(table: Table, clock: FakeClock) -> None:
+def test_an_undo_reports_closed_lanes_too(table: Table, clock: FakeClock) -> None:
     append(table, orders(1))
     clock.time_ms += 10_000
     table.mark()
@@ -343,7 +343,7 @@ def test_a_savepoint_of_a_time_settles_it_first(table: Table, clock: FakeClock) 
     assert table.snapshot(asked, settled=True).cut == table.snapshot("then").cut
 
 
-def test_a_time_that_was_given_up_is_refused(table: Table, clock: FakeClock) -> None:
+def test_an_expired_time_is_refused(table: Table, clock: FakeClock) -> None:
     append(table, orders(1))
     asked = moment(clock.time_ms)
     clock.time_ms += 10_000
@@ -369,9 +369,7 @@ def test_marks_survive_checkpoints(table: Table, clock: FakeClock) -> None:
     assert table.verify().ok
 
 
-def test_an_undo_tells_of_a_closed_lane_that_it_leaves_whole_on_the_word_of_clocks_alone(
-    table: Table, clock: FakeClock
-) -> None:
+def test_an_undo_reports_a_closed_lane_kept_only_because_of_clocks(table: Table, clock: FakeClock) -> None:
     behind = other_process(table.uri, FakeClock(NOW_MS + 12_000))
     append(table, orders(1))
     with behind.writer("orders", lane="late") as writer:
@@ -389,9 +387,7 @@ def test_an_undo_tells_of_a_closed_lane_that_it_leaves_whole_on_the_word_of_cloc
     assert result.rolled_back == {"orders": 1}
 
 
-def test_an_undo_does_not_tell_again_what_another_one_took_back_from_a_closed_lane(
-    table: Table, clock: FakeClock
-) -> None:
+def test_an_undo_does_not_report_earlier_rollbacks_of_a_closed_lane(table: Table, clock: FakeClock) -> None:
     append(table, orders(1))
     with table.writer("orders", lane="job") as writer:
         writer.append(orders(2))
@@ -407,9 +403,7 @@ def test_an_undo_does_not_tell_again_what_another_one_took_back_from_a_closed_la
     assert set(second.kept) == set(second.rolled_back) == {"orders"}
 
 
-def test_an_undo_tells_what_it_left_because_of_a_host_that_is_behind_though_the_writer_says_it_came_later(
-    table: Table, clock: FakeClock
-) -> None:
+def test_an_undo_reports_commits_whose_clock_contradicts_the_table_lane(table: Table, clock: FakeClock) -> None:
     append(table, orders(1))
     clock.time_ms += 10_000
     table.mark()

@@ -60,7 +60,7 @@ def one_more(table: Table, group: FileGroup, status: str, ts: int) -> None:
     assert table.compact(lambda one: one.group == group).done == (group,)
 
 
-def test_neighbours_are_rows_of_one_file(table: Table) -> None:
+def test_small_neighbouring_file_groups_share_a_file(table: Table) -> None:
     assert len(files(table)) == 2
     made = slices(table)
     assert (
@@ -80,7 +80,7 @@ def test_neighbours_are_rows_of_one_file(table: Table) -> None:
     assert pq.read_metadata(open_store(table.uri).open_input(base.path, base.size)).row_group(0).sorting_columns == ()
 
 
-def test_what_is_shared_is_bounded(table: Table) -> None:
+def test_shared_files_are_bounded(table: Table) -> None:
     sizes = [each.base_bytes + each.log_bytes for each in table.snapshot().slices]
     assert list(map(len, compaction.cut_tasks(table.snapshot().slices, Tuning()))) == [4]
     tuning = Tuning(shared_file_bytes=sum(sizes[:2]))
@@ -104,7 +104,7 @@ def test_a_slice_without_shared_files_has_no_parts(table: Table) -> None:
     assert contents(table) == contents(Table.open(table.uri)) == rows
 
 
-def test_a_file_stays_until_its_last_file_group_has_left_it(table: Table) -> None:
+def test_a_shared_file_is_kept_until_all_its_file_groups_are_compacted_again(table: Table) -> None:
     shared = set(files(table))
     for number, group in enumerate(sorted(table.state().slices)):
         assert {path for path in shared if path.startswith("base/")} <= set(files(table)), "somebody reads it"
@@ -116,7 +116,7 @@ def test_a_file_stays_until_its_last_file_group_has_left_it(table: Table) -> Non
     assert shared.isdisjoint(files(table))
 
 
-def test_a_compaction_that_died_leaves_files_that_cleaning_removes(table: Table) -> None:
+def test_cleaning_deletes_shared_files_of_a_dead_compaction(table: Table) -> None:
     before = set(files(table))
     append(table, orders(*KEYS, status="paid", ts=3))
     rows = contents(table)
@@ -132,7 +132,7 @@ def test_a_compaction_that_died_leaves_files_that_cleaning_removes(table: Table)
 
 
 @pytest.mark.parametrize("lost", [1, 3, 4])
-def test_a_shared_file_goes_only_if_all_its_slices_lost_their_race(table: Table, lost: int) -> None:
+def test_a_shared_file_is_deleted_only_if_all_its_slices_lost_their_race(table: Table, lost: int) -> None:
     """Of a file that some file groups are published with, the rows of the others mean nothing."""
     append(table, orders(*KEYS, status="slow", ts=3))
     rows = contents(table)
@@ -155,7 +155,7 @@ def test_a_shared_file_goes_only_if_all_its_slices_lost_their_race(table: Table,
     assert wrong(table) == []
 
 
-def test_files_that_some_have_left_are_not_read_as_they_are(table: Table) -> None:
+def test_files_with_unused_rows_are_not_read_natively(table: Table) -> None:
     def scan_of(table: Table, **arguments: Any) -> Any:
         return table.snapshot().scan(["id", "status"], **arguments)
 
@@ -172,7 +172,7 @@ def test_files_that_some_have_left_are_not_read_as_they_are(table: Table) -> Non
     assert len(scan_of(table, read_optimized=True).clean_files) == 2
 
 
-def test_a_dataset_has_what_is_current_of_a_file(table: Table) -> None:
+def test_a_dataset_has_the_current_rows_of_a_file(table: Table) -> None:
     """Also in another process, by filters, and in order to be counted."""
     first, _, third, _ = sorted(table.state().slices)
     for group in (first, third):
@@ -188,7 +188,7 @@ def test_a_dataset_has_what_is_current_of_a_file(table: Table) -> None:
     assert len(list(dataset.get_fragments())) == 3
 
 
-def test_a_file_with_logs_beside_it_is_not_read_as_it_is(table: Table) -> None:
+def test_files_of_file_groups_with_logs_are_not_read_natively(table: Table) -> None:
     """Not even for file groups that have none: whoever reads the file reads all of it."""
     append(table, orders(1, ts=9))
     snapshot = table.snapshot()
@@ -198,7 +198,7 @@ def test_a_file_with_logs_beside_it_is_not_read_as_it_is(table: Table) -> None:
     assert whole_files(snapshot.slices[:1]) == frozenset()
 
 
-def test_a_file_that_nobody_has_left_is_named_once(table: Table) -> None:
+def test_a_file_without_unused_rows_is_listed_once(table: Table) -> None:
     (file,) = table.snapshot().scan(["id"]).clean_files or []
     assert file.rows == 26
 
@@ -254,7 +254,7 @@ def bases_opened(table: Table, work: Callable[[Table], object]) -> list[str]:
 @pytest.mark.parametrize(
     ("work", "logs"), [(contents, True), (contents, False), (Table.compact, True)], ids=["merge", "read", "compact"]
 )
-def test_files_that_take_turns_are_opened_once(work: Callable[[Table], object], *, logs: bool) -> None:
+def test_alternating_files_are_opened_once(work: Callable[[Table], object], *, logs: bool) -> None:
     """Else each file group would open one of them, and decode a row group that holds thousands."""
     table = two_files_in_turns()
     if logs:
@@ -279,7 +279,7 @@ def test_verify_decodes_a_row_group_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("unshared", [True, False])
-def test_counts_and_sizes_are_told_once(table: Table, *, unshared: bool) -> None:
+def test_shared_files_are_counted_once(table: Table, *, unshared: bool) -> None:
     table = tuned(table, small_group_bytes=0 if unshared else 2**20)
     append(table, orders(*KEYS, ts=3))
     result = table.compact()
@@ -299,7 +299,7 @@ def test_counts_and_sizes_are_told_once(table: Table, *, unshared: bool) -> None
     st.integers(1, 5),
     st.integers(0, 20_000),
 )
-def test_every_read_is_the_oracles_whoever_shares_with_whom(
+def test_every_read_equals_the_oracle_with_any_shared_files(
     story: Story, partial: list[frozenset[int]], row_group: int, shared: int
 ) -> None:
     """Compactions of any part of the file groups, after which files have rows that mean nothing; all ways to read."""

@@ -39,7 +39,7 @@ def rows_of(table: Table, **arguments: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_clean_slice_of_several_row_groups_is_read_without_its_keys(table: Table) -> None:
+def test_a_slice_without_logs_is_read_without_its_keys(table: Table) -> None:
     append(table, "own", [{"k": k, "a": k * 10, "sa": 1} for k in range(5)])
     table.compact()
     assert rows_of(table, columns=["a"]) == [{"a": a} for a in (0, 10, 20, 30, 40)]
@@ -58,7 +58,7 @@ def test_one_column_shows_the_rows_that_other_groups_make_visible_or_hide(table:
         table.compact()
 
 
-def test_a_filter_sees_merged_rows_and_never_a_version_that_lost(table: Table) -> None:
+def test_a_filter_sees_only_merged_rows(table: Table) -> None:
     append(table, "own", [{"k": 1, "a": 1, "sa": 1}])
     table.compact()
     append(table, "own", [{"k": 1, "a": 2, "sa": 2}])
@@ -66,7 +66,7 @@ def test_a_filter_sees_merged_rows_and_never_a_version_that_lost(table: Table) -
     assert rows_of(table, columns=["k"], filter=pc.field("a") == 2) == [{"k": 1}]
 
 
-def test_columns_come_in_the_order_asked_for(table: Table) -> None:
+def test_columns_are_in_the_requested_order(table: Table) -> None:
     append(table, "own", [{"k": 1, "a": 1, "sa": 7}])
     for _ in range(2):
         assert table.snapshot().to_arrow(["sa", "k"]).to_pydict() == {"sa": [7], "k": [1]}
@@ -74,7 +74,7 @@ def test_columns_come_in_the_order_asked_for(table: Table) -> None:
         table.compact()
 
 
-def test_an_empty_table_answers_with_its_schema(table: Table) -> None:
+def test_an_empty_table_returns_its_schema(table: Table) -> None:
     answer = table.snapshot().to_arrow()
     assert answer.num_rows == 0
     assert answer.schema.names == list(TWO_GROUPS["columns"])
@@ -90,19 +90,19 @@ def test_an_empty_table_answers_with_its_schema(table: Table) -> None:
         ({"filter": pc.field("a") > "text"}, "filter does not fit"),
     ],
 )
-def test_what_the_table_does_not_have_is_named(table: Table, arguments: dict[str, Any], message: str) -> None:
+def test_unknown_columns_and_groups_are_named(table: Table, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(NotFound, match=message) as error:
         table.snapshot().to_arrow(**arguments)
     assert error.value.hint
 
 
 @pytest.mark.parametrize("value", [pc.field("a"), pc.scalar(0), pc.add(pc.field("a"), 1)], ids=str)
-def test_a_filter_that_is_no_condition_is_refused(table: Table, value: pc.Expression) -> None:
+def test_a_filter_that_is_not_a_condition_is_refused(table: Table, value: pc.Expression) -> None:
     with pytest.raises(InvalidInput, match="not a condition, its values are int"):
         table.snapshot().to_arrow(filter=value)
 
 
-def test_the_cut_names_the_snapshot_for_ever(table: Table) -> None:
+def test_the_cut_identifies_the_snapshot_permanently(table: Table) -> None:
     append(table, "own", [{"k": 1, "a": 1, "sa": 1}])
     snapshot = table.snapshot()
     text = str(snapshot.cut)
@@ -134,14 +134,14 @@ def test_the_cut_names_the_snapshot_for_ever(table: Table) -> None:
         (2, InvalidInput, "is not a time, cut or savepoint"),
     ],
 )
-def test_a_snapshot_that_is_none_is_refused(table: Table, as_of: Any, error: type[Exception], message: str) -> None:
+def test_invalid_values_of_as_of_are_refused(table: Table, as_of: Any, error: type[Exception], message: str) -> None:
     append(table, "own", [{"k": 1, "a": 1, "sa": 1}])
     with pytest.raises(error, match=message) as raised:
         table.snapshot(as_of)
     assert raised.value.hint
 
 
-def test_a_time_shows_what_was_committed_by_then_to_the_millisecond() -> None:
+def test_as_of_a_time_is_exact_to_the_millisecond() -> None:
     clock = FakeClock(1_700_000_000_000)
     table = Table.create(f"memory://snapshot/{uuid.uuid4().hex}", TWO_GROUPS, clock=clock)
     times = []
@@ -164,7 +164,7 @@ def test_a_time_shows_what_was_committed_by_then_to_the_millisecond() -> None:
     assert table.snapshot(first - dt.timedelta(microseconds=1)).to_arrow().num_rows == 0
 
 
-def test_commit_times_never_go_back_within_a_lane() -> None:
+def test_commit_times_never_decrease_within_a_lane() -> None:
     """as_of bisects them; a clock that was set back must not hide commits."""
     clock = FakeClock(1_700_000_000_000)
     table = Table.create(f"memory://snapshot/{uuid.uuid4().hex}", TWO_GROUPS, clock=clock)
@@ -176,7 +176,7 @@ def test_commit_times_never_go_back_within_a_lane() -> None:
     assert table.snapshot(moment).to_arrow(["k"]).num_rows == 2
 
 
-def test_the_reader_streams_what_to_arrow_gives(table: Table) -> None:
+def test_to_reader_streams_the_rows_of_to_arrow(table: Table) -> None:
     append(table, "own", [{"k": k, "a": k, "sa": 1} for k in range(50)])
     table.compact()
     append(table, "own", [{"k": k, "a": -k, "sa": 2} for k in range(40, 60)])

@@ -79,7 +79,7 @@ def by_key(rows: pa.Table) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kept_as", ["logs", "folds", "base", "base and logs"])
-def test_presence_and_arrival_are_those_of_what_is_shown(table: Table, kept_as: str) -> None:
+def test_presence_and_arrival_match_the_shown_values(table: Table, kept_as: str) -> None:
     arrivals = fill(table)
     if kept_as == "folds":
         table.fold()
@@ -111,7 +111,7 @@ def test_presence_and_arrival_are_those_of_what_is_shown(table: Table, kept_as: 
         assert by_key(snapshot.to_arrow(ASKED, read_optimized=True)) == arrivals
 
 
-def test_filters_see_states(table: Table) -> None:
+def test_filters_can_use_state_columns(table: Table) -> None:
     arrivals = fill(table)
     for _ in ("logs", "base"):
         snapshot = table.snapshot()
@@ -128,7 +128,7 @@ def test_filters_see_states(table: Table) -> None:
         table.compact()
 
 
-def test_what_is_asked_wrongly_is_refused(table: Table) -> None:
+def test_wrong_state_columns_are_refused(table: Table) -> None:
     fill(table)
     for wrong in ("_present_nobody", "_arrival_", "_present_paid"):
         with pytest.raises(NotFound, match=f"no column '{wrong}'"):
@@ -152,7 +152,7 @@ def test_a_new_table_has_no_column_of_such_a_name(name: str) -> None:
         build_schema(load_config(config))
 
 
-def test_an_older_table_keeps_its_own_column_of_such_a_name() -> None:
+def test_an_older_table_keeps_a_user_column_of_such_a_name() -> None:
     text = json.dumps(build_schema(load_config(CONFIG)).to_json()).replace('"paid"', '"_present_order"')
     schema = TableSchema.from_json(json.loads(text))
     assert set(state_columns(schema)) == {

@@ -20,23 +20,23 @@ def newest(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
 
 
 @pytest.mark.slow
-def test_a_merger_that_obeys_passes() -> None:
+def test_a_correct_merger_passes() -> None:
     check_merger(balance, columns=COLUMNS, ordering=["ts"], state=BALANCE_STATE)
     check_merger(balance, columns={"x_n": "bigint", "x_t": "string"}, state=BALANCE_STATE)
 
 
-def test_a_merger_that_counts_what_it_is_shown_is_found() -> None:
+def test_a_merger_that_counts_its_rows_is_found() -> None:
     with pytest.raises(MergerError, match="depends on how events are folded") as error:
         check_merger(row_count, columns={"x_n": "bigint"})
     assert "part 2" in str(error.value)
     assert "all at once" in str(error.value)
 
 
-def test_a_merger_without_state_is_right_only_where_nothing_is_deleted() -> None:
+def test_a_merger_without_state_is_correct_only_without_deletes() -> None:
     check_merger(newest, columns={"x_t": "string"}, deletes=False)
 
 
-def test_a_merger_that_takes_the_last_result_for_the_newest_is_found() -> None:
+def test_a_merger_that_ignores_versions_of_results_is_found() -> None:
     """Results stand in the order of their largest versions, but one of them may lie within another's range."""
 
     def first(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
@@ -56,7 +56,7 @@ def test_the_same_seed_tries_the_same_histories() -> None:
 
 
 @pytest.mark.slow
-def test_deletes_of_which_a_merger_keeps_nothing_are_no_mistake_of_the_search() -> None:
+def test_a_merger_may_keep_nothing_of_deletes() -> None:
     """Registers in which nothing stands are never shown to a merger."""
 
     def upserts(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:

@@ -83,7 +83,7 @@ def one(
 # Found by reviews of the semantics
 
 
-def test_late_upsert_below_a_floor_stays_away(story: Story) -> None:
+def test_late_upsert_below_a_floor_has_no_effect(story: Story) -> None:
     story(*partial())
     story.put("s", {"k": 1, "ts": 5, "a": None, "_op": "D"})
     story.put("s", {"k": 1, "ts": 7, "a": "x"})
@@ -105,7 +105,7 @@ def test_late_insert_does_not_resurrect_a_deleted_group_of_a_live_row(story: Sto
     assert story.rows() == [{"k": 1, "a": "live", "a_ts": 1, "b": None, "b_ts": None}]
 
 
-def test_columns_of_one_batch_keep_their_own_versions(story: Story) -> None:
+def test_columns_of_one_batch_have_separate_versions(story: Story) -> None:
     story(*partial())
     story.put("s", {"k": 1, "a": "@1", "b": None, "ts": 1}, {"k": 1, "a": None, "b": "@3", "ts": 3})
     story.put("s", {"k": 1, "a": "@2", "ts": 2}, lane="other")
@@ -129,7 +129,7 @@ def test_first_is_that_of_the_smallest_version(story: Story) -> None:
     assert story.rows() == [{"k": 1, "v": "two", "ts": 4}]
 
 
-def test_hidden_row_keeps_receiving_and_comes_back(story: Story) -> None:
+def test_hidden_row_is_updated_and_reappears(story: Story) -> None:
     columns = {"o": "string", "o_ts": "bigint", "p": "string", "p_ts": "bigint", "n": "bigint"}
     groups = {
         "owner": {"columns": ["o", "o_ts"], "ordering": ["o_ts"]},
@@ -155,7 +155,7 @@ def test_hidden_row_keeps_receiving_and_comes_back(story: Story) -> None:
     assert story.rows() == [{"k": 1, "o": "back", "o_ts": 6, "p": "p2", "p_ts": 2, "n": 20}]
 
 
-def test_a_row_that_was_deleted_comes_back_though_its_floor_stays(story: Story) -> None:
+def test_a_deleted_row_reappears_with_its_floor_kept(story: Story) -> None:
     story(*partial(on_delete="row"))
     story.put("s", {"k": 1, "a": "old", "ts": 1})
     story.put("s", {"k": 1, "a": None, "ts": 5, "_op": "D"})
@@ -203,7 +203,7 @@ def test_supplied_names_stay_with_their_rows_when_versions_are_sorted(story: Sto
     assert story.rows() == [{"k": 1, "a": None, "b": "new", "ts": 3}]
 
 
-def test_three_versions_of_one_row_are_told_apart_in_its_slice(story: Story) -> None:
+def test_three_versions_of_one_row_are_kept_in_its_slice(story: Story) -> None:
     columns = dict.fromkeys("abc", "string") | {"ts": "bigint"}
     group = {"columns": list(columns), "ordering": ["ts"], "merge": "latest_non_null"}
     story(columns, {"g": group}, {"s": {"groups": ["g"]}})
@@ -221,7 +221,7 @@ def test_update_before_is_dropped_where_deletes_are_ignored(story: Story) -> Non
     assert story.rows() == [{"k": 1, "v": 5, "ts": 1}]
 
 
-def test_equal_ordering_values_go_to_the_later_commit_across_a_compaction(story: Story) -> None:
+def test_the_later_commit_wins_ties_across_a_compaction(story: Story) -> None:
     story(*partial())
     story.put("s", {"k": 1, "a": "first", "b": "first", "ts": 1})
     story.put("s", {"k": 1, "a": "second", "ts": 1}, lane="other")
@@ -234,7 +234,7 @@ def test_equal_ordering_values_go_to_the_later_commit_across_a_compaction(story:
     assert story.rows() == [{"k": 1, "v": "second", "ts": 1}]
 
 
-def test_count_takes_anything(story: Story) -> None:
+def test_count_accepts_any_type(story: Story) -> None:
     columns, groups, streams = one("count", "tinyint", ordering=False)
     story(columns, groups, streams)
     for value in ("x", None, [1]):
@@ -252,7 +252,7 @@ def test_count_of_nothing_is_zero_and_other_functions_show_null(story: Story) ->
     assert story.rows() == [{"k": 1, "c": 0, "s": None, "l": None}]
 
 
-def test_collected_elements_stand_in_version_order_and_sets_are_sorted(story: Story) -> None:
+def test_collected_lists_are_in_version_order_and_sets_are_sorted(story: Story) -> None:
     columns = {"l": "array<string>", "s": "array<double>", "t": "string", "ts": "bigint"}
     functions = {"l": "collect_list", "s": "collect_set", "t": {"listagg": {"delimiter": "; "}}}
     group = {"columns": list(columns), "ordering": ["ts"], "merge": "aggregate", "functions": functions}
@@ -322,7 +322,7 @@ def test_update_before_is_dropped_outside_aggregates(story: Story) -> None:
     assert story.rows() == [{"k": 1, "v": 3, "a": "new"}]
 
 
-def test_default_of_an_aggregated_column_is_no_state(story: Story) -> None:
+def test_default_of_an_aggregated_column_is_not_part_of_the_state(story: Story) -> None:
     columns = {"v": {"type": "bigint", "default": 100}, "a": "string"}
     groups = {"g": {"columns": ["v"], "merge": "aggregate", "functions": {"v": "max"}}, "A": {"columns": ["a"]}}
     story(columns, groups, {"s": {"groups": ["g"], "on_delete": "ignore"}, "as": {"groups": ["A"]}})
@@ -364,7 +364,7 @@ def test_merger_sees_deletes_that_arrive_first(story: Story) -> None:
     assert story.rows() == [{"k": 1, "g_n": 7, "g_t": "two", "ts": 3, "a": None}]
 
 
-def test_upsert_by_which_a_merger_hides_a_row_is_seen_from_other_columns(story: Story) -> None:
+def test_row_hidden_by_a_mergers_upsert_is_hidden_for_other_columns(story: Story) -> None:
     mergers.allow("tests.mergers")
     group = {"columns": ["g_t"], "merge": "tests.mergers:hiding", "state": {"word": "string"}}
     groups = {"g": group, "A": {"columns": ["a"]}}

@@ -32,7 +32,7 @@ def sound(report: VerifyReport) -> VerifyReport:
 
 
 @given(stories())
-def test_a_table_of_any_shape_is_sound(story: Story) -> None:
+def test_verify_finds_nothing_in_a_table_of_any_shape(story: Story) -> None:
     with World(story.config) as world:
         world.run(story.steps)
         sound(world.table.verify())
@@ -43,7 +43,7 @@ def test_a_table_of_any_shape_is_sound(story: Story) -> None:
 
 
 @given(st.lists(st.sampled_from(STEPS), min_size=3, max_size=25))
-def test_a_table_with_any_history_is_sound(steps: list[str]) -> None:
+def test_verify_finds_nothing_in_a_table_with_any_history(steps: list[str]) -> None:
     history = History()
     for step in steps:
         history.run(step)
@@ -95,7 +95,7 @@ def happen(table: Table, *, clean: bool) -> None:
         ("open_input", range(0, 18, 6), True),
     ],
 )
-def test_a_table_that_changes_while_it_is_verified_is_sound(kind: str, calls: range, *, clean: bool) -> None:
+def test_verify_finds_nothing_in_a_table_that_changes_meanwhile(kind: str, calls: range, *, clean: bool) -> None:
     """Before every listing that matters, and before many reads."""
     for number in calls:
         table = shop(new_uri())

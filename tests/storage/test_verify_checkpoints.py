@@ -20,7 +20,7 @@ def table() -> Table:
     return shop(new_uri())
 
 
-def test_a_checkpoint_tells_what_follows_a_damaged_entry(table: Table) -> None:
+def test_a_checkpoint_gives_the_state_after_a_damaged_entry(table: Table) -> None:
     table = tuned(table, table_checkpoint_every=6)
     damage = Damage(table)
     table.compact()

@@ -178,7 +178,7 @@ INDEXES: dict[str, tuple[Do, list[str]]] = {
     ("do", "invariants"),
     [pytest.param(*case, id=name) for kind in (ENTRIES, TABLE, FILES, INDEXES) for name, case in kind.items()],
 )
-def test_damage_is_found_and_nothing_else(table: Table, damage: Damage, do: Do, invariants: list[str]) -> None:
+def test_exactly_the_damage_is_found(table: Table, damage: Damage, do: Do, invariants: list[str]) -> None:
     where = do(damage)
     found = wrong(table)
     assert [finding.invariant for finding in found] == invariants, "\n".join(map(str, found))
@@ -230,7 +230,7 @@ def test_a_log_file_of_another_schema(table: Table, damage: Damage, change: Call
     assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S19", log_of(damage))]
 
 
-def test_blocks_of_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_with_wrong_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, block_min_bytes=40, block_max_bytes=160)
     damage = Damage(shop(new_uri()))
 
@@ -254,7 +254,7 @@ def test_a_lane_with_the_name_of_the_table_lane(table: Table, damage: Damage) ->
     assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S2", path)]
 
 
-def test_a_lane_id_that_is_given_twice(table: Table, damage: Damage) -> None:
+def test_a_lane_id_that_is_used_twice(table: Table, damage: Damage) -> None:
     path = damage.edit(lane("", 3), lambda e: e.update(lane_id=1))
     first, *others = wrong(table)
     assert (first.invariant, first.where) == ("S13", path)
@@ -262,13 +262,13 @@ def test_a_lane_id_that_is_given_twice(table: Table, damage: Damage) -> None:
 
 
 @pytest.mark.parametrize("name", list(FILES))
-def test_sizes_alone_show_what_is_missing_or_cut_off(table: Table, damage: Damage, name: str) -> None:
+def test_a_shallow_verify_finds_missing_and_truncated_files(table: Table, damage: Damage, name: str) -> None:
     where = FILES[name][0](damage)
     found = [finding.where for finding in wrong(table, deep=False)]
     assert found == ([] if "flipped" in name else [where])
 
 
-def test_the_end_of_a_lane_that_is_gone_is_missed_where_slices_hold_it(table: Table, damage: Damage) -> None:
+def test_a_removed_end_of_a_lane_is_found_through_slices(table: Table, damage: Damage) -> None:
     for seq in (6, 5, 4, 3):
         damage.remove(lane("orders", seq))
     found = wrong(table)
@@ -290,19 +290,19 @@ def append_lane(damage: Damage, name: str, **changes: object) -> str:
     return damage.edit(path, lambda e: [e.pop(member, None) for member in ("owner", "intent")])
 
 
-def test_a_barrier_that_ends_elsewhere_than_its_claims(table: Table, damage: Damage) -> None:
+def test_a_barrier_whose_done_does_not_match_its_claims(table: Table, damage: Damage) -> None:
     closed = table.close_lane("orders")
     path = damage.edit(damage.slot("", "DONE"), lambda e: e.update(heads={"orders": closed + 3}))
     (finding,) = wrong(table)
     assert (finding.invariant, finding.where) == ("S18", path)
 
 
-def test_a_lane_that_the_table_does_not_know(table: Table, damage: Damage) -> None:
+def test_an_undeclared_lane(table: Table, damage: Damage) -> None:
     damage.store.put(slot_path(LaneName("stray"), 1), damage.content(lane("orders", 1)))
     assert [(f.invariant, f.where) for f in wrong(table)] == [("S5", "_weft/timeline/lanes/stray")]
 
 
-def test_a_file_that_only_a_savepoint_needs_is_missed(table: Table, damage: Damage) -> None:
+def test_a_missing_file_that_only_a_savepoint_needs_is_found(table: Table, damage: Damage) -> None:
     table.savepoint("keep")
     table.compact()
     newest = {file.path for made in table.state().slices.values() for file in (made.base, made.shadow) if file}
@@ -315,7 +315,7 @@ def test_a_file_that_only_a_savepoint_needs_is_missed(table: Table, damage: Dama
     assert (finding.invariant, finding.where) == ("S7", older)
 
 
-def test_a_damaged_entry_of_the_table_lane_ends_what_is_known(table: Table, damage: Damage) -> None:
+def test_after_a_damaged_entry_of_the_table_lane_the_state_is_unknown(table: Table, damage: Damage) -> None:
     """Consequences of an unreadable object are not reported as further damage."""
     table.compact()
     append(table, payments(1), "payments")
@@ -327,12 +327,12 @@ def test_a_damaged_entry_of_the_table_lane_ends_what_is_known(table: Table, dama
     assert any("was checked up to there" in finding.what for finding in verified(table).infos)
 
 
-def test_a_table_of_which_nothing_can_be_read(table: Table, damage: Damage) -> None:
+def test_a_table_that_is_completely_unreadable(table: Table, damage: Damage) -> None:
     damage.flip(lane("", 1))
     assert [finding.invariant for finding in wrong(table)] == ["S1", "S2"]
 
 
-def test_there_must_be_a_table() -> None:
+def test_verify_needs_a_table() -> None:
     table = Table.create(new_uri(), SHOP)
     Damage(table).remove(lane("", 1))
     with pytest.raises(NotFound):
@@ -340,7 +340,7 @@ def test_there_must_be_a_table() -> None:
 
 
 @pytest.mark.parametrize("slot", [1, 3, 5])
-def test_a_table_that_does_not_open_is_verified_all_the_same(table: Table, damage: Damage, slot: int) -> None:
+def test_a_table_that_cannot_be_opened_is_verified(table: Table, damage: Damage, slot: int) -> None:
     """Where the table lane is damaged nobody can open the table; what is wrong besides is told in one go."""
     path = damage.flip(lane("", slot))
     other = damage.flip(lane("orders", 3))
@@ -351,7 +351,7 @@ def test_a_table_that_does_not_open_is_verified_all_the_same(table: Table, damag
     assert (other in found) == (slot > 1), "which lanes there are is not known without the first entry"
 
 
-def test_files_of_commits_that_are_not_there_are_told_of(table: Table, damage: Damage) -> None:
+def test_files_of_missing_commits_are_reported(table: Table, damage: Damage) -> None:
     """Nobody can know whether a commit is still to come, or was removed from the end of its lane."""
     (head,) = (lane.head for lane in Inspection(table.uri).lanes() if lane.lane == "orders")
     assert not any("for entries after" in finding.what for finding in verified(table).infos)
@@ -367,7 +367,7 @@ def test_files_of_commits_that_are_not_there_are_told_of(table: Table, damage: D
     assert not any("for entries after" in finding.what for finding in verified(table).infos)
 
 
-def test_a_table_without_its_first_entry_is_not_taken_for_none(table: Table, damage: Damage) -> None:
+def test_a_table_without_its_first_entry_is_not_taken_for_a_missing_table(table: Table, damage: Damage) -> None:
     """A new table in its place would make the old one's entries unreadable for good."""
     first = damage.remove(lane("", 1))
     before = damage.paths("")
@@ -427,7 +427,7 @@ def test_folds_are_checked_like_logs_and_like_slices(table: Table) -> None:
     assert [(f.invariant, f.where) for f in wrong(table)] == [("S7", file)]
 
 
-def test_what_is_no_damage_is_only_told(table: Table, damage: Damage) -> None:
+def test_harmless_findings_are_infos(table: Table, damage: Damage) -> None:
     store = FaultyStore(open_store(table.uri))
     dying = other_process(table.uri, FakeClock(), store)
     dying.state()
@@ -443,7 +443,7 @@ def test_what_is_no_damage_is_only_told(table: Table, damage: Damage) -> None:
     assert "has not ended" in told
 
 
-def test_a_report_is_told_in_words_and_bounded(table: Table, damage: Damage) -> None:
+def test_a_report_is_readable_and_bounded(table: Table, damage: Damage) -> None:
     seen: list[tuple[int, int]] = []
     report = table.verify(progress=lambda done, total: seen.append((done, total)))
     assert "nothing is wrong" in str(report)
@@ -461,7 +461,7 @@ def test_a_report_is_told_in_words_and_bounded(table: Table, damage: Damage) -> 
     assert "20 more" in str(report)
 
 
-def test_a_file_that_the_store_does_not_give(table: Table, damage: Damage) -> None:
+def test_a_file_that_the_store_does_not_return(table: Table, damage: Damage) -> None:
     store = FaultyStore(open_store(table.uri))
     store.faults.append(Fault("open_input", log_of(damage)))
     (finding,) = other_process(table.uri, FakeClock(), store).verify().errors
@@ -469,7 +469,7 @@ def test_a_file_that_the_store_does_not_give(table: Table, damage: Damage) -> No
     assert "the network is down; reading it fails" in finding.what
 
 
-def test_a_table_that_is_cleaned_meanwhile_misses_nothing(table: Table) -> None:
+def test_files_cleaned_during_verify_are_not_reported(table: Table) -> None:
     append(table, orders(1, ts=20))
     table.compact()
     store = FaultyStore(open_store(table.uri))

@@ -102,7 +102,7 @@ def test_rows_of_a_commit_beyond_the_slices_cut(table: Table, damage: Damage) ->
     assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S8", path)]
 
 
-def test_rows_that_a_restore_has_made_void(table: Table, damage: Damage) -> None:
+def test_rows_that_a_restore_has_rolled_back(table: Table, damage: Damage) -> None:
     table.savepoint("now")
     append(table, orders(0, ts=9))
     table.restore("now")
@@ -141,7 +141,7 @@ def swapped(rows: pa.Table, first: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("across", [False, True])
-def test_rows_of_a_log_file_in_no_order(table: Table, monkeypatch: pytest.MonkeyPatch, *, across: bool) -> None:
+def test_unsorted_rows_of_a_log_file(table: Table, monkeypatch: pytest.MonkeyPatch, *, across: bool) -> None:
     """Within a block, or the last row of a block and the first of the next."""
     tune(monkeypatch, block_min_bytes=40, block_max_bytes=160)
     same_bucket = [key for key in range(100) if home_of(key) == 1]
@@ -155,7 +155,7 @@ def test_rows_of_a_log_file_in_no_order(table: Table, monkeypatch: pytest.Monkey
     assert f"block {int(across)}: keys are not ascending: readers miss some: (id=" in finding.what
 
 
-def test_rows_of_a_log_file_that_belong_elsewhere(table: Table, damage: Damage) -> None:
+def test_rows_of_a_log_file_in_the_wrong_file_group(table: Table, damage: Damage) -> None:
     path = damage.rewrite_log(lambda rows: with_column(rows, "id", [other_key(3), *rows.column("id").to_pylist()[1:]]))
     found = wrong(table)
     assert {(finding.invariant, finding.where) for finding in found} == {("S15", path)}
@@ -163,7 +163,7 @@ def test_rows_of_a_log_file_that_belong_elsewhere(table: Table, damage: Damage) 
 
 
 @pytest.mark.parametrize("said", ["ordering_max", "overflows", "groups"])
-def test_statistics_of_a_slice_are_computed_anew(table: Table, damage: Damage, said: str) -> None:
+def test_statistics_of_a_slice_are_recomputed(table: Table, damage: Damage, said: str) -> None:
     others: dict[str, Any] = {"ordering_max": {"1": 99, "2": 1}, "overflows": {"3": 1}, "groups": [1]}
     damage.edit_slice(lambda file: file.update({said: others[said]}))
     (finding,) = wrong(table)
@@ -197,7 +197,7 @@ def partitioned() -> Damage:
         ("__weft_key", [b"\x00"], "sort key is not that of the key columns"),
     ],
 )
-def test_composite_keys_and_partitions_are_computed_anew(
+def test_composite_keys_and_partitions_are_recomputed(
     partitioned: Damage, name: str, values: list[object], message: str
 ) -> None:
     def change(rows: pa.Table) -> pa.Table:

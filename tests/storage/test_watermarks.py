@@ -49,7 +49,7 @@ def entry(table: Table, seq: int, lane: str = "orders") -> dict[str, Any]:
 # What a lane promises
 
 
-def test_a_promise_is_the_largest_value_less_the_lateness_and_never_falls(table: Table) -> None:
+def test_a_promise_is_the_largest_value_minus_the_lateness_and_never_decreases(table: Table) -> None:
     with table.writer("orders", lateness=3) as writer:
         for ts, value in ((10, 7), (8, 7), (12, 9)):
             assert writer.append(orders(ts, ts=ts)).late == 0
@@ -66,12 +66,12 @@ def test_events_that_break_the_promise_are_merged_and_counted(table: Table) -> N
     assert (mark(table).value, mark(table).late) == (7, 3)
 
 
-def test_a_batch_is_not_late_against_itself(table: Table) -> None:
+def test_rows_of_one_batch_are_not_late_for_each_other(table: Table) -> None:
     assert put(table, pa.concat_tables([orders(1, ts=100), orders(2, ts=1)])) == 0
     assert (mark(table).value, mark(table).late) == (97, 0)
 
 
-def test_a_commit_of_several_tasks_promises_for_all_of_them(table: Table) -> None:
+def test_a_promise_covers_all_tasks_of_a_commit(table: Table) -> None:
     with table.writer("orders", lateness=3) as writer:
         writer.append(orders(1, ts=10))
         ticket = writer.begin()
@@ -91,7 +91,7 @@ def test_a_replayed_batch_changes_nothing(table: Table) -> None:
     assert (mark(table).value, mark(table).late) == (7, 1)
 
 
-def test_an_empty_batch_repeats_what_was_promised(table: Table) -> None:
+def test_an_empty_batch_repeats_the_promises(table: Table) -> None:
     with table.writer("orders", lateness=3) as writer:
         writer.append(orders(1, ts=10), batch=("q", 1))
         writer.append(orders(), batch=("q", 2))
@@ -100,9 +100,7 @@ def test_an_empty_batch_repeats_what_was_promised(table: Table) -> None:
 
 
 @pytest.mark.parametrize(("lateness", "value"), [(1, 9), (100, 7), (None, 7)])
-def test_the_next_writer_is_held_to_the_promise_whatever_it_declares(
-    table: Table, lateness: int | None, value: int
-) -> None:
+def test_the_next_writer_keeps_the_promise_with_any_lateness(table: Table, lateness: int | None, value: int) -> None:
     put(table, orders(1, ts=10))
     with table.writer("orders", lateness=lateness) as writer:
         assert writer.append(orders(2, ts=6)).late == 1
@@ -121,7 +119,7 @@ def test_a_fenced_writer_promises_nothing(table: Table) -> None:
     assert mark(table).value == 8
 
 
-def test_a_takeover_by_another_query_goes_on_with_the_promise(table: Table) -> None:
+def test_a_takeover_keeps_the_promise(table: Table) -> None:
     with table.writer("orders", lateness=3) as writer:
         writer.append(orders(1, ts=10), batch=("a", 1))
     with table.writer("orders", lateness=0, takeover=True, query_id="b") as writer:
@@ -129,14 +127,14 @@ def test_a_takeover_by_another_query_goes_on_with_the_promise(table: Table) -> N
     assert mark(table).value == 7
 
 
-def test_a_writer_that_goes_on_from_a_checkpoint_knows_the_promise(table: Table) -> None:
+def test_a_writer_that_starts_from_a_checkpoint_knows_the_promise(table: Table) -> None:
     put(tuned(table, lane_checkpoint_every=1), orders(1, ts=10))
     names = [name for name, _ in open_store(table.uri).list("_weft/checkpoints/lanes/orders")]  # type: ignore[arg-type]
     assert names
     assert put(Table.open(table.uri), orders(2, ts=6)) == 1
 
 
-def test_an_entry_without_a_promise_is_as_it_was_before_there_were_any(table: Table) -> None:
+def test_an_entry_without_a_promise_has_no_member_for_it(table: Table) -> None:
     append(table, orders(1, ts=10))
     assert "watermarks" not in entry(table, 2)
     put(table, orders(1, ts=10))
@@ -146,7 +144,7 @@ def test_an_entry_without_a_promise_is_as_it_was_before_there_were_any(table: Ta
 # Restores, claims, cleaning
 
 
-def test_what_a_restore_made_void_was_never_promised(table: Table) -> None:
+def test_promises_of_rolled_back_commits_do_not_count(table: Table) -> None:
     put(table, orders(1, ts=10))
     table.savepoint("before")
     old = table.snapshot()
@@ -161,7 +159,7 @@ def test_what_a_restore_made_void_was_never_promised(table: Table) -> None:
     assert (mark(table).value, mark(table).late) == (17, 1)
 
 
-def test_a_lane_of_which_all_is_void_promises_nothing(table: Table) -> None:
+def test_a_lane_without_live_commits_promises_nothing(table: Table) -> None:
     append(table, payments(1), "payments")
     table.savepoint("before")
     put(table, orders(1, ts=10))
@@ -173,7 +171,7 @@ def test_a_lane_of_which_all_is_void_promises_nothing(table: Table) -> None:
     assert mark(table).value == -2
 
 
-def test_an_undo_takes_promises_back_of_its_stream_alone() -> None:
+def test_an_undo_rolls_back_promises_of_its_stream_only() -> None:
     clock = FakeClock()
     table = Table.create(new_uri(), SHOP, clock=clock)
     put(table, orders(1, ts=10))
@@ -187,7 +185,7 @@ def test_an_undo_takes_promises_back_of_its_stream_alone() -> None:
     assert mark(table, "payments", "payment").value == 47
 
 
-def test_long_runs_of_claims_and_void_spans_hide_nothing(table: Table) -> None:
+def test_promises_are_found_before_many_claims_and_rolled_back_spans(table: Table) -> None:
     put(table, orders(1, ts=10))
     table.savepoint("before")
     for ts in range(20, 40):
@@ -199,7 +197,7 @@ def test_long_runs_of_claims_and_void_spans_hide_nothing(table: Table) -> None:
     assert Table.open(table.uri).watermarks()["orders"]["order"].value == 7
 
 
-def test_a_promise_outlives_compaction_and_cleaning(table: Table) -> None:
+def test_a_promise_survives_compaction_and_cleaning(table: Table) -> None:
     put(table, orders(1, ts=10))
     table.compact()
     append(table, payments(1), "payments")
@@ -208,7 +206,7 @@ def test_a_promise_outlives_compaction_and_cleaning(table: Table) -> None:
     assert Table.open(table.uri).watermarks()["orders"]["order"].value == 7
 
 
-def test_an_older_snapshot_has_its_own_watermarks(table: Table) -> None:
+def test_an_older_snapshot_has_its_original_watermarks(table: Table) -> None:
     values = {}
     for ts in (10, 20, 30):
         put(table, orders(1, ts=ts))
@@ -221,7 +219,7 @@ def test_an_older_snapshot_has_its_own_watermarks(table: Table) -> None:
 # Streams and lanes
 
 
-def test_a_stream_is_as_far_as_its_last_open_lane(table: Table) -> None:
+def test_the_watermark_of_a_stream_is_the_smallest_of_its_open_lanes(table: Table) -> None:
     put(table, orders(1, ts=10), lane="a")
     put(table, orders(1, ts=20), lane="b")
     found = mark(table)
@@ -232,7 +230,7 @@ def test_a_stream_is_as_far_as_its_last_open_lane(table: Table) -> None:
     assert (found.value, found.held_by) == (None, ("orders",))
 
 
-def test_closed_lanes_hold_nobody_back_and_the_largest_promise_stays(table: Table) -> None:
+def test_closed_lanes_do_not_hold_back_the_watermark_and_the_largest_promise_remains(table: Table) -> None:
     put(table, orders(1, ts=10), lane="a")
     put(table, orders(1, ts=20), lane="b")
     with table.writer("orders", "c") as writer:
@@ -252,13 +250,13 @@ def test_closed_lanes_hold_nobody_back_and_the_largest_promise_stays(table: Tabl
     assert before.watermarks()["orders"]["order"].value is None
 
 
-def test_a_closed_lane_without_a_promise_says_nothing(table: Table) -> None:
+def test_a_closed_lane_without_a_promise_does_not_count(table: Table) -> None:
     append(table, orders(1))
     table.close_lane("orders")
     assert mark(table).value is None
 
 
-def test_a_claimed_lane_without_a_commit_holds_back(table: Table) -> None:
+def test_a_claimed_lane_without_a_commit_holds_back_the_watermark(table: Table) -> None:
     put(table, orders(1, ts=10))
     with table.writer("orders", "more", lateness=3):
         assert mark(table).held_by == ("more",)
@@ -319,14 +317,14 @@ def test_one_stream_promises_for_each_of_its_groups_that_its_lateness_fits() -> 
     assert mark(table, "all", "sum").value == dt.date(2024, 1, 30)
 
 
-def test_a_commit_that_lacks_a_group_leaves_its_promise() -> None:
+def test_a_commit_without_a_group_keeps_the_promise_of_the_group() -> None:
     table = Table.create(new_uri(), WIDE)
     put(table, pa.table({"id": [1], "a": ["x"], "t1": [10], "t2": [1]}), stream="all")
     put(table, pa.table({"id": [1], "x": ["x"]}), stream="all")
     assert mark(table, "all", "two").value == 7
 
 
-def test_a_retraction_counts_for_those_who_see_it() -> None:
+def test_a_retraction_counts_in_groups_that_use_it() -> None:
     table = Table.create(new_uri(), WIDE)
 
     def rows(t1: int, day: int, op: str) -> pa.Table:
@@ -342,7 +340,7 @@ def test_a_retraction_counts_for_those_who_see_it() -> None:
     assert (mark(table, "all", "two").late, mark(table, "all", "sum").late) == (0, 2)
 
 
-def test_deletes_are_events_and_ignored_rows_are_none(table: Table) -> None:
+def test_deletes_count_as_events_and_ignored_rows_do_not(table: Table) -> None:
     assert put(table, orders(1, ts=10, op="D")) == 0
     assert (mark(table).value, mark(table).late) == (7, 0)
     nothing = orders(1).set_column(2, "ots", pa.array([None], pa.int64()))
@@ -350,7 +348,7 @@ def test_deletes_are_events_and_ignored_rows_are_none(table: Table) -> None:
     assert put(table, orders(2, ts=1, op="D")) == 1
 
 
-def test_a_group_that_is_added_is_promised_for_by_the_running_writer(table: Table) -> None:
+def test_a_running_writer_promises_for_an_added_group(table: Table) -> None:
     with table.writer("orders", lateness=3) as writer:
         writer.append(orders(1, ts=10))
         table.add_group("more", {"extra": "string", "ets": "int"}, ordering=["ets"], streams=["orders"])
@@ -391,7 +389,7 @@ def test_a_lateness_that_fits_nothing_is_refused_before_the_lane_is_claimed(
 
 
 @pytest.mark.parametrize("lateness", [5, dt.timedelta(1)])
-def test_text_fractions_and_decimals_have_no_watermark(lateness: Any) -> None:
+def test_strings_floats_and_decimals_have_no_watermark(lateness: Any) -> None:
     table = Table.create(new_uri(), WIDE)
     with (
         pytest.raises(InvalidInput, match="no group of stream 'vague' can have a watermark"),
@@ -402,7 +400,7 @@ def test_text_fractions_and_decimals_have_no_watermark(lateness: Any) -> None:
     assert {watermark.column for watermark in table.watermarks()["vague"].values()} == {None}
 
 
-def test_a_look_at_the_table_tells_watermarks_lag_and_late_events() -> None:
+def test_inspection_shows_watermarks_lag_and_late_events() -> None:
     clock = FakeClock()
     config = {**SHOP, "columns": {**SHOP["columns"], "pts": "timestamp"}}
     table = Table.create(new_uri(), config, clock=clock)

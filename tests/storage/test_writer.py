@@ -45,7 +45,7 @@ def entries_of(uri: str, lane: str = "orders") -> list[Claim | Data]:
     return lane_entries(CommitLog(Environment(open_store(uri), FakeClock())).read_after(LaneName(lane), 0))
 
 
-def test_a_second_claimer_fences_the_first_and_nothing_is_lost_or_doubled(table: Table, uri: str) -> None:
+def test_a_second_writer_fences_the_first_and_nothing_is_lost_or_doubled(table: Table, uri: str) -> None:
     with table.writer("orders", owner="first") as first:
         first.append(orders(1), batch=("q", 1))
         with Table.open(uri).writer("orders", owner="second") as second:
@@ -77,7 +77,7 @@ def test_a_writer_is_fenced_between_its_files_and_its_entry(table: Table, uri: s
     assert sorted(statuses(table)) == [2]
 
 
-def test_an_entry_of_the_same_claim_by_somebody_else_halts_the_writer(table: Table, uri: str) -> None:
+def test_another_process_under_the_same_claim_halts_the_writer(table: Table, uri: str) -> None:
     with table.writer("orders") as first:
         ours = first.append(orders(1))
         (mine,) = [entry for entry in entries_of(uri) if isinstance(entry, Data)]
@@ -89,7 +89,7 @@ def test_an_entry_of_the_same_claim_by_somebody_else_halts_the_writer(table: Tab
             first.append(orders(3))
 
 
-def test_claims_that_alternate_end_with_an_error_that_names_the_owners(store: FaultyStore, faulty: Table) -> None:
+def test_alternating_claims_end_with_an_error_that_names_the_owners(store: FaultyStore, faulty: Table) -> None:
     rival = Table.open(store.uri)
 
     def claim() -> None:
@@ -102,7 +102,7 @@ def test_claims_that_alternate_end_with_an_error_that_names_the_owners(store: Fa
         pass
 
 
-def test_a_batch_is_committed_once_however_often_it_comes(table: Table, uri: str) -> None:
+def test_a_repeated_batch_is_committed_once(table: Table, uri: str) -> None:
     with table.writer("orders") as first:
         commit = first.append(orders(1, status="a"), batch=("q", 7))
         assert (commit.rows, commit.replayed) == (1, False)
@@ -141,7 +141,7 @@ def test_a_second_query_needs_takeover(table: Table) -> None:
     assert sorted(statuses(table)) == [1, 2]
 
 
-def test_a_query_that_was_taken_over_does_not_come_back_unasked(table: Table) -> None:
+def test_a_query_that_was_taken_over_needs_takeover_to_return(table: Table) -> None:
     with table.writer("orders") as lane:
         lane.append(orders(1), batch=("old", 7))
     with table.writer("orders", takeover=True) as lane:
@@ -154,12 +154,12 @@ def test_a_query_that_was_taken_over_does_not_come_back_unasked(table: Table) ->
 
 
 @pytest.mark.parametrize("batch", [("", 1), ("q", -1)])
-def test_a_batch_that_names_nothing_is_refused(table: Table, batch: tuple[str, int]) -> None:
+def test_an_invalid_batch_is_refused(table: Table, batch: tuple[str, int]) -> None:
     with table.writer("orders") as lane, pytest.raises(InvalidInput, match="query id, number"):
         lane.append(orders(1), batch=batch)
 
 
-def test_an_empty_batch_is_remembered_and_an_empty_append_is_not(table: Table) -> None:
+def test_an_empty_batch_is_committed_and_an_empty_append_is_not(table: Table) -> None:
     with table.writer("orders") as lane:
         before = str(table.snapshot().cut)
         nothing = lane.append(orders())
@@ -200,7 +200,7 @@ def test_an_unknown_commit_is_settled_by_a_replay(store: FaultyStore, faulty: Ta
     assert sorted(statuses(Table.open(store.uri))) == [1, 2, 3]
 
 
-def test_a_crash_between_files_and_entry_leaves_no_trace_in_reads(table: Table, uri: str) -> None:
+def test_a_crash_between_files_and_entry_does_not_affect_reads(table: Table, uri: str) -> None:
     before = table.snapshot()
     with table.writer("orders") as lane:
         write_rows(lane.begin(("q", 1)), orders(1, 2, 3))
@@ -236,7 +236,7 @@ def test_files_of_several_tasks_become_visible_at_once_in_task_order(table: Tabl
     assert statuses(table) == {1: "b", 2: "b"}
 
 
-def test_a_ticket_is_good_for_one_commit(table: Table) -> None:
+def test_a_ticket_is_valid_for_one_commit(table: Table) -> None:
     with table.writer("orders") as lane:
         ticket = lane.begin()
         written = write_rows(ticket, orders(1))
@@ -245,7 +245,7 @@ def test_a_ticket_is_good_for_one_commit(table: Table) -> None:
             lane.commit(ticket, [written])
 
 
-def test_a_long_append_is_cut_into_files_and_refused_whole(table: Table, uri: str) -> None:
+def test_a_long_append_has_several_files_and_is_refused_as_a_whole(table: Table, uri: str) -> None:
     table = tuned(table, log_file_bytes=1)
 
     def batches(last_id: int | None) -> Iterator[pa.RecordBatch]:
@@ -282,7 +282,7 @@ def test_a_closed_writer_writes_nothing(table: Table) -> None:
     assert sorted(statuses(table)) == [1]
 
 
-def test_a_lane_has_one_stream_for_ever(table: Table) -> None:
+def test_the_stream_of_a_lane_cannot_change(table: Table) -> None:
     append(table, orders(1))
     with (
         pytest.raises(Conflict, match="belongs to stream 'orders', not to 'payments'"),
@@ -307,7 +307,7 @@ def test_an_unknown_stream_is_not_found(table: Table) -> None:
     assert "orders, payments" in error.value.hint
 
 
-def test_writers_of_different_lanes_never_meet(store: FaultyStore, faulty: Table) -> None:
+def test_writers_of_different_lanes_do_not_interfere(store: FaultyStore, faulty: Table) -> None:
     """L1 NonBlocking: with every call on one lane failing for ever, the other lane does not notice."""
     with faulty.writer("orders") as first, faulty.writer("payments") as second:
         first.append(orders(1))

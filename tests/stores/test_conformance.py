@@ -38,7 +38,7 @@ def test_the_first_create_wins_and_the_second_changes_nothing(store: ObjectStore
     assert store.get(NAME) == b"first"
 
 
-def test_what_was_deleted_is_gone_at_once_and_its_name_is_free_again(store: ObjectStore) -> None:
+def test_a_deletion_is_visible_at_once_and_frees_the_name(store: ObjectStore) -> None:
     assert store.put_if_absent(NAME, b"entry")
     store.delete_many([NAME])
     assert (store.get(NAME), store.get_many([NAME, Path("other")])) == (None, [None, None])
@@ -68,14 +68,14 @@ def test_threads_that_race_for_a_name_have_one_winner(store: ObjectStore) -> Non
     assert store.get(NAME) == b"%d" % won.index(True)
 
 
-def test_what_cannot_be_created_in_one_request_is_refused(store: ObjectStore) -> None:
+def test_objects_too_large_for_one_request_are_refused(store: ObjectStore) -> None:
     with pytest.raises(InvalidInput, match="can be created at once") as error:
         store.put_if_absent(NAME, bytes(MAX_CREATE_BYTES + 1))
     assert error.value.hint
     assert store.get(NAME) is None
 
 
-def test_what_is_not_there_is_none_and_not_an_error(store: ObjectStore) -> None:
+def test_a_missing_object_is_none_and_not_an_error(store: ObjectStore) -> None:
     assert store.get(NAME) is None
     assert store.get_many([NAME, Path("other")]) == [None, None]
     assert store.list(Path("folder")) == []
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_none_and_not_an_error(store: ObjectStore) -> None:
     store.delete_many([NAME, Path("other")])
 
 
-def test_what_is_written_is_read_at_once(store: ObjectStore) -> None:
+def test_reads_see_writes_immediately(store: ObjectStore) -> None:
     for number in range(20):
         path = Path(f"{NAME}-{number}")
         assert store.get(path) is None
@@ -94,7 +94,7 @@ def test_what_is_written_is_read_at_once(store: ObjectStore) -> None:
         assert store.get(path) is None
 
 
-def test_many_are_read_in_the_order_asked_for(store: ObjectStore) -> None:
+def test_many_objects_are_returned_in_the_requested_order(store: ObjectStore) -> None:
     paths = [Path(f"many/{number}") for number in range(50)]
     for path in paths[::2]:
         store.put(path, path.encode())
@@ -106,7 +106,7 @@ def test_many_are_read_in_the_order_asked_for(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE], ids=["empty", "a byte", "large"])
-def test_bodies_of_any_size_come_back(store: ObjectStore, size: int) -> None:
+def test_objects_of_any_size_round_trip(store: ObjectStore, size: int) -> None:
     data = os.urandom(size)
     store.put(Path("put"), pa.py_buffer(data))
     assert store.put_if_absent(Path("created"), data)
@@ -120,7 +120,7 @@ def test_bodies_of_any_size_come_back(store: ObjectStore, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [10, LARGE], ids=["small", "large"])
-def test_an_object_in_pieces_is_there_only_when_it_is_whole(store: ObjectStore, size: int) -> None:
+def test_an_object_written_in_parts_exists_only_when_complete(store: ObjectStore, size: int) -> None:
     with store.open_output(NAME) as file:
         file.write(bytes(size))
         assert store.get(NAME) is None
@@ -136,7 +136,7 @@ def fail_after_writing(file: BinaryIO, size: int, error: type[BaseException]) ->
 
 @pytest.mark.parametrize("size", [0, 10, LARGE], ids=["nothing", "small", "large"])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_object_whose_writing_failed_is_not_there(store: ObjectStore, size: int, error: type[BaseException]) -> None:
+def test_an_object_whose_write_failed_does_not_exist(store: ObjectStore, size: int, error: type[BaseException]) -> None:
     with pytest.raises(error), store.open_output(NAME) as file:
         fail_after_writing(file, size, error)
     assert store.get(NAME) is None
@@ -144,7 +144,7 @@ def test_an_object_whose_writing_failed_is_not_there(store: ObjectStore, size: i
     assert store.leftovers() == []
 
 
-def test_what_is_not_bytes_is_not_written(store: ObjectStore) -> None:
+def test_values_that_are_not_bytes_are_not_written(store: ObjectStore) -> None:
     with pytest.raises(TypeError), store.open_output(NAME) as file:
         file.writelines([b"half", "not bytes"])
     assert store.get(NAME) is None
@@ -179,7 +179,7 @@ def test_ranges_of_many_objects_are_read_at_once(store: ObjectStore) -> None:
     assert store.read_ranges([]) == []
 
 
-def test_of_many_objects_the_one_that_is_not_what_the_log_says_is_told(store: ObjectStore) -> None:
+def test_the_wrong_one_of_many_objects_is_named(store: ObjectStore) -> None:
     store.put(Path("there"), bytes(10))
     store.put(Path("short"), bytes(9))
     there = Wanted(Path("there"), 10, [(0, 10)])
@@ -237,7 +237,7 @@ def test_more_objects_than_one_page_are_listed_and_deleted(store: ObjectStore) -
 
 
 @pytest.mark.parametrize("folder", PARTITIONS.values(), ids=PARTITIONS)
-def test_folders_of_partitions_are_names_like_any_other(store: ObjectStore, folder: str) -> None:
+def test_partition_folders_are_valid_names(store: ObjectStore, folder: str) -> None:
     path = Path(f"base/{folder}/b04-00001/{'0' * 20}-x.parquet")
     assert store.put_if_absent(path, b"created")
     assert not store.put_if_absent(path, b"again")
@@ -257,7 +257,7 @@ def test_folders_of_partitions_are_names_like_any_other(store: ObjectStore, fold
     assert store.get(path) is None
 
 
-def test_names_as_long_as_the_format_makes_them(store: ObjectStore) -> None:
+def test_the_longest_names_of_the_format_are_valid(store: ObjectStore) -> None:
     path = Path(f"{'f' * 200}/{'n' * 200}")
     assert store.put_if_absent(path, b"x")
     assert store.list(Path("f" * 200)) == [("n" * 200, 1)]
@@ -271,7 +271,7 @@ def read_in_another_process(store: ObjectStore, results: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_store_goes_to_another_process(store: ObjectStore, method: str) -> None:
+def test_a_store_can_be_pickled(store: ObjectStore, method: str) -> None:
     if store.uri.startswith("memory:"):
         copy = pickle.loads(pickle.dumps(store))
         store.put(NAME, b"mine")
@@ -300,6 +300,6 @@ def test_two_instances_see_the_same_objects(place: Place) -> None:
     assert one.list(Path("folder")) == []
 
 
-def test_a_capable_store_passes_and_keeps_nothing_of_the_probe(store: ObjectStore) -> None:
+def test_a_capable_store_passes_and_keeps_no_probe_object(store: ObjectStore) -> None:
     check_capability(store, RandomIds().new)
     assert store.list(Path("_weft")) == []

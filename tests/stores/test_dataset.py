@@ -20,7 +20,7 @@ def _sum_of_ids(dataset: ds.Dataset) -> int:
     return pc.sum(dataset.to_table(["id"], filter=pc.field("paid") == 2.0)["id"]).as_py()
 
 
-def test_a_dataset_reads_what_the_table_shows(place: Place) -> None:
+def test_a_dataset_has_the_rows_of_the_table(place: Place) -> None:
     table = Table.create(place.uri, SHOP, storage_options=place.options)
     append(table, orders(*range(50)))
     append(table, payments(*range(10), paid=2.0), "payments")

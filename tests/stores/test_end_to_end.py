@@ -35,7 +35,7 @@ def answer(table: Table, as_of: str | None = None) -> dict[tuple[Any, ...], dict
     return {(row["id"],): row for row in table.snapshot(as_of).to_arrow().to_pylist()}
 
 
-def test_a_table_answers_like_the_oracle_on_every_store(place: Place) -> None:
+def test_a_table_equals_the_oracle_on_every_store(place: Place) -> None:
     table = Table.create(place.uri, SHOP, storage_options=place.options)
     other = Table.open(place.uri, storage_options=place.options)
     oracle = Oracle(SHOP)

@@ -29,7 +29,7 @@ def use_and_forget(place: Place, results: Any) -> None:
 
 
 @pytest.mark.integration
-def test_a_forked_child_leaves_the_connections_of_its_parent_alone(s3: Backend) -> None:
+def test_a_forked_child_does_not_close_its_parents_connections(s3: Backend) -> None:
     """Both share the kernel's list of what event loops wait for: a child that tidies up would make its parent deaf."""
     once = {"retries": {"mode": "standard", "total_max_attempts": 1}, "read_timeout": READ_SECONDS}
     place = Place(s3.new_place().uri, {**s3.options, "config_kwargs": once})

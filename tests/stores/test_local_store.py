@@ -52,7 +52,7 @@ def files(folder: LocalPath) -> list[LocalPath]:
 
 
 @pytest.mark.slow
-def test_a_killed_writer_leaves_whole_objects_and_temporary_files_that_name_theirs(
+def test_a_killed_writer_leaves_complete_objects_and_named_temporary_files(
     store: LocalStore, tmp_path: LocalPath
 ) -> None:
     acknowledged: set[str] = set()
@@ -75,7 +75,7 @@ def test_a_killed_writer_leaves_whole_objects_and_temporary_files_that_name_thei
     assert [path for path in files(tmp_path) if path.name.startswith(".")] == []
 
 
-def test_leftovers_are_told_and_hidden_and_deleted(store: LocalStore, tmp_path: LocalPath) -> None:
+def test_leftovers_are_listed_separately_and_can_be_deleted(store: LocalStore, tmp_path: LocalPath) -> None:
     store.put(NAME, b"x")
     dead = tmp_path / "root" / "folder" / f".tmp-{'0' * 32}-another.json"
     dead.write_bytes(b"half")
@@ -108,7 +108,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def test_bytes_are_durable_before_the_name_and_the_name_before_the_answer(
+def test_bytes_are_synced_before_the_name_and_the_name_before_the_return(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(Path("folder/before"), b"x")
@@ -123,7 +123,7 @@ def test_bytes_are_durable_before_the_name_and_the_name_before_the_answer(
     assert calls == ["sync file", "rename", "sync folder"]
 
 
-def test_folders_are_durable_up_to_the_root_whoever_made_them(
+def test_folders_are_synced_up_to_the_root_even_if_they_existed(
     store: LocalStore, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may have made them a moment ago, and died before it synced them."""
@@ -154,7 +154,7 @@ def test_a_file_system_without_hard_links_is_refused(
     assert files(tmp_path) == []
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_and_can_be_gone_on_from(
+def test_a_full_disk_is_an_error_that_leaves_nothing_and_can_be_retried(
     tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table.create(tmp_path / "table", SHOP)
@@ -177,9 +177,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_and_can_be_gone_on_from(
     assert statuses(table) == {1: "new", 2: "new"}
 
 
-def test_a_file_system_that_is_mounted_read_only_refuses_and_does_not_keep_one_waiting(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_file_system_is_refused_without_waiting(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), "root")
 
@@ -209,7 +207,7 @@ def test_a_path_below_a_file_is_refused(tmp_path: LocalPath) -> None:
     assert "not a folder" in error.value.hint
 
 
-def test_a_name_that_is_too_long_is_told(store: LocalStore) -> None:
+def test_a_name_that_is_too_long_is_an_error(store: LocalStore) -> None:
     with pytest.raises(StoreUnavailable, match="too long") as error:
         store.put(Path(f"folder/{'n' * 250}"), b"x")
     assert "shorter" in error.value.hint

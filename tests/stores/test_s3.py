@@ -101,7 +101,7 @@ def test_a_create_is_one_conditional_put(store: ObjectStore, faulty: Faulty, siz
     assert requests(faulty, NAME) == [("PUT", "", "*")]
 
 
-def test_a_small_object_is_read_in_one_request_whether_it_is_there_or_not(store: ObjectStore, faulty: Faulty) -> None:
+def test_a_small_object_is_read_in_one_request_even_if_it_is_missing(store: ObjectStore, faulty: Faulty) -> None:
     store.put(NAME, b"x")
     faulty.requests.clear()
     assert store.get(NAME) == b"x"
@@ -130,13 +130,13 @@ def test_close_ranges_are_read_in_one_request(store: ObjectStore, faulty: Faulty
 
 
 @pytest.mark.parametrize("extra", ["<Condition>If-None-Match</Condition>", ""], ids=["says why", "says nothing"])
-def test_412_is_a_no(store: ObjectStore, faulty: Faulty, extra: str) -> None:
+def test_412_means_that_the_object_exists(store: ObjectStore, faulty: Faulty, extra: str) -> None:
     faulty.faults.append(Fault(NAME, *FAILED, extra=extra))
     assert not store.put_if_absent(NAME, b"x")
 
 
 @pytest.mark.parametrize("answer", [CONFLICT, BROKEN, BUSY, NO_ANSWER], ids=["409", "500", "503", "none"])
-def test_what_is_neither_yes_nor_no_is_an_error(store: ObjectStore, faulty: Faulty, answer: tuple[str, str]) -> None:
+def test_an_undecided_answer_is_an_error(store: ObjectStore, faulty: Faulty, answer: tuple[str, str]) -> None:
     faulty.faults.append(Fault(NAME, *answer, times=FOREVER))
     with pytest.raises(OSError) as error:
         store.put_if_absent(NAME, b"x")
@@ -145,7 +145,7 @@ def test_what_is_neither_yes_nor_no_is_an_error(store: ObjectStore, faulty: Faul
 
 
 @pytest.mark.parametrize("answer", [BROKEN, BUSY, NO_ANSWER], ids=["500", "503", "none"])
-def test_a_lost_answer_makes_the_sdk_meet_its_own_put_and_publish_finds_it_won(
+def test_publish_wins_if_the_sdk_repeats_a_successful_put(
     store: ObjectStore, faulty: Faulty, clock: FakeClock, answer: tuple[str, str]
 ) -> None:
     """The SDK retries the put and gets 412, because its first try has created the object."""
@@ -157,19 +157,19 @@ def test_a_lost_answer_makes_the_sdk_meet_its_own_put_and_publish_finds_it_won(
     assert stored(store) == "mine"
 
 
-def test_a_conflict_is_tried_again_and_won(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
+def test_a_conflict_is_retried_and_won(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
     faulty.faults.append(Fault(SLOT, *CONFLICT, times=2))
     assert publish(store, clock, "mine") == "mine"
     assert len(clock.slept) == 2
 
 
-def test_a_conflict_that_was_won_after_all_is_won(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
+def test_a_conflict_whose_put_succeeded_is_won(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
     faulty.faults.append(Fault(SLOT, *CONFLICT, done=True))
     assert publish(store, clock, "mine") == "mine"
     assert [request[0] for request in requests(faulty, SLOT)] == ["PUT", "GET"]
 
 
-def test_a_conflict_with_a_winner_is_lost(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
+def test_a_conflict_won_by_another_process_is_lost(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
     publish(store, clock, "theirs")
     faulty.faults.append(Fault(SLOT, *CONFLICT))
     assert publish(store, clock, "mine") == "theirs"
@@ -182,7 +182,7 @@ def test_a_store_that_never_decides_ends_in_unknown(store: ObjectStore, faulty: 
         publish(store, clock, "mine")
 
 
-def test_refused_access_is_never_absence(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
+def test_refused_access_never_means_absence(store: ObjectStore, faulty: Faulty, clock: FakeClock) -> None:
     store.put(NAME, b"0123456789")
     for method in ("GET", "HEAD", "PUT", "DELETE", "POST"):
         faulty.faults.append(Fault("", *FORBIDDEN, method=method, times=FOREVER))
@@ -212,7 +212,7 @@ def test_refused_access_is_never_absence(store: ObjectStore, faulty: Faulty, clo
     assert clock.slept == []
 
 
-def test_a_read_that_gets_no_answer_is_not_taken_for_damage(place: Place, faulty: Faulty) -> None:
+def test_a_read_without_an_answer_is_not_damage(place: Place, faulty: Faulty) -> None:
     table = Table.create(place.uri, SHOP, storage_options=place.options)
     with table.writer("orders") as writer:
         writer.append(orders(1, 2))
@@ -233,7 +233,7 @@ def uploads(place: Place) -> int:
 
 
 @pytest.mark.usefixtures("faulty")
-def test_an_upload_in_parts_is_taken_back_when_writing_fails(store: ObjectStore, place: Place) -> None:
+def test_a_multipart_upload_is_aborted_if_writing_fails(store: ObjectStore, place: Place) -> None:
     seen = []
 
     def fail(file: BinaryIO) -> None:
@@ -260,9 +260,7 @@ def test_an_upload_that_is_not_accepted_leaves_nothing(
     assert uploads(place) == 0
 
 
-def test_a_deletion_that_is_refused_for_one_object_is_not_passed_over(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_deletion_of_one_object_is_an_error(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {"Errors": [{"Key": "folder/object", "Code": "AccessDenied", "Message": "locked"}]}
     monkeypatch.setattr(s3fs.S3FileSystem, "call_s3", lambda *_, **__: refused)
     with pytest.raises(StoreUnavailable, match="1 of 2 objects were not deleted; folder/object: AccessDenied locked"):
@@ -299,19 +297,19 @@ def test_a_store_that_ignores_the_condition_is_refused_and_nothing_is_changed(pl
     assert len(store.list(Path("_weft")) + store.list(Path("log"))) == len(before)
 
 
-def test_the_race_finds_a_store_that_looks_first_and_writes_then() -> None:
+def test_the_race_test_finds_a_store_that_checks_and_then_writes() -> None:
     """The check of the check: on such a store all win, and the probe alone could not know."""
     with moto_server(looking_first(RACERS)) as backend:
         place = backend.new_place()
         assert winners(race(Place(place.uri, place.options, rounds=2))) == [RACERS, RACERS]
 
 
-def test_a_bucket_that_is_not_there_is_told(place: Place) -> None:
+def test_a_missing_bucket_is_named(place: Place) -> None:
     with pytest.raises(StoreUnavailable, match="cannot write to s3://nowhere-to-be-found/t"):
         Table.create("s3://nowhere-to-be-found/t", SHOP, storage_options=place.options)
 
 
-def test_without_credentials_nobody_waits_for_an_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_an_error_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -344,7 +342,7 @@ def silent() -> Iterator[tuple[str, list[socket.socket]]]:
 QUICK: dict[str, Any] = {"connect_timeout": 1, "read_timeout": 1}
 
 
-def test_whether_a_silent_server_answers_is_asked_twice_not_for_minutes(
+def test_a_silent_server_is_tried_twice_and_not_for_minutes(
     silent: tuple[str, list[socket.socket]],
 ) -> None:
     options = {"key": "k", "secret": "s", "endpoint_url": silent[0], "config_kwargs": QUICK}
@@ -355,7 +353,7 @@ def test_whether_a_silent_server_answers_is_asked_twice_not_for_minutes(
     assert len(silent[1]) == 2, "s3fs and its SDK ask 25 times by themselves"
 
 
-def test_the_question_has_a_bound_whatever_the_options_say(silent: tuple[str, list[socket.socket]]) -> None:
+def test_the_check_has_a_time_limit_with_any_options(silent: tuple[str, list[socket.socket]]) -> None:
     patient = {"read_timeout": 600}
     options = {"key": "k", "secret": "s", "endpoint_url": silent[0], "config_kwargs": patient}
     with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
@@ -368,7 +366,7 @@ def test_a_host_that_does_not_exist_is_named() -> None:
         check_reachable("s3://b/t", options, within_seconds=60)
 
 
-def test_who_answers_is_reachable_and_who_refuses_says_so(place: Place, faulty: Faulty) -> None:
+def test_a_server_that_answers_is_reachable_and_a_refusal_is_an_error(place: Place, faulty: Faulty) -> None:
     check_reachable(place.uri, place.options)
     assert [request.method for request in faulty.requests] == ["GET"], "one question"
     faulty.faults.append(Fault("is-anybody-there", *FORBIDDEN, method="GET"))
@@ -387,7 +385,7 @@ def test_without_credentials_it_is_refused(place: Place, monkeypatch: pytest.Mon
     assert "check the credentials" in caught.value.hint
 
 
-def test_local_folders_are_not_asked(tmp_path: LocalPath) -> None:
+def test_local_folders_are_always_reachable(tmp_path: LocalPath) -> None:
     check_reachable(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
 
@@ -400,13 +398,13 @@ def test_a_file_system_that_cannot_create_exclusively_is_refused_by_its_name(uri
 
 
 @pytest.mark.parametrize("options", [{"endpoint_url": 7, "nonsense": object}, {"anon": "maybe", "client_kwargs": 5}])
-def test_options_that_do_not_fit_are_refused_or_told_by_the_first_answer(options: dict[str, Any]) -> None:
+def test_wrong_options_are_refused_or_named_by_the_first_request(options: dict[str, Any]) -> None:
     with pytest.raises((InvalidInput, StoreUnavailable)) as error:
         check_capability(RemoteStore("s3://bucket/table", options), RandomIds().new)
     assert error.value.hint
 
 
-def test_damage_that_a_range_beyond_the_end_shows_is_damage(store: ObjectStore) -> None:
+def test_a_range_beyond_the_end_is_damage(store: ObjectStore) -> None:
     store.put(NAME, b"short")
     with pytest.raises(CorruptData, match="has 5 bytes, but the log says 100"), store.open_input(NAME, 100) as source:
         source.read_at(10, 50)

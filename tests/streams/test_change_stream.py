@@ -99,9 +99,7 @@ def cut(table: Table) -> str:
     return str(table.snapshot().cut)
 
 
-def test_a_stream_that_names_no_beginning_begins_at_the_first(
-    spark: SparkSession, table: Table, consumer: Make
-) -> None:
+def test_a_stream_without_starting_begins_at_earliest(spark: SparkSession, table: Table, consumer: Make) -> None:
     mine = consumer()
     del mine.options["starting"]
     assert mine.run().rows == [changed_rows(table, None, cut(table))]
@@ -110,7 +108,7 @@ def test_a_stream_that_names_no_beginning_begins_at_the_first(
     assert spark.read.format("weft").load(table.uri).columns == table.schema.arrow.names
 
 
-def test_every_batch_is_what_the_table_tells_of_its_range(table: Table, consumer: Make) -> None:
+def test_every_batch_equals_the_changes_of_its_range(table: Table, consumer: Make) -> None:
     mine = consumer(before="true")
     mine.run()
     append(table, orders(2, 3, status="paid", ts=2))
@@ -133,7 +131,7 @@ def test_every_batch_is_what_the_table_tells_of_its_range(table: Table, consumer
     assert len(mine.rows) == 3
 
 
-def test_a_batch_whose_sink_failed_is_given_again_as_it_was(table: Table, consumer: Make) -> None:
+def test_a_failed_batch_is_repeated_unchanged(table: Table, consumer: Make) -> None:
     """The table moves on, is compacted and gets a column between the failure and the restart."""
     mine = consumer()
     mine.run()
@@ -170,7 +168,7 @@ def test_commits_per_trigger_bound_a_batch(table: Table, consumer: Make) -> None
     assert mine.cuts()[-1] == cut(table)
 
 
-def test_a_stream_that_begins_at_the_latest_sees_what_comes_after(table: Table, consumer: Make) -> None:
+def test_a_stream_that_begins_at_latest_sees_later_commits(table: Table, consumer: Make) -> None:
     mine = consumer(starting="latest")
     mine.run()
     append(table, orders(7))
@@ -179,7 +177,7 @@ def test_a_stream_that_begins_at_the_latest_sees_what_comes_after(table: Table, 
 
 
 @pytest.mark.parametrize("starting", ["cut", "savepoint", "time"])
-def test_a_first_batch_ends_where_the_stream_is_to_begin_and_is_empty(table: Table, starting: str) -> None:
+def test_the_first_batch_is_empty_and_ends_at_the_start(table: Table, starting: str) -> None:
     table.savepoint("then")
     then = table.snapshot().cut
     mark = dt.datetime.fromtimestamp((table.state().committed_at_ms + 1) / 1000, dt.UTC)
@@ -221,7 +219,7 @@ def test_a_running_stream_follows_the_table_and_stops(table: Table, consumer: Ma
     assert json.loads(progress.sources[0].latestOffset)["cut"] == cut(table)
 
 
-def test_what_cannot_be_told_completely_fails_the_query(table: Table, consumer: Make) -> None:
+def test_incomplete_changes_fail_the_query(table: Table, consumer: Make) -> None:
     mine = consumer()
     mine.run()
     append(table, orders(3))
@@ -246,7 +244,7 @@ def test_a_restore_fails_the_query(table: Table, consumer: Make) -> None:
     assert "read the whole table again" in str(caught.value)
 
 
-def test_a_table_that_was_made_anew_is_not_taken_for_the_one_before(table: Table, consumer: Make) -> None:
+def test_a_recreated_table_fails_the_query(table: Table, consumer: Make) -> None:
     mine = consumer().run()
     shutil.rmtree(table.uri.removeprefix("file://"))
     anew = Table.create(table.uri, SHOP)
@@ -261,7 +259,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_one_before(table: Table
     assert [len(rows) for rows in mine.rows] == [2]
 
 
-def test_a_column_that_was_widened_ends_the_query_and_not_the_next_one(table: Table, consumer: Make) -> None:
+def test_a_widened_column_fails_the_query_and_a_restart_continues(table: Table, consumer: Make) -> None:
     table.add_column("order", "n", "int")
     mine = consumer()
     query = mine.start(processingTime="0 seconds")
@@ -302,7 +300,7 @@ def test_a_batch_of_changes(spark: SparkSession, table: Table) -> None:
         read(changes_since="end", changes_until=start)
 
 
-def test_values_of_every_type_come_through(spark: SparkSession, tmp_path: Path) -> None:
+def test_values_of_every_type_are_preserved(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     types = {f"c{number}": name for number, name in enumerate(POOLS)}
     config = {
@@ -325,7 +323,7 @@ def test_values_of_every_type_come_through(spark: SparkSession, tmp_path: Path) 
     assert bag(got) == bag(expected)
 
 
-def test_what_is_asked_wrongly_is_refused(spark: SparkSession, table: Table, consumer: Make) -> None:
+def test_wrong_options_are_refused(spark: SparkSession, table: Table, consumer: Make) -> None:
     for options, message in (
         ({"starting": "latest", "changes_since": "x"}, "do not go together"),
         ({"starting": "latest", "max_commits_per_trigger": "0"}, "greater than or equal to 1"),

@@ -54,7 +54,7 @@ def test_show_overview(table: Table) -> None:
     ("what", "first"),
     [("timeline", {"lane": "sa", "kind": "DATA", "rows": 2}), ("files", {"base_rows": 0}), ("streams", {"lane": "sa"})],
 )
-def test_show_the_rest(table: Table, what: str, first: dict[str, Any]) -> None:
+def test_show_timeline_files_and_streams(table: Table, what: str, first: dict[str, Any]) -> None:
     assert weft("show", table.uri, what).exit_code == 0
     lines = [json.loads(line) for line in weft("show", table.uri, what, "--json").stdout.splitlines()]
     assert first.items() <= lines[0].items()
@@ -62,7 +62,7 @@ def test_show_the_rest(table: Table, what: str, first: dict[str, Any]) -> None:
         assert len(weft("show", table.uri, what, "--json", "--limit", "2").stdout.splitlines()) == 2
 
 
-def test_show_watermarks_once_somebody_has_declared_a_lateness(table: Table) -> None:
+def test_show_watermarks_if_a_lateness_was_declared(table: Table) -> None:
     assert "waits for" not in weft("show", table.uri, "streams").stdout
     with table.writer("sa", lateness=3) as writer:
         writer.append(pa.table({"id": [1], "a": ["x"], "at": [10]}))
@@ -83,7 +83,7 @@ def test_compact(table: Table) -> None:
 
 
 @pytest.mark.parametrize("command", [["show"], ["compact"], ["sql", "SELECT 1"]])
-def test_a_table_that_is_not_there(tmp_path: Path, command: list[str]) -> None:
+def test_a_missing_table(tmp_path: Path, command: list[str]) -> None:
     result = weft(command[0], tmp_path / "none", *command[1:])
     assert result.exit_code == 1
     assert "there is no table at" in result.stderr
@@ -117,7 +117,7 @@ def test_a_table_is_found_through_its_pipeline(table: Table, tmp_path: Path) -> 
         ({"clean": {"retain": "ever"}}, [], "p.yaml: clean.retain: 'ever' is not a duration"),
     ],
 )
-def test_a_wrong_pipeline_is_a_matter_of_usage(
+def test_a_wrong_pipeline_is_a_usage_error(
     tmp_path: Path, changes: dict[str, Any], arguments: list[str], message: str
 ) -> None:
     result = weft("run", pipeline_file(tmp_path, **changes), *arguments)
@@ -126,7 +126,7 @@ def test_a_wrong_pipeline_is_a_matter_of_usage(
     assert not (tmp_path / "wide").exists()
 
 
-def test_run_refuses_a_table_that_is_another(tmp_path: Path) -> None:
+def test_run_refuses_a_table_that_differs_from_the_file(tmp_path: Path) -> None:
     Table.create(tmp_path / "wide", {**CONFIG, "buckets": 4})
     result = weft("run", pipeline_file(tmp_path))
     assert result.exit_code == 1
@@ -140,7 +140,7 @@ def test_run_without_a_configuration_needs_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["run"], ["sql", "SELECT 1"]])
-def test_without_java_it_says_how_to_get_it(
+def test_without_java_the_hint_says_how_to_install_it(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -158,7 +158,7 @@ def test_without_java_it_says_how_to_get_it(
         ("echo broken >&2; exit 1", "does not run: broken"),
     ],
 )
-def test_java_that_does_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str) -> None:
+def test_unsuitable_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str) -> None:
     from storage.errors import NotFound
     from streams.spark.session import check_java
 

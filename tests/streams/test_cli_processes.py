@@ -172,7 +172,7 @@ def lonely_pipeline(folder: Path, port: int, **changes: Any) -> Path:
     return pipeline_file(folder, kafka=kafka, writers={"sa": writer}, compaction=False, **changes)
 
 
-def test_an_outage_of_the_broker_is_waited_out_and_shown(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
+def test_an_outage_of_the_broker_is_shown_until_it_ends(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
     run = Running(lonely_pipeline(tmp_path, no_broker))
     runs.append(run)
     shown = run.until("sa", state="waiting", waiting_for=f"the broker 127.0.0.1:{no_broker}")
@@ -188,7 +188,7 @@ def test_an_outage_of_the_broker_is_waited_out_and_shown(tmp_path: Path, no_brok
     assert all(_gone(pid) for pid in run.pids)
 
 
-def test_an_outage_of_the_store_is_waited_out_and_shown(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
+def test_an_outage_of_the_store_is_shown_until_it_ends(tmp_path: Path, no_broker: int, runs: list[Running]) -> None:
     options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{no_broker}"}
     table = {"uri": "s3://bucket/wide", "config": CONFIG, "storage_options": options}
     path = lonely_pipeline(tmp_path, no_broker, table=table)
@@ -208,7 +208,7 @@ def test_an_outage_of_the_store_is_waited_out_and_shown(tmp_path: Path, no_broke
 
 
 @pytest.mark.extended
-def test_a_query_under_way_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
+def test_a_running_query_survives_an_outage_of_the_broker(tmp_path: Path, runs: list[Running]) -> None:
     with EmbeddedBroker() as private_broker:
         private_broker.create_topics({"away": 1})
         produce(private_broker, "away", [{"id": 1, "a": "before", "at": 1}])
@@ -233,7 +233,7 @@ def test_a_query_under_way_survives_an_outage_of_the_broker(tmp_path: Path, runs
         assert run.process.returncode == 0
 
 
-def test_a_second_run_of_a_pipeline_is_refused_and_a_dead_one_is_no_obstacle(
+def test_a_second_run_of_a_pipeline_is_refused_unless_the_first_is_dead(
     tmp_path: Path, no_broker: int, runs: list[Running]
 ) -> None:
     path = lonely_pipeline(tmp_path, no_broker)
@@ -276,7 +276,7 @@ def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
     assert "sb has stopped permanently, all others are being stopped: " in ended.stderr
 
 
-def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
+def test_a_fenced_writer_stops_and_the_others_continue_until_sigterm(
     tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
 ) -> None:
     broker.create_topics({"cli-a": 1, "cli-b": 1})
@@ -307,7 +307,7 @@ def test_a_fenced_writer_stops_the_others_go_on_and_sigterm_ends_them(
     assert all(_gone(pid) for pid in run.pids), "no process is left, the JVMs included"
 
 
-def test_a_writer_that_was_killed_does_not_know_its_lag_until_it_has_measured(
+def test_the_lag_of_a_killed_writer_is_unknown_until_it_is_measured(
     tmp_path: Path, broker: EmbeddedBroker, runs: list[Running]
 ) -> None:
     broker.create_topics({"cli-lag": 1})

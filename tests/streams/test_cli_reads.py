@@ -22,7 +22,7 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
-def test_rows_are_shown_and_where_to_go_on(table: Table) -> None:
+def test_changed_rows_are_shown_with_the_cut_to_continue_from(table: Table) -> None:
     shown = weft("changes", table.uri, "--since", "start")
     assert shown.exit_code == 0
     for word in ("_change", "insert", "update", "delete", '["payment"]', "NULL"):
@@ -34,7 +34,7 @@ def test_rows_are_shown_and_where_to_go_on(table: Table) -> None:
     assert "1 row; continue" in again.stdout
 
 
-def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
+def test_with_json_only_json_lines_are_printed(table: Table) -> None:
     answer = weft("changes", table.uri, "--since", "start", "--columns", "paid, status", "--before", "--json")
     rows = {row["id"]: row for row in map(json.loads, answer.stdout.splitlines())}
     assert rows[2] == {
@@ -64,13 +64,13 @@ def test_programs_get_json_lines_and_nothing_else(table: Table) -> None:
         ((), 2, "--since"),
     ],
 )
-def test_what_cannot_be_answered_is_told(table: Table, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_errors_are_printed(table: Table, arguments: tuple[str, ...], code: int, message: str) -> None:
     result = weft("changes", table.uri, *arguments)
     assert result.exit_code == code
     assert message in result.stderr
 
 
-def test_what_is_void_is_told_with_its_hint(table: Table) -> None:
+def test_invalid_offsets_are_printed_with_a_hint(table: Table) -> None:
     cut = str(table.snapshot().cut)
     table.restore("start")
     result = weft("changes", table.uri, "--since", cut)

@@ -37,7 +37,7 @@ def ids(table: Table) -> list[int]:
     return [row[0] for row in contents(table)]
 
 
-def test_compact_says_what_it_did(table: Table) -> None:
+def test_compact_prints_what_it_did(table: Table) -> None:
     assert "base files written" in weft("compact", table.uri).stdout
     assert "nothing to do" in weft("compact", table.uri).stdout
     append(table, orders(3))
@@ -46,7 +46,7 @@ def test_compact_says_what_it_did(table: Table) -> None:
     assert facts["skipped"] == {}
 
 
-def test_clean_says_how_many_entries_it_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_prints_how_many_entries_it_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, archive_chunk=4, lane_checkpoint_every=3)
     table = Table.create(tmp_path / "long", SHOP)
     with table.writer("orders") as writer:
@@ -60,7 +60,7 @@ def test_clean_says_how_many_entries_it_archives(tmp_path: Path, monkeypatch: py
     assert "archive" not in weft("clean", table.uri, "--retain", "0").stdout
 
 
-def test_savepoints_are_made_listed_and_released(table: Table) -> None:
+def test_savepoints_are_created_listed_and_released(table: Table) -> None:
     assert "savepoint good keeps cut:1:" in weft("savepoint", table.uri, "good", "--note", "checked by me").stdout
     append(table, orders(3))
     listed = weft("savepoint", table.uri).stdout
@@ -76,7 +76,7 @@ def test_savepoints_are_made_listed_and_released(table: Table) -> None:
     assert weft("savepoint", table.uri, "--release").exit_code == 2
 
 
-def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> None:
+def test_restore_needs_confirmation(table: Table) -> None:
     weft("savepoint", table.uri, "good")
     append(table, orders(3))
     refused = weft("restore", table.uri, "good")
@@ -99,7 +99,7 @@ def test_restore_asks_and_does_nothing_where_nobody_can_answer(table: Table) -> 
         ("2026-99-20T10:30", 2, "not a time"),
     ],
 )
-def test_restore_to_what_is_not_there_is_refused(table: Table, to: str, code: int, message: str) -> None:
+def test_restore_to_a_missing_snapshot_is_refused(table: Table, to: str, code: int, message: str) -> None:
     result = weft("restore", table.uri, to, "--yes")
     assert result.exit_code == code
     assert message in result.stderr
@@ -116,7 +116,7 @@ def test_a_time_is_settled_by_a_mark(table: Table) -> None:
     assert "times up to" in weft("mark", table.uri).stdout
 
 
-def test_undo_since_a_savepoint_says_what_it_left_and_took(table: Table) -> None:
+def test_undo_since_a_savepoint_prints_what_it_kept_and_rolled_back(table: Table) -> None:
     weft("savepoint", table.uri, "good")
     append(table, orders(3))
     done = weft("undo", table.uri, "orders", "--since", "good", "--yes")
@@ -127,7 +127,7 @@ def test_undo_since_a_savepoint_says_what_it_left_and_took(table: Table) -> None
     assert ids(table) == [1, 2]
 
 
-def test_undo_since_a_time_says_what_was_kept_by_a_clock_alone(table: Table) -> None:
+def test_undo_since_a_time_prints_what_was_kept_because_of_a_clock(table: Table) -> None:
     time.sleep(0.01)
     now = dt.datetime.now(dt.UTC).isoformat()
     done = weft("undo", table.uri, "orders", "--since", now, "--yes")
@@ -140,7 +140,7 @@ class AYearAhead(SystemClock):
         return super().now_ms() + 365 * 24 * 3_600_000
 
 
-def test_undo_by_time_is_refused_where_a_clock_ran_ahead(table: Table) -> None:
+def test_undo_by_time_is_refused_if_a_clock_was_ahead(table: Table) -> None:
     good = str(table.snapshot().cut)
     now = dt.datetime.now(dt.UTC).isoformat()
     Table.open(table.uri, clock=AYearAhead()).mark()
@@ -154,7 +154,7 @@ def test_undo_by_time_is_refused_where_a_clock_ran_ahead(table: Table) -> None:
     assert ids(table) == [1, 2]
 
 
-def test_undo_takes_one_stream_back(table: Table) -> None:
+def test_undo_rolls_back_one_stream(table: Table) -> None:
     result = weft("undo", table.uri, "orders", "--since", "2020-01-01T00:00:00Z", "--yes", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["rolled_back"] == {"orders": 3}
@@ -166,7 +166,7 @@ def test_undo_takes_one_stream_back(table: Table) -> None:
     assert "give a time in the past" in future.stderr
 
 
-def test_show_tells_whose_writer_lives_and_when_it_was_last_heard_of(table: Table) -> None:
+def test_show_prints_live_writers_and_their_last_heartbeats(table: Table) -> None:
     with table.writer("orders"):
         shown = weft("show", table.uri, "streams").stdout.splitlines()
     assert re.search(r"^orders +orders +live, \d+\.\d s ago ", "\n".join(shown), re.MULTILINE)
@@ -184,7 +184,7 @@ def test_lanes_are_fenced_and_closed(table: Table) -> None:
     assert ids(table) == [1, 2, 7]
 
 
-def test_clean_says_what_it_deletes_and_what_it_keeps(table: Table) -> None:
+def test_clean_prints_what_it_deletes_and_keeps(table: Table) -> None:
     table.compact()
     append(table, orders(3))
     would = weft("clean", table.uri, "--retain", "0", "--dry-run")
@@ -217,7 +217,7 @@ def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) ->
     assert (row["status"], row["note"], row["clicks"]) == ("none yet", None, None)
 
 
-def test_verify_looks_at_a_table_that_does_not_open(table: Table, tmp_path: Path) -> None:
+def test_verify_checks_a_table_that_cannot_be_opened(table: Table, tmp_path: Path) -> None:
     (tmp_path / "wide" / lane_entry("", 3)).write_bytes(b"torn")
     (tmp_path / "wide" / lane_entry("orders", 2)).write_bytes(b"torn")
     bad = weft("verify", table.uri)
@@ -228,7 +228,7 @@ def test_verify_looks_at_a_table_that_does_not_open(table: Table, tmp_path: Path
     assert "there is no table" in nothing.stderr
 
 
-def test_verify_ends_with_1_where_something_is_wrong(table: Table, tmp_path: Path) -> None:
+def test_verify_exits_with_1_if_something_is_wrong(table: Table, tmp_path: Path) -> None:
     good = weft("verify", table.uri)
     assert good.exit_code == 0
     assert "nothing is wrong" in good.stdout
@@ -242,7 +242,7 @@ def test_verify_ends_with_1_where_something_is_wrong(table: Table, tmp_path: Pat
     assert facts["findings"][0]["severity"] == "error"
 
 
-def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_table_is_an_error(tmp_path: Path) -> None:
     for command in (["compact"], ["savepoint"], ["restore", "x", "--yes"], ["close", "x", "--yes"]):
         result = weft(command[0], tmp_path / "none", *command[1:])
         assert result.exit_code == 1
@@ -266,7 +266,7 @@ def old_files(table: Table) -> int:
     return sum(kind["files"] for kind in would["deleted"].values())
 
 
-def test_clean_keeps_what_the_pipeline_says(table: Table, tmp_path: Path) -> None:
+def test_clean_uses_the_retention_of_the_pipeline(table: Table, tmp_path: Path) -> None:
     table.compact()
     assert old_files(table) == 2
     keeps = pipeline_of(table, tmp_path, clean={"retain": "30 days"})
@@ -277,7 +277,7 @@ def test_clean_keeps_what_the_pipeline_says(table: Table, tmp_path: Path) -> Non
     assert result.stderr == "", "nothing was given on the command line"
 
 
-def test_clean_keeps_as_many_versions_as_the_pipeline_says(table: Table, tmp_path: Path) -> None:
+def test_clean_uses_the_versions_of_the_pipeline(table: Table, tmp_path: Path) -> None:
     table.compact()
     append(table, orders(3))
     table.compact()
@@ -289,7 +289,7 @@ def test_clean_keeps_as_many_versions_as_the_pipeline_says(table: Table, tmp_pat
     assert less.stderr == "--versions 1 instead of the pipeline's 5\n"
 
 
-def test_a_flag_of_clean_wins_over_the_file_and_says_so(table: Table, tmp_path: Path) -> None:
+def test_a_flag_of_clean_overrides_the_file_and_is_reported(table: Table, tmp_path: Path) -> None:
     table.compact()
     path = pipeline_of(table, tmp_path, clean={"retain": "30 days", "abandon_after": "2 days"})
     result = weft("clean", path, "--retain", "0", "--abandon-after", "1 hour")
@@ -303,9 +303,7 @@ def test_a_flag_of_clean_wins_over_the_file_and_says_so(table: Table, tmp_path: 
     json.loads(same.stdout)
 
 
-def test_a_mistake_in_the_section_that_a_command_needs_is_told_and_nothing_is_done(
-    table: Table, tmp_path: Path
-) -> None:
+def test_an_error_in_a_section_that_a_command_needs_stops_it(table: Table, tmp_path: Path) -> None:
     table.compact()
     path = pipeline_of(table, tmp_path, clean={"retian": 0, "retain": 0})
     result = weft("clean", path)
@@ -316,7 +314,7 @@ def test_a_mistake_in_the_section_that_a_command_needs_is_told_and_nothing_is_do
     assert weft("show", path).exit_code == 0, "show has no need of it"
 
 
-def test_compact_does_what_is_due_by_the_pipeline(table: Table, tmp_path: Path) -> None:
+def test_compact_compacts_what_is_due_by_the_pipeline(table: Table, tmp_path: Path) -> None:
     table.compact()
     append(table, orders(1, 2))
     before = {s.group: s.slice for s in table.snapshot().slices}
@@ -347,7 +345,7 @@ def test_compact_folds_when_the_pipeline_says(table: Table, tmp_path: Path) -> N
     assert (done["file_groups"], done["file_groups_folded"]) == (0, 1)
 
 
-def test_where_the_pipeline_leaves_compaction_to_the_command_it_does_all(table: Table, tmp_path: Path) -> None:
+def test_without_a_compaction_section_compact_compacts_everything(table: Table, tmp_path: Path) -> None:
     assert "base files written" in weft("compact", pipeline_of(table, tmp_path, compaction=False)).stdout
     assert weft("compact", table.uri, "--all", "--min-commits", "3").exit_code == 2
     wrong = weft("compact", table.uri, "--max-log-ratio", "-1")
@@ -379,7 +377,7 @@ EVERY_COMMAND = [
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=lambda command: "-".join(command[:2]))
-def test_every_command_that_takes_a_location_takes_options_of_its_store(command: list[str]) -> None:
+def test_every_command_with_a_location_accepts_storage_options(command: list[str]) -> None:
     """A profile that does not exist: only who hands the option on is told so, and before anything is asked."""
     head = command[:2] if command[0] == "alter" else command[:1]
     rest = command[len(head) :]
@@ -388,7 +386,7 @@ def test_every_command_that_takes_a_location_takes_options_of_its_store(command:
     assert "no-such-profile-of-weft" in result.stderr
 
 
-def test_no_command_that_takes_a_location_is_left_out() -> None:
+def test_every_command_with_a_location_is_tested() -> None:
     def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         for name, found in group.commands.items():
             if hasattr(found, "commands"):
@@ -416,7 +414,7 @@ def test_options_of_the_store_are_text_or_json() -> None:
         assert "secret" not in refused.value.message, "values may be secrets, and are not shown"
 
 
-def test_options_of_the_command_line_go_before_those_of_the_file(tmp_path: Path) -> None:
+def test_flags_override_storage_options_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     options = {"profile": "of-the-file", "key": "k"}
     path.write_text(yaml.safe_dump({"table": {"uri": "s3://bucket/t", "storage_options": options}}))

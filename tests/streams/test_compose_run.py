@@ -126,7 +126,7 @@ def until(parts: dict[str, Part], metric: str, wanted: Callable[[float], bool]) 
         time.sleep(0.5)
 
 
-def test_the_parts_make_the_table_that_a_join_makes(parts: dict[str, Part], real_broker: RealBroker) -> None:
+def test_the_parts_write_a_table_that_equals_the_join(parts: dict[str, Part], real_broker: RealBroker) -> None:
     _, *bucket = SERVICES["bucket"]["entrypoint"]
     subprocess.run([sys.executable, *bucket], check=True, timeout=120)
     create = parts.pop("create")

@@ -113,7 +113,7 @@ UNDECODABLE = [
 ]
 
 
-def test_what_is_undecodable(spark: SparkSession) -> None:
+def test_undecodable_messages(spark: SparkSession) -> None:
     values = [value for value, _ in UNDECODABLE]
     given = {"select": {"id": "id"}, "keep_source": True, "tombstones": "dead_letter"}
     good = [b' {"id": 1}\n', b'{"id": 2, "name": "},", "lines": [{"sku": "}}"}, {"sku": "b"}], "tags": {"k": "v"}}']
@@ -213,7 +213,7 @@ def test_odd_field_names_are_quoted(spark: SparkSession) -> None:
         (SCHEMA, {"key": {"id": "int"}, "tombstones": "delete"}, ["'id'", "bigint in the message and int in the key"]),
     ],
 )
-def test_mistakes_are_named_before_anything_runs(
+def test_wrong_arguments_are_named_before_the_query_starts(
     spark: SparkSession, schema: dict[str, str], given: dict[str, Any], names: list[str]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:

@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_messages_and_another_does_not(topics: dict
         assert topic.part(0, 1) != other[name].part(0, 1)
 
 
-def test_the_number_of_messages_is_what_was_asked_for_and_parts_make_the_whole(topics: dict[str, Topic]) -> None:
+def test_the_parts_have_the_requested_number_of_messages(topics: dict[str, Topic]) -> None:
     assert list(topics) == list(shop.STREAMS)
     assert sum(topic.rows for topic in topics.values()) == ROWS
     for topic in topics.values():
@@ -90,7 +90,7 @@ def test_the_number_of_messages_is_what_was_asked_for_and_parts_make_the_whole(t
 
 
 @pytest.mark.parametrize("name", shop.STREAMS)
-def test_every_stream_has_every_trouble(topics: dict[str, Topic], name: str) -> None:
+def test_every_stream_has_every_kind_of_disorder(topics: dict[str, Topic], name: str) -> None:
     seen = events(topics[name])
     newest: dict[int, Any] = {}
     texts = set()
@@ -116,20 +116,20 @@ def test_every_stream_has_every_trouble(topics: dict[str, Topic], name: str) -> 
     assert len({(key_of(name, e), ORDERING[name](e)) for e in seen}) == len(texts)
 
 
-def test_some_messages_are_late_by_far_more_than_a_commit(topics: dict[str, Topic]) -> None:
+def test_some_messages_are_much_later_than_a_commit(topics: dict[str, Topic]) -> None:
     for topic in topics.values():
         behind = np.maximum.accumulate(topic.columns["seq"]) - topic.columns["seq"]
         assert (behind > topic.rows // 4).sum() >= 3
 
 
-def test_some_keys_are_known_to_one_stream_only_and_some_to_all(topics: dict[str, Topic]) -> None:
+def test_some_keys_are_in_one_stream_only_and_some_in_all(topics: dict[str, Topic]) -> None:
     known = {name: set(topic.columns["key"].tolist()) for name, topic in topics.items()}
     assert set.intersection(*known.values())
     for name in ("orders", "payments", "clicks"):
         assert known[name] - set.union(*(keys for other, keys in known.items() if other != name))
 
 
-def test_so_many_rows_get_partitions_enough() -> None:
+def test_many_rows_get_enough_partitions() -> None:
     small, large = plan_topics(ROWS), plan_topics(1_500_000)
     assert all(topic.partitions == 2 for topic in small.values())
     assert any(2 < topic.partitions <= MAX_PARTITIONS for topic in large.values())
@@ -160,7 +160,7 @@ def broker_offsets(broker: EmbeddedBroker, topic: str, partitions: int) -> list[
 
 
 @pytest.mark.parametrize(("rows", "words"), [(10, ["10", "1000"]), (10**12, ["do not fit", "5 MB", "rows fit"])])
-def test_numbers_of_rows_that_cannot_be_shown_are_refused(rows: int, words: list[str]) -> None:
+def test_too_few_or_too_many_rows_are_refused(rows: int, words: list[str]) -> None:
     with pytest.raises(InvalidInput) as caught:
         plan_topics(rows)
     assert [word for word in words if word not in str(caught.value)] == []
@@ -199,7 +199,7 @@ def test_a_broker_that_does_not_answer_is_an_error() -> None:
             feed.send_part()
 
 
-def test_what_has_landed_is_told_by_the_commits_of_the_table(tmp_path: Path, topics: dict[str, Topic]) -> None:
+def test_progress_is_read_from_the_commits_of_the_table(tmp_path: Path, topics: dict[str, Topic]) -> None:
     config = yaml.safe_load(shop.write_pipeline(tmp_path, "127.0.0.1:9").read_text())["table"]["config"]
     table = Table.create(tmp_path / shop.TABLE, config)
     progress = TableProgress(tmp_path / shop.TABLE, topics)
@@ -221,12 +221,12 @@ def test_what_has_landed_is_told_by_the_commits_of_the_table(tmp_path: Path, top
 # --- run -------------------------------------------------------------------------------------------------------------
 
 
-def test_time_that_is_up_ends_the_run() -> None:
+def test_the_time_limit_ends_the_run() -> None:
     with pytest.raises(Interrupted, match=r"within 0 s"), _limited(0.05):
         time.sleep(30)
 
 
-def test_a_second_signal_does_not_disturb_what_the_first_one_cleans_up() -> None:
+def test_a_second_signal_does_not_interrupt_the_clean_up() -> None:
     before = signal.getsignal(signal.SIGTERM)
     cleaned = []
 
@@ -245,9 +245,7 @@ def test_a_second_signal_does_not_disturb_what_the_first_one_cleans_up() -> None
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_folder_that_is_not_kept_is_gone_however_the_run_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_is_always_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def run() -> None:
@@ -270,7 +268,7 @@ def test_a_folder_to_be_kept_must_be_new_or_empty(tmp_path: Path) -> None:
             pass
 
 
-def test_a_process_that_fails_for_good_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:
+def test_a_process_that_fails_permanently_ends_the_demo_with_its_log(tmp_path: Path) -> None:
     job = Job("orders", (sys.executable, "-c", "print('no such topic'); raise SystemExit(3)"), tmp_path / "orders.log")
     supervisor = Supervisor([job])
 
@@ -286,7 +284,7 @@ def test_a_process_that_fails_for_good_ends_the_demo_with_its_last_words(tmp_pat
         supervisor.stop(at_once=True)
 
 
-def test_a_difference_is_shown_with_rows_of_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_differences_are_shown_with_rows_of_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
     examples = (Row(order_id=7, paid=1, _copies=1), Row(order_id=7, paid=None, _copies=-1))
     _show_comparison(Comparison((3, 3), 2, (), (1, 1), examples), Console(width=200))
     output = capsys.readouterr().out
@@ -344,7 +342,7 @@ def money(value: object) -> decimal.Decimal | None:
     return None if value is None else decimal.Decimal(str(value))
 
 
-def test_the_reference_is_what_a_few_lines_of_python_say(joined: DataFrame, topics: dict[str, Topic]) -> None:
+def test_the_reference_query_equals_a_python_implementation(joined: DataFrame, topics: dict[str, Topic]) -> None:
     expected = oracle(topics)
     rows = {row.order_id: row for row in joined.collect()}
     assert rows.keys() == expected.keys()
@@ -415,7 +413,7 @@ def test_one_row_that_differs_is_found(
     assert found.schema_differences == ()
 
 
-def test_a_row_that_is_there_twice_is_found(joined: DataFrame) -> None:
+def test_a_duplicated_row_is_found(joined: DataFrame) -> None:
     found = reference.compare(joined, joined.unionAll(joined.limit(1)))
     assert not found.equal
     assert found.only == (0, 1)

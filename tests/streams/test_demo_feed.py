@@ -19,7 +19,7 @@ def messages_in(servers: str, topic: str) -> int:
     return sum(high - low for low, high in offsets)
 
 
-def test_all_messages_are_sent_and_a_second_time_is_refused(real_broker: RealBroker) -> None:
+def test_all_messages_are_sent_once(real_broker: RealBroker) -> None:
     servers = real_broker.bootstrap_servers
     fed = weft("demo", "--feed", servers, "--rows", str(MIN_ROWS))
     assert fed.exit_code == 0, fed.stderr
@@ -32,7 +32,7 @@ def test_all_messages_are_sent_and_a_second_time_is_refused(real_broker: RealBro
     assert "already has a topic orders" in again.stderr
 
 
-def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streams.demo.given_broker.REQUEST_SECONDS", 0.5)
     with EmbeddedBroker() as broker:
         broker.set_reachable(reachable=False)

@@ -110,7 +110,7 @@ def test_an_installation_puts_the_formats_where_spark_looks() -> None:
 
 
 @pytest.mark.parametrize("how", ["OPTIONS (path '{}')", "LOCATION '{}'", "OPTIONS (path '{}', require 'ga')"])
-def test_the_catalog_keeps_a_table(spark: SparkSession, tmp_path: Path, how: str) -> None:
+def test_a_catalog_table_can_be_created_and_read(spark: SparkSession, tmp_path: Path, how: str) -> None:
     streams.register(spark)
     folder = tmp_path / "t %41 ä"
     table = made(folder, 1, 2)
@@ -129,7 +129,7 @@ def test_the_catalog_keeps_a_table(spark: SparkSession, tmp_path: Path, how: str
     assert table.snapshot().to_arrow().num_rows == 4, "dropping it leaves the files"
 
 
-def test_a_catalog_table_that_names_no_table_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_catalog_table_without_a_location_is_an_error_with_a_hint(spark: SparkSession, tmp_path: Path) -> None:
     streams.register(spark)
     table = made(tmp_path / "table", 1)
     needs = r"CREATE TABLE \.\.\. USING weft needs the table's location"

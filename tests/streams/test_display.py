@@ -26,19 +26,19 @@ def test_a_running_writer() -> None:
     assert format_line(STATUS, 10_000) == line
 
 
-def test_a_writer_of_which_nothing_is_known_yet() -> None:
+def test_a_writer_without_reports() -> None:
     line = format_line(replace(STATUS, report=Report()), 10_000)
     assert line == "orders: starting · 0 rows · 0/s · lag unknown · fresh unknown"
 
 
 @pytest.mark.parametrize("phase", [Phase.WAITING, Phase.STOPPED, Phase.FAILED, Phase.FENCED])
-def test_what_a_process_that_has_ended_measured_is_not_shown(phase: Phase) -> None:
+def test_measurements_of_an_ended_process_are_not_shown(phase: Phase) -> None:
     shown = status_fields(replace(STATUS, phase=phase), 10_000)
     assert (shown["lag"], shown["freshness_seconds"]) == (None, None)
     assert shown["rows"] == 12_000, "totals stay"
 
 
-def test_what_a_job_measured_that_has_not_reported_for_long_is_not_shown() -> None:
+def test_measurements_of_a_silent_job_are_not_shown() -> None:
     heard = replace(REPORT, reported_at_ms=9_900)
     status = replace(STATUS, report=heard)
     assert status_fields(status, 9_900 + 10_000)["lag"] == 7
@@ -46,7 +46,7 @@ def test_what_a_job_measured_that_has_not_reported_for_long_is_not_shown() -> No
     assert (shown["lag"], shown["freshness_seconds"]) == (None, None)
 
 
-def test_a_job_that_ended_by_itself_measured_last_of_all() -> None:
+def test_measurements_of_a_job_that_ended_by_itself_are_shown() -> None:
     done = replace(STATUS, phase=Phase.DONE, report=replace(REPORT, lag=0, reported_at_ms=9_900))
     shown = status_fields(done, 99_000)
     assert (shown["lag"], shown["freshness_seconds"]) == (0, 89.5)
@@ -56,7 +56,7 @@ def test_a_clock_that_went_back_makes_no_negative_age() -> None:
     assert status_fields(STATUS, 0)["commit_age_seconds"] == 0
 
 
-def test_why_a_job_does_not_run_goes_before_what_it_said() -> None:
+def test_the_reason_for_a_stopped_job_takes_precedence_over_its_message() -> None:
     waiting = replace(STATUS, phase=Phase.WAITING, message="killed by SIGKILL", next_start_seconds=2.4, restarts=1)
     assert format_line(waiting, 10_000).startswith("orders: restart in 2 s · ")
     assert format_line(waiting, 10_000).endswith("restarts 1 · killed by SIGKILL")
@@ -64,7 +64,7 @@ def test_why_a_job_does_not_run_goes_before_what_it_said() -> None:
     assert format_line(back, 10_000).endswith("last failure: killed by SIGKILL")
 
 
-def test_an_outage_is_told_with_its_age_whichever_process_noticed_it() -> None:
+def test_an_outage_is_shown_with_its_age_across_restarts() -> None:
     report = replace(
         REPORT, doing="waiting", message="no answer", waiting_for="the broker b:1", waiting_since_ms=10_000
     )
@@ -79,7 +79,7 @@ def test_an_outage_is_told_with_its_age_whichever_process_noticed_it() -> None:
     assert (ended["waiting_for"], ended["waiting_seconds"]) == (None, None)
 
 
-def test_an_outage_is_told_again_and_again_but_not_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_outage_is_shown_repeatedly_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     report = replace(REPORT, doing="waiting", message="no answer", waiting_for="the broker b:1", waiting_since_ms=1)
     between = replace(STATUS, report=report, phase=Phase.WAITING, message="no answer", next_start_seconds=4.0)
     for every, lines in ((3600, 1), (0, 3)):
@@ -94,7 +94,7 @@ def test_a_service_has_no_lag() -> None:
     assert format_line(service, 0) == "compaction: idle · 8 file groups"
 
 
-def test_the_table_shows_every_job_and_what_is_to_be_told() -> None:
+def test_the_table_shows_every_job_and_its_message() -> None:
     console = Console(file=io.StringIO(), width=120)
     failed = replace(STATUS, name="pay[red]", phase=Phase.FAILED, message="no [bold] luck")
     console.print(render_jobs([STATUS, failed], 10_000))

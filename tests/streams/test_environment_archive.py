@@ -48,7 +48,7 @@ def names(archive: Path) -> set[str]:
         return set(file.getnames())
 
 
-def test_the_archive_has_the_project_and_not_the_reference_to_it(root: Path, tmp_path: Path) -> None:
+def test_the_archive_has_the_project_instead_of_its_editable_reference(root: Path, tmp_path: Path) -> None:
     packed = pack_environment(tmp_path / "new" / "env.tar.gz", prefix=root)
     found = names(packed.path)
     for name in ("storage/__init__.py", "storage/py.typed", "streams/cli/example_pipeline.yaml", "helper/__init__.py"):
@@ -62,7 +62,7 @@ def test_the_archive_has_the_project_and_not_the_reference_to_it(root: Path, tmp
     assert Path(packed.python).samefile(sys.executable)
 
 
-def test_the_unpacked_environment_imports_its_packages_elsewhere(root: Path, tmp_path: Path) -> None:
+def test_the_unpacked_environment_works_in_another_folder(root: Path, tmp_path: Path) -> None:
     packed = pack_environment(tmp_path / "env.tar.gz", prefix=root)
     elsewhere = tmp_path / "executor" / "environment"
     with tarfile.open(packed.path) as file:
@@ -78,19 +78,19 @@ def test_the_unpacked_environment_imports_its_packages_elsewhere(root: Path, tmp
     assert str(Path(streams.__file__).parents[1]) not in done.stderr + done.stdout
 
 
-def test_patterns_are_left_out(root: Path, tmp_path: Path) -> None:
+def test_excluded_patterns_are_left_out(root: Path, tmp_path: Path) -> None:
     packed = pack_environment(tmp_path / "env.tar.gz", prefix=root, exclude=["lib/*/site-packages/helper/*"])
     assert f"{SITE}/helper/__init__.py" not in names(packed.path)
 
 
-def test_an_installed_copy_gives_way_to_what_is_imported(root: Path, tmp_path: Path) -> None:
+def test_the_imported_code_replaces_an_installed_copy(root: Path, tmp_path: Path) -> None:
     add(root, "storage/old_module.py", "")
     packed = pack_environment(tmp_path / "env.tar.gz", prefix=root)
     assert f"{SITE}/storage/old_module.py" not in names(packed.path)
     assert f"{SITE}/storage/errors.py" in names(packed.path)
 
 
-def test_another_place_of_python(root: Path, tmp_path: Path) -> None:
+def test_another_path_of_python(root: Path, tmp_path: Path) -> None:
     packed = pack_environment(tmp_path / "env.tar.gz", prefix=root, python_prefix="/opt/python")
     assert packed.python == f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     with tarfile.open(packed.path) as file:
@@ -101,7 +101,7 @@ def test_another_place_of_python(root: Path, tmp_path: Path) -> None:
         assert b"home = /opt/python/bin\n" in config.read()
 
 
-def test_no_link_but_python_leads_out_of_the_archive(root: Path, tmp_path: Path) -> None:
+def test_only_the_link_to_python_leads_out_of_the_archive(root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "package").mkdir(parents=True)
     (outside / "package" / "module.py").write_text("x = 1")
@@ -122,7 +122,7 @@ def test_no_link_but_python_leads_out_of_the_archive(root: Path, tmp_path: Path)
     assert f"{SITE}/broken.py" not in members
 
 
-def test_what_is_refused(root: Path, tmp_path: Path) -> None:
+def test_refused_archives(root: Path, tmp_path: Path) -> None:
     for name in ("env.rar", "env.zip", "env.tar"):  # of the last two Spark forgets links or programs
         with pytest.raises(InvalidInput, match="Spark does not unpack"):
             pack_environment(tmp_path / name, prefix=root)
@@ -145,7 +145,7 @@ def test_other_editable_packages_are_refused(root: Path, tmp_path: Path) -> None
     assert not (tmp_path / "other.tar.gz").exists()
 
 
-def test_a_conda_environment_needs_weft_inside(tmp_path: Path) -> None:
+def test_a_conda_environment_needs_weft_installed(tmp_path: Path) -> None:
     (tmp_path / "conda" / "conda-meta").mkdir(parents=True)
     with pytest.raises(InvalidInput, match="weft is not installed in the conda environment"):
         pack_environment(tmp_path / "env.tar.gz", prefix=tmp_path / "conda")

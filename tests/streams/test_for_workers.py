@@ -103,7 +103,7 @@ def without_weft(tmp_path: Path) -> Path:
     return python
 
 
-def test_readers_of_sources_say_what_to_do(tmp_path: Path, without_weft: Path) -> None:
+def test_readers_without_weft_fail_with_a_hint(tmp_path: Path, without_weft: Path) -> None:
     # They were planned by a worker that has weft, and are read by one that has not.
     table = Table.create(tmp_path / "table", CONFIG)
     source = WeftSource({"path": table.uri})
@@ -123,7 +123,7 @@ def test_readers_of_sources_say_what_to_do(tmp_path: Path, without_weft: Path) -
 
 @pytest.mark.spark
 @pytest.mark.timeout(START_SECONDS + 60)
-def test_a_worker_without_weft_says_what_to_do(tmp_path: Path, without_weft: Path) -> None:
+def test_a_worker_without_weft_fails_with_a_hint(tmp_path: Path, without_weft: Path) -> None:
     for module, there in (("storage", 1), ("streams", 1), ("pyspark, pyarrow, pandas", 0)):
         done = subprocess.run([without_weft, "-c", f"import {module}"], capture_output=True, check=False, timeout=60)
         assert done.returncode == there, done.stderr

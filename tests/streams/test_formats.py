@@ -43,7 +43,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("added")
-def test_a_format_is_one_module_and_one_line(spark: SparkSession) -> None:
+def test_adding_a_format_needs_one_module_and_one_line(spark: SparkSession) -> None:
     values = spark.createDataFrame([("7,paid",), ("8",), (None,)], "value string")
     found = decode_messages(
         values,
@@ -66,7 +66,7 @@ def test_every_format_can_be_loaded() -> None:
     assert all(isinstance(load_format(name), MessageFormat) for name in FORMATS)
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_format_is_refused_and_the_known_ones_are_named() -> None:
     with pytest.raises(InvalidInput, match="no message format 'xml'") as refused:
         check_format("xml")
     assert "json" in refused.value.hint

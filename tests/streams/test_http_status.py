@@ -87,7 +87,7 @@ def test_metrics_of_each_part(page: StatusPage, base: str) -> None:
     assert found["weft_up", "compaction"] == 0
 
 
-def test_what_is_unknown_is_absent(page: StatusPage, base: str) -> None:
+def test_unknown_values_are_absent(page: StatusPage, base: str) -> None:
     page.update([status(lag=5, reported_at_ms=1)])  # the job hangs: nobody knows its lag now
     assert ("weft_lag_messages", "orders") not in samples(base)
     assert ("weft_freshness_seconds", "orders") not in samples(base)
@@ -106,7 +106,7 @@ def test_what_is_unknown_is_absent(page: StatusPage, base: str) -> None:
         ([status(doing="idle"), status("payments", Phase.FENCED)], 503),
     ],
 )
-def test_ready_is_whether_every_part_is_at_work(
+def test_ready_means_that_every_part_is_working(
     page: StatusPage, base: str, statuses: list[JobStatus], code: int
 ) -> None:
     page.update(statuses)
@@ -114,7 +114,7 @@ def test_ready_is_whether_every_part_is_at_work(
     assert get(f"{base}/healthz")[0] == 200, "a restart by the orchestrator would not help any of them"
 
 
-def test_health_is_whether_the_supervisor_works(page: StatusPage, base: str, clock: Clock) -> None:
+def test_healthy_means_that_the_supervisor_works(page: StatusPage, base: str, clock: Clock) -> None:
     page.update([status(doing="idle")])
     clock.now = HUNG_SECONDS - 1
     assert get(f"{base}/healthz") == (200, "orders: idle\n")
@@ -187,7 +187,7 @@ def test_a_writer_job_refuses_a_wrong_or_taken_port(tmp_path: Path, base: str) -
 
 
 @pytest.mark.parametrize("text", ["", "http", "0.0.0.0:", "70000", "-1"])
-def test_wrong_addresses_are_a_matter_of_usage(tmp_path: Path, text: str) -> None:
+def test_wrong_addresses_are_usage_errors(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_address(text)
     refused = weft("run", pipeline_file(tmp_path), "--http", text)
@@ -195,7 +195,7 @@ def test_wrong_addresses_are_a_matter_of_usage(tmp_path: Path, text: str) -> Non
     assert not (tmp_path / "wide").exists()
 
 
-def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path, base: str) -> None:
+def test_a_port_in_use_is_an_error_before_anything_starts(tmp_path: Path, base: str) -> None:
     path = pipeline_file(tmp_path)
     port = base.rpartition(":")[2]
     refused = weft("run", path, "--only", "compaction", "--once", "--http", port)

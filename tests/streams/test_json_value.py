@@ -131,7 +131,7 @@ def test_a_text_is_decoded_if_and_only_if_it_is_one_json_object(spark: SparkSess
 
 @settings(max_examples=10)
 @given(batches)
-def test_with_nested_types_what_is_decoded_is_one_json_object(spark: SparkSession, texts: list[str]) -> None:
+def test_decoded_texts_of_nested_types_are_one_json_object(spark: SparkSession, texts: list[str]) -> None:
     for text, (reason, (number, *_)) in zip(texts, reasons_and_values(spark, texts, NESTED), strict=True):
         expected = an_object(text)
         if expected is None:

@@ -30,11 +30,11 @@ A, B = Partition("t", 0), Partition("t", 1)
         ({A: Log(0, 9)}, {A: 9, Partition("other", 0): 3}, 0),  # not subscribed to any more
     ],
 )
-def test_messages_that_wait(logs: dict[Partition, Log], position: dict[Partition, int], waiting: int) -> None:
+def test_waiting_messages(logs: dict[Partition, Log], position: dict[Partition, int], waiting: int) -> None:
     assert messages_waiting(logs, position) == waiting
 
 
-def test_logs_that_end_before_what_was_read_are_other_logs() -> None:
+def test_logs_that_end_before_the_position_are_other_logs() -> None:
     assert not is_past_end({A: Log(0, 9)}, {A: 9})
     assert is_past_end({A: Log(0, 9)}, {A: 10})
     assert is_past_end({A: Log(0, 9)}, {A: 9, B: 0}), "a partition is gone"
@@ -62,7 +62,7 @@ def private_broker() -> Iterator[EmbeddedBroker]:
         yield running
 
 
-def test_nothing_is_known_before_a_position_is(broker: EmbeddedBroker) -> None:
+def test_the_lag_is_unknown_before_a_position_is_known(broker: EmbeddedBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
     produce(broker, topic, [1, 2, 3])
@@ -98,7 +98,7 @@ def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: Em
 
 
 @pytest.mark.slow
-def test_brokers_that_are_away_make_it_unknown(private_broker: EmbeddedBroker) -> None:
+def test_unreachable_brokers_make_the_lag_unknown(private_broker: EmbeddedBroker) -> None:
     private_broker.create_topics({"away": 1})
     produce(private_broker, "away", [1])
     with LagMeter(parsed(private_broker, "away"), every_seconds=1, timeout_seconds=1) as meter:
@@ -122,7 +122,7 @@ def _until(condition: object) -> None:
         time.sleep(0.05)
 
 
-def test_a_measurement_grows_old(broker: EmbeddedBroker) -> None:
+def test_an_old_measurement_is_not_used(broker: EmbeddedBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
     meters = [LagMeter(parsed(broker, topic), every_seconds=1, max_age_seconds=age) for age in (60, 0)]
@@ -132,7 +132,7 @@ def test_a_measurement_grows_old(broker: EmbeddedBroker) -> None:
     assert [meter.lag is None for meter in meters] == [False, True]
 
 
-def test_a_topic_that_is_not_the_one_that_was_read_makes_it_unknown(private_broker: EmbeddedBroker) -> None:
+def test_a_recreated_topic_makes_the_lag_unknown(private_broker: EmbeddedBroker) -> None:
     private_broker.create_topics({"again": 1})
     produce(private_broker, "again", [1, 2, 3])
     meter = LagMeter(parsed(private_broker, "again"), every_seconds=1)
@@ -145,7 +145,7 @@ def test_a_topic_that_is_not_the_one_that_was_read_makes_it_unknown(private_brok
     assert meter.measure() is None
 
 
-def test_what_retention_deleted_does_not_wait(broker: EmbeddedBroker) -> None:
+def test_records_deleted_by_retention_are_not_counted(broker: EmbeddedBroker) -> None:
     topic = f"lag-{next(topic_numbers)}"
     broker.create_topics({topic: 1})
     for number in range(5):

@@ -39,12 +39,12 @@ class Stop:
         return self.left <= 0
 
 
-def test_pauses_grow_to_a_bound_however_long_it_lasts() -> None:
+def test_pauses_grow_to_a_bound() -> None:
     assert [pause_seconds(n) for n in (1, 2, 3, 4, 5, 6, 7)] == [1, 2, 4, 8, 16, 30, 30]
     assert pause_seconds(10_000) == 30
 
 
-def test_it_asks_until_there_is_an_answer() -> None:
+def test_calls_are_repeated_until_there_is_an_answer() -> None:
     stop, reported = Stop(), list[float]()
     answer = wait_out(Source(50).ask, lambda _, seconds: reported.append(seconds), stop.wait)
     assert answer == "here I am"
@@ -52,17 +52,17 @@ def test_it_asks_until_there_is_an_answer() -> None:
     assert reported == stop.waits
 
 
-def test_who_is_told_to_stop_waits_no_longer() -> None:
+def test_a_stop_ends_the_wait() -> None:
     assert wait_out(Source(50).ask, lambda *_: None, Stop(3).wait) is None
 
 
 @pytest.mark.parametrize("error", [InvalidInput("x"), StoreRefused("x"), ValueError("x")])
-def test_what_is_no_outage_is_not_waited_for(error: Exception) -> None:
+def test_other_errors_are_not_retried(error: Exception) -> None:
     with pytest.raises(type(error)):
         wait_out(Source(1, error).ask, pytest.fail, pytest.fail)
 
 
-def test_status_and_log_tell_what_is_waited_for(pipe: tuple[int, int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_log_show_what_the_job_waits_for(pipe: tuple[int, int], capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(pipe[1], Report(message="8 file groups"))
     outages = JobOutages(reporter, Stop())  # type: ignore[arg-type]
     assert outages.wait_out(Source(3).ask, "the broker b:1") == "here I am"
@@ -76,7 +76,7 @@ def test_status_and_log_tell_what_is_waited_for(pipe: tuple[int, int], capsys: p
     assert "the broker b:1 answers again after " in last
 
 
-def test_an_outage_keeps_its_age_over_a_restart(pipe: tuple[int, int]) -> None:
+def test_an_outage_keeps_its_start_across_a_restart(pipe: tuple[int, int]) -> None:
     name = "the broker " + ",".join(f"broker-{i}:9092" for i in range(20))
     first = Reporter(pipe[1], Report())
     JobOutages(first, Stop()).began(name, "no answer")  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_an_outage_keeps_its_age_over_a_restart(pipe: tuple[int, int]) -> None:
     assert len(second.report.waiting_for) == 80
 
 
-def test_without_an_outage_nothing_is_told(pipe: tuple[int, int]) -> None:
+def test_without_an_outage_nothing_is_reported(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1], Report())
     assert JobOutages(reporter, Stop()).wait_out(Source(0).ask, "the broker b:1") == "here I am"  # type: ignore[arg-type]
     os.set_blocking(pipe[0], False)

@@ -65,7 +65,7 @@ def load(tmp_path: Path) -> Any:
     return loaded
 
 
-def test_everything_is_settled(load: Any, tmp_path: Path) -> None:
+def test_defaults_and_paths_are_resolved(load: Any, tmp_path: Path) -> None:
     pipeline = load()
     assert pipeline.table.uri == str(tmp_path / "lake/orders_wide")
     assert pipeline.table.name == "orders_wide"
@@ -86,7 +86,7 @@ def test_everything_is_settled(load: Any, tmp_path: Path) -> None:
     }
 
 
-def test_a_writers_own_settings_go_before_the_pipelines(load: Any) -> None:
+def test_settings_of_a_writer_override_those_of_the_pipeline(load: Any) -> None:
     pipeline = load(
         {
             "spark": {"spark.driver.memory": "1g", "spark.a": "1"},
@@ -108,7 +108,7 @@ def test_a_writers_own_settings_go_before_the_pipelines(load: Any) -> None:
     assert writer.reader_options["failOnDataLoss"] == "false"
 
 
-def test_options_of_the_kafka_source_are_those_it_knows(load: Any) -> None:
+def test_unknown_options_of_the_kafka_source_are_refused(load: Any) -> None:
     from streams.kafka.options import parse_options
 
     options = parse_options(load().writer("orders").reader_options, default_starting="latest")
@@ -123,7 +123,7 @@ def test_any_source_of_spark_can_feed_a_writer(load: Any) -> None:
     assert writer.reader_options == {"path": "/in", "x": "true"}
 
 
-def test_without_a_selection_columns_are_taken_as_they_are(load: Any) -> None:
+def test_without_select_the_fields_are_the_columns(load: Any) -> None:
     message = {"order_id": "bigint", "status": "string", "amount": "double", "ts": "timestamp"}
     assert load({"writers/orders/select": ..., "writers/orders/schema": message}).writer("orders").select is None
 
@@ -138,7 +138,7 @@ def test_bad_messages_and_tombstones_have_defaults(load: Any) -> None:
 AT = "coalesce(ts, _kafka.timestamp)"
 
 
-def test_the_key_of_a_delete_is_what_the_tables_key_is_selected_from(load: Any) -> None:
+def test_the_key_fields_of_tombstones_follow_from_select(load: Any) -> None:
     pipeline = load({"writers/orders/tombstones": "delete", "writers/orders/select/ts": AT})
     assert key_of(pipeline.writer("orders"), build_schema(pipeline.config)) == {"id": "bigint"}
     declared = {
@@ -191,14 +191,14 @@ def test_settings_for_bad_messages_and_tombstones_are_checked(
     assert hint in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_tombstones_are_no_deletes_where_deletes_mean_nothing(load: Any) -> None:
+def test_tombstones_cannot_delete_if_the_stream_ignores_deletes(load: Any) -> None:
     config = copy.deepcopy(CONFIG)
     config["streams"]["orders"]["on_delete"] = "ignore"
     with pytest.raises(InvalidInput, match="ignores deletes"):
         load({"table/config": config, "writers/orders/tombstones": "delete", "writers/orders/select/ts": AT})
 
 
-def test_rows_that_are_not_decoded_have_no_tombstones(load: Any) -> None:
+def test_tombstones_need_decoded_messages(load: Any) -> None:
     source = {"type": "spark", "format": "parquet", "schema": "id BIGINT"}
     plain = {"writers/orders/source": source, "writers/orders/schema": ..., "kafka": ...}
     with pytest.raises(InvalidInput, match="tombstones: needs messages that are decoded"):
@@ -213,7 +213,7 @@ def test_the_demos_pipeline_is_valid(tmp_path: Path) -> None:
     assert tuple(load_pipeline(write_pipeline(tmp_path, "localhost:1")).writers) == STREAMS
 
 
-def test_locations_that_are_urls_or_absolute_stay(load: Any) -> None:
+def test_urls_and_absolute_paths_are_unchanged(load: Any) -> None:
     pipeline = load(
         {
             "table/uri": "s3://bucket/wide",
@@ -336,19 +336,19 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ),
     ],
 )
-def test_a_mistake_is_named_by_its_field(load: Any, changes: dict[str, Any], message: str, hint: str) -> None:
+def test_an_error_names_its_field(load: Any, changes: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         load(changes)
     assert raised.value.message.startswith(f"shop.yaml: {message}")
     assert hint in raised.value.hint
 
 
-def test_all_mistakes_of_shape_are_told_at_once(load: Any) -> None:
+def test_all_wrong_fields_are_named_at_once(load: Any) -> None:
     with pytest.raises(InvalidInput, match=r"writers.orders.trigger: .*; compaction.every: "):
         load({"writers/orders/trigger": "x", "compaction": {"every": "y"}})
 
 
-def test_files_that_are_no_pipeline(tmp_path: Path) -> None:
+def test_files_that_are_not_pipelines(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     with pytest.raises(NotFound, match=r"there is no pipeline file .*p\.yaml"):
         load_pipeline(file)
@@ -363,12 +363,12 @@ def test_files_that_are_no_pipeline(tmp_path: Path) -> None:
         load_pipeline(file)
 
 
-def test_compaction_can_be_left_to_others(load: Any) -> None:
+def test_compaction_can_be_switched_off(load: Any) -> None:
     assert load({"compaction": False}).compaction is None
     assert load({"compaction": {"fold_commits": False}}).compaction.fold_commits is None
 
 
-def test_nothing_is_deleted_unless_that_is_asked_for(load: Any) -> None:
+def test_nothing_is_deleted_without_a_clean_section(load: Any) -> None:
     assert load().clean is None
     assert load({"clean": False}).clean is None
     asked = load({"clean": {}}).clean
@@ -377,7 +377,7 @@ def test_nothing_is_deleted_unless_that_is_asked_for(load: Any) -> None:
     assert (asked.retain, asked.versions) == (604_800, 5)
 
 
-def test_what_says_where_to_go_on_is_the_checkpoint_unless_it_is_the_table(load: Any) -> None:
+def test_resume_is_checkpoint_by_default(load: Any) -> None:
     assert load().writer("orders").resume == "checkpoint"
     assert load({"writers/orders/resume": "table"}).writer("orders").resume == "table"
 
@@ -392,7 +392,7 @@ def test_durations(text: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "seconds", "-1 s", "1 fortnight", True, None, "1 2 s", "400 days", [1]])
-def test_durations_that_are_none(text: Any) -> None:
+def test_invalid_durations(text: Any) -> None:
     with pytest.raises(ValueError, match=r"not a duration|longer than a year"):
         parse_duration(text)
 
@@ -408,19 +408,19 @@ def test_lateness_is_a_duration_or_a_number(given: Any, meant: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "soon", "-1 s", "-1", "400 days", True, 1.5, None, [1]])
-def test_lateness_that_is_none(given: Any) -> None:
+def test_invalid_lateness(given: Any) -> None:
     with pytest.raises(ValueError, match=r"not a lateness|not a duration|longer than a year"):
         parse_lateness(given)
 
 
-def test_a_writer_promises_what_the_file_says(load: Any) -> None:
+def test_a_writer_uses_the_lateness_of_the_file(load: Any) -> None:
     assert load().writer("orders").lateness is None
     assert load({"writers/orders/lateness": "10 minutes"}).writer("orders").lateness == dt.timedelta(minutes=10)
     by_number = {"writers/orders/lateness": "${LATE}", "table/config/columns/ts": "bigint"}
     assert load({**by_number, "writers/orders/schema/ts": "bigint"}, {"LATE": "50"}).writer("orders").lateness == 50
 
 
-def test_the_table_that_exists_must_be_the_one_in_the_file(load: Any) -> None:
+def test_an_existing_table_must_equal_the_file(load: Any) -> None:
     pipeline = load()
     check_same_table(pipeline, build_schema(load_config(CONFIG)))
     other = copy.deepcopy(CONFIG)
@@ -440,7 +440,7 @@ def test_the_table_that_exists_must_be_the_one_in_the_file(load: Any) -> None:
         assert part in raised.value.message
 
 
-def test_without_a_configuration_the_table_says_what_streams_there_are(load: Any) -> None:
+def test_without_a_configuration_the_table_defines_the_streams(load: Any) -> None:
     pipeline = load({"table/config": ..., "writers/orders/stream": "clicks"})
     with pytest.raises(InvalidInput, match="the table has no stream 'clicks'"):
         check_writers(pipeline, build_schema(load_config(CONFIG)))
@@ -469,7 +469,7 @@ def test_the_example_is_a_valid_pipeline() -> None:
     assert "in source, options: {failOnDataLoss: false}" in file.read_text()
 
 
-def test_the_table_may_have_grown_since_the_file_was_written(load: Any) -> None:
+def test_the_table_may_have_later_schema_changes(load: Any) -> None:
     """Writers with the old schema keep working, and so does their file; so does one that knows of the changes."""
     table = Table.create(f"memory://pipeline/{uuid.uuid4().hex}", CONFIG)
     table.add_column("order", "note", "string", default="-")

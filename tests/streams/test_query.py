@@ -25,7 +25,7 @@ SQL_SECONDS = 120.0  # a JVM of its own, on a machine that does other things too
 @pytest.mark.parametrize(
     ("folder", "names"), [("t", ("t",)), ("T", ("t",)), ("Wide", ("t", "Wide")), ("2024-t", ("t", "_2024_t"))]
 )
-def test_a_table_is_called_t_and_by_its_folder(folder: str, names: tuple[str, ...]) -> None:
+def test_a_table_is_called_t_or_by_its_folder(folder: str, names: tuple[str, ...]) -> None:
     assert view_names(TableLocation(f"s3://bucket/{folder}/")) == names
 
 
@@ -50,7 +50,7 @@ def test_values_are_written_as_strict_json(value: Any, text: str) -> None:
         ("SELECT timestamp'-0100-01-01 00:00:00Z' FROM T", "Python cannot represent a value of the answer: year -100"),
     ],
 )
-def test_what_json_cannot_say_is_refused(tmp_path: Path, query: str, message: str) -> None:
+def test_values_without_a_json_form_are_refused(tmp_path: Path, query: str, message: str) -> None:
     table = Table.create(tmp_path / "T", SHOP)  # Spark takes T for t
     append(table, orders(1))
     done = subprocess.run(

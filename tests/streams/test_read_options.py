@@ -75,7 +75,7 @@ NOW = [*ONE, (2, 0, "two"), *((2, i, "later") for i in (1, 2, 3))]
 # Options -------------------------------------------------------------------------------------------------------------
 
 
-def test_options_are_text_or_values() -> None:
+def test_options_can_be_text_or_values() -> None:
     text = ReadOptions.of({"AS_OF": "2026-11-20T10:30:00+01:00", "require": "ga, gb", "read_optimized": "true"})
     moment = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)
     assert text == ReadOptions.of({"as_of": moment, "require": ["ga", "gb"], "read_optimized": True})
@@ -83,7 +83,7 @@ def test_options_are_text_or_values() -> None:
 
 
 @pytest.mark.parametrize("name", ["before-fix", "2026-11-20", "20261120T103000", "cut:1:4:sa=3"])
-def test_what_is_no_time_is_a_name_or_a_cut(name: str) -> None:
+def test_other_texts_than_times_are_names_or_cuts(name: str) -> None:
     assert parse_point(name) == name
 
 
@@ -132,7 +132,7 @@ WAYS = pytest.mark.parametrize("read", [by_view, by_snapshot, by_format, by_sql]
 
 
 @WAYS
-def test_every_way_reads_what_was_asked_for(spark: SparkSession, table: Table, read: Any) -> None:
+def test_every_interface_reads_the_same_snapshot(spark: SparkSession, table: Table, read: Any) -> None:
     assert values(read(spark, table, {})) == NOW
     assert values(read(spark, table, {"as_of": OLD})) == BEFORE
     cut = str(table.snapshot(OLD).cut)
@@ -144,7 +144,7 @@ def test_every_way_reads_what_was_asked_for(spark: SparkSession, table: Table, r
 
 
 @WAYS
-def test_every_way_names_what_the_table_lacks(spark: SparkSession, table: Table, read: Any) -> None:
+def test_every_interface_names_what_the_table_lacks(spark: SparkSession, table: Table, read: Any) -> None:
     errors = (InvalidInput, NotFound, NotComplete, PySparkException)
     for options, message in (
         ({"as_of": "older"}, "has no savepoint 'older'"),
@@ -158,7 +158,7 @@ def test_every_way_names_what_the_table_lacks(spark: SparkSession, table: Table,
             read(spark, table, {"asOf": OLD})
 
 
-def test_a_view_answers_once_the_table_is_complete(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_view_can_be_queried_once_the_table_is_complete(spark: SparkSession, tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", {**CONFIG, "streams": {"sa": {"groups": ["ga"]}, "sb": {"groups": ["gb"]}}})
     append(table, 1, 0, "one", lateness=10)
     asked = {"require": ["ga"], "complete_through": 100}
@@ -179,7 +179,7 @@ def test_a_read_optimized_view_is_read_by_spark_alone_and_stays_live(spark: Spar
     assert values(spark.table("asked")) == NOW
 
 
-def test_what_a_format_loads_is_one_snapshot(spark: SparkSession, table: Table) -> None:
+def test_a_loaded_format_is_one_snapshot(spark: SparkSession, table: Table) -> None:
     loaded = by_format(spark, table, {})
     by_sql(spark, table, {})
     append(table, 1, 7, "newer")
@@ -196,7 +196,7 @@ def test_what_a_format_loads_is_one_snapshot(spark: SparkSession, table: Table) 
         ("id long NOT NULL, b double", {(0, None), (3, 0.5)}),
     ],
 )
-def test_a_format_takes_fewer_columns_in_any_order(
+def test_a_format_accepts_fewer_columns_in_any_order(
     spark: SparkSession, table: Table, columns: str, rows: set[tuple[Any, ...]]
 ) -> None:
     found = [tuple(row) for row in spark.read.format("weft").schema(columns).load(table.uri).collect()]
@@ -204,7 +204,7 @@ def test_a_format_takes_fewer_columns_in_any_order(
     assert rows <= set(found)
 
 
-def test_a_format_tells_the_state_of_groups_on_request(spark: SparkSession, table: Table) -> None:
+def test_a_format_returns_state_columns_on_request(spark: SparkSession, table: Table) -> None:
     columns = ["id", "_present_gb", "_arrival_ga", "_arrival_gb"]
     given = "id bigint, _present_gb boolean, _arrival_ga bigint, _arrival_gb bigint"
     found = spark.read.format("weft").schema(given).load(table.uri).collect()
@@ -229,7 +229,7 @@ def test_a_format_refuses_columns_that_are_not_the_tables(
         spark.read.format("weft").schema(columns).load(table.uri).collect()
 
 
-def test_a_format_says_what_to_use_instead(spark: SparkSession, table: Table) -> None:
+def test_writing_through_the_format_names_the_alternative(spark: SparkSession, table: Table) -> None:
     reader = spark.read.format("weft")
     for name in ("changes_until", "columns", "before", "max_commits_per_trigger"):
         with pytest.raises(AnalysisException, match=f"(?s)'{name}' is for reading changes.*changes_since"):
@@ -269,7 +269,7 @@ def test_sql_explains_what_it_reads_and_what_it_skips(table: Table) -> None:
 
 
 @pytest.mark.spark
-def test_sql_reads_older_snapshots_and_base_files_and_says_what_they_lack(table: Table) -> None:
+def test_sql_reads_older_snapshots_and_base_files_and_prints_what_they_lack(table: Table) -> None:
     query = "SELECT p, max(a) AS a, count(*) AS n FROM wide_1 GROUP BY p ORDER BY p"
     base = weft_sql(table, query, "--read-optimized", "--json")
     assert [json.loads(line) for line in base.stdout.splitlines()] == [

@@ -68,9 +68,7 @@ def text_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().toString())
 
 
-def test_a_compacted_table_is_read_by_tasks_where_spark_itself_finds_no_file(
-    spark: SparkSession, table: Table, place: Place
-) -> None:
+def test_tasks_read_a_compacted_table_if_spark_finds_no_file(spark: SparkSession, table: Table, place: Place) -> None:
     streams.create_view(spark, place.uri, "remote", storage_options=place.options)
     waiting = ids(spark.table("remote"))
     table.compact()
@@ -83,7 +81,9 @@ def test_a_compacted_table_is_read_by_tasks_where_spark_itself_finds_no_file(
     assert ids(spark.table("remote")) == [(1, 1.0), (2, 2.0)]
 
 
-def test_the_whole_life_of_a_table_in_an_object_store(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_a_table_in_an_object_store_from_creation_to_cleaning(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
     """Streams and batches write, commands maintain, Spark reads; the store's options come along everywhere."""
     options = ("--storage-option", json.dumps(place.options))
     table = Table.create(place.uri, SHOP, storage_options=place.options)
@@ -136,7 +136,7 @@ def test_the_whole_life_of_a_table_in_an_object_store(spark: SparkSession, place
     assert SECRET not in output
 
 
-def test_only_the_very_file_counts_as_found(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_a_file_of_the_same_size_counts_as_found(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(b"12345")
     ask = HadoopAccess(spark)._ask
@@ -147,7 +147,7 @@ def test_only_the_very_file_counts_as_found(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("table")
-def test_formats_take_the_options_of_the_store(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_formats_accept_storage_options(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     options = json.dumps(place.options)
     frame = spark.read.format("weft").option("storage_options", options).load(place.uri)
     assert ids(frame) == [(1, 1.0), (2, None)]
@@ -171,7 +171,7 @@ def test_formats_take_the_options_of_the_store(spark: SparkSession, place: Place
 
 
 @pytest.mark.parametrize("given", ['"s3"', "{", "[1]", '{"secret": "not-a-secret"'])
-def test_options_that_are_no_object_are_refused_and_not_repeated(
+def test_storage_options_that_are_not_an_object_are_refused_without_being_shown(
     spark: SparkSession, place: Place, given: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (

@@ -58,7 +58,7 @@ def test_a_second_run_is_refused_and_the_first_is_named(tmp_path: Path, holders:
     assert "stop that process first" in refused.value.hint
 
 
-def test_a_state_folder_reached_by_a_link_is_the_same(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
+def test_a_link_to_the_state_folder_has_the_same_locks(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "link").symlink_to("state")
     hold(holders, tmp_path / "state", "orders")
@@ -66,13 +66,13 @@ def test_a_state_folder_reached_by_a_link_is_the_same(tmp_path: Path, holders: l
         pass
 
 
-def test_other_writers_may_run_beside(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
+def test_other_writers_may_run_at_the_same_time(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
     hold(holders, tmp_path, "orders")
     with hold_locks(tmp_path, ["payments"], "p.yaml") as locks:
         assert list(locks) == ["payments"]
 
 
-def test_who_is_refused_one_lock_holds_none(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
+def test_a_command_that_is_refused_one_lock_holds_none(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
     hold(holders, tmp_path, "b")
     with pytest.raises(Conflict, match="b is already running"), hold_locks(tmp_path, ["a", "b", "c"], "p.yaml"):
         pass
@@ -90,7 +90,7 @@ def test_a_dead_process_leaves_no_lock(
         assert json.loads((tmp_path / "locks/orders.lock").read_text())["pid"] == os.getpid()
 
 
-def test_when_a_run_ends_the_next_one_may_begin(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
+def test_the_next_run_may_begin_when_a_run_has_ended(tmp_path: Path, holders: list[subprocess.Popen[str]]) -> None:
     with hold_locks(tmp_path, ["orders"], "p.yaml"):
         pass
     hold(holders, tmp_path, "orders")
@@ -108,7 +108,7 @@ with hold_locks(Path(sys.argv[1]), ["orders"], "p.yaml") as locks:
 """
 
 
-def test_jobs_that_a_killed_run_has_left_are_waited_for(tmp_path: Path) -> None:
+def test_a_new_run_waits_for_jobs_of_a_killed_run(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     try:
         subprocess.run([sys.executable, "-c", LEAVE, str(tmp_path), str(reading)], pass_fds=(reading,), check=True)
@@ -127,7 +127,7 @@ def test_jobs_that_a_killed_run_has_left_are_waited_for(tmp_path: Path) -> None:
                 os.close(end)
 
 
-def test_a_state_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_state_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(InvalidInput, match=r"cannot write .*: Not a directory") as refused,

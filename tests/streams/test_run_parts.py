@@ -60,7 +60,7 @@ def test_a_writer_may_have_the_name_of_a_service(tmp_path: Path) -> None:
     assert names == ["compaction", "compaction-service", "compaction-service-service"]
 
 
-def test_create_makes_the_table_once(tmp_path: Path) -> None:
+def test_create_creates_the_table_once(tmp_path: Path) -> None:
     path = pipeline_file(tmp_path)
     uri = str(tmp_path / "wide")
     first = weft("create", path)
@@ -71,7 +71,7 @@ def test_create_makes_the_table_once(tmp_path: Path) -> None:
     assert Table.open(uri).schema.key == ("id",)
 
 
-def test_create_refuses_a_table_that_differs_and_leaves_it_alone(tmp_path: Path) -> None:
+def test_create_refuses_a_table_that_differs_and_does_not_change_it(tmp_path: Path) -> None:
     Table.create(tmp_path / "wide", {**CONFIG, "buckets": 4})
     before = sorted((tmp_path / "wide").rglob("*"))
     refused = weft("create", pipeline_file(tmp_path))
@@ -131,9 +131,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 @pytest.mark.usefixtures("without_java")
 @pytest.mark.slow
-def test_services_run_beside_each_other_until_they_are_told_to_stop(
-    with_rows: Path, started: list[subprocess.Popen[str]]
-) -> None:
+def test_services_run_at_the_same_time_until_sigterm(with_rows: Path, started: list[subprocess.Popen[str]]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

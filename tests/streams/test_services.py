@@ -67,7 +67,7 @@ class Stop:
         return self.rounds < 0
 
 
-def test_what_is_due_is_compacted(table: Table, reporter: Reporter) -> None:
+def test_due_file_groups_are_compacted(table: Table, reporter: Reporter) -> None:
     append(table, 1)
     compact_round(table, POLICY, reporter)  # the first slice: any log is large against no base
     assert waiting(table) == 0
@@ -83,7 +83,7 @@ def test_what_is_due_is_compacted(table: Table, reporter: Reporter) -> None:
     assert reporter.report.committed_at_ms is not None
 
 
-def test_only_due_file_groups_are_touched(table: Table, reporter: Reporter) -> None:
+def test_only_due_file_groups_are_compacted(table: Table, reporter: Reporter) -> None:
     append(table, 1)
     compact_round(table, POLICY, reporter)
     before = {s.group: s.slice for s in table.snapshot().slices}
@@ -110,7 +110,7 @@ def test_rounds_follow_the_interval_until_stopped(table: Table, reporter: Report
     assert waiting(table) == 0
 
 
-def test_failing_rounds_are_told_spaced_out_and_bounded(table: Table, reporter: Reporter, tmp_path: Path) -> None:
+def test_failing_rounds_are_reported_delayed_and_bounded(table: Table, reporter: Reporter, tmp_path: Path) -> None:
     append(table, 3)
     shutil.rmtree(tmp_path / "t/log")
     stop = Stop(rounds=100)
@@ -121,7 +121,7 @@ def test_failing_rounds_are_told_spaced_out_and_bounded(table: Table, reporter: 
     assert len(stop.waits) == services.MAX_FAILURES
 
 
-def test_an_outage_of_the_store_is_waited_out_and_told(table: Table, reporter: Reporter) -> None:
+def test_a_service_reports_an_outage_of_the_store_and_waits(table: Table, reporter: Reporter) -> None:
     """Away for 20 rounds, four times what a failing round gets; then it is there again."""
     append(table, 3)
     away = 20
@@ -146,7 +146,7 @@ def test_an_outage_of_the_store_is_waited_out_and_told(table: Table, reporter: R
     assert reporter.report.progress == 1
 
 
-def test_a_store_that_comes_back_is_served_again(table: Table, reporter: Reporter, tmp_path: Path) -> None:
+def test_a_service_continues_when_the_store_answers_again(table: Table, reporter: Reporter, tmp_path: Path) -> None:
     append(table, 3)
     (tmp_path / "t/log").rename(tmp_path / "away")
 
@@ -179,7 +179,7 @@ def test_commits_that_are_not_due_are_folded(table: Table, reporter: Reporter) -
     assert waiting(table) == 4
 
 
-def test_what_nobody_needs_is_deleted_once_it_is_old_enough(table: Table, reporter: Reporter, tmp_path: Path) -> None:
+def test_unneeded_files_are_deleted_once_they_are_old_enough(table: Table, reporter: Reporter, tmp_path: Path) -> None:
     def files() -> int:
         return sum(path.is_file() for folder in ("log", "base") for path in (tmp_path / "t" / folder).rglob("*"))
 

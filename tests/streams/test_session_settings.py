@@ -73,7 +73,7 @@ def test_containers_of_executors_have_room_for_python(master: str) -> None:
     assert (values["spark.executor.memoryOverhead"], values["spark.driver.host"]) == ("3g", "10.0.0.7")
 
 
-def test_spark_submit_wins_over_the_file() -> None:
+def test_spark_submit_overrides_the_file() -> None:
     given = {
         "spark.master": "local[4]",
         "spark.cores.max": "3",
@@ -92,12 +92,12 @@ def test_spark_submit_wins_over_the_file() -> None:
     assert "spark.driver.extraJavaOptions" not in settled.values
 
 
-def test_a_name_that_was_given_to_spark_submit_is_kept() -> None:
+def test_a_name_from_spark_submit_is_kept() -> None:
     around = replace(AROUND, submitted={**SUBMIT, "spark.app.name": "mine"}, script="job.py")
     assert settle("weft orders", {}, around).values["spark.app.name"] == "mine"
 
 
-def test_memory_that_was_given_to_spark_submit_is_not_too_late() -> None:
+def test_memory_settings_of_spark_submit_override_the_file_and_are_not_too_late() -> None:
     around = replace(AROUND, submitted={**SUBMIT, "spark.driver.memory": "9g"}, script="job.py")
     settled = settle("app", {"spark.driver.memory": "5g"}, around)
     assert settled.values["spark.driver.memory"] == "9g"
@@ -165,7 +165,7 @@ def test_archives_of_a_pipeline_are_relative_to_its_file(tmp_path: Path) -> None
     assert load_settings(str(path), "spark").spark["spark.archives"] == resolved
 
 
-def test_a_checkpoint_on_the_disk_of_a_driver_that_moves() -> None:
+def test_a_local_checkpoint_in_cluster_mode_is_refused() -> None:
     with pytest.raises(InvalidInput, match="is on the local disk of the driver") as caught:
         refuse_local_disk("/state/checkpoints/orders", "file")
     assert "resume: table" in caught.value.hint

@@ -93,7 +93,7 @@ def test_jobs_that_finish_are_done(job: Callable[..., Job]) -> None:
     assert "hello" in supervisor.statuses[0].log.read_text()
 
 
-def test_a_failing_job_is_restarted_with_growing_delays_and_then_given_up(
+def test_a_failing_job_is_restarted_with_growing_delays_up_to_a_limit(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
     starts = tmp_path / "starts"
@@ -124,16 +124,14 @@ raise SystemExit({code})
 """
 
 
-def test_a_run_that_achieved_something_makes_failures_forgotten(
-    job: Callable[..., Job], supervise: Callable[..., Supervisor]
-) -> None:
+def test_progress_resets_the_count_of_failures(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
     supervisor = supervise(job(ending(1, progress="1")))
     status = until(supervisor, lambda s: s.restarts >= 5)
     assert status.phase is not Phase.FAILED
     assert status.failures <= 1
 
 
-def test_a_slow_start_makes_no_failure_forgotten(
+def test_a_slow_start_does_not_reset_the_count_of_failures(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
     """A run is judged by what it achieved: that this one waits first, as a JVM's start does, achieves nothing."""
@@ -144,7 +142,7 @@ def test_a_slow_start_makes_no_failure_forgotten(
     assert (status.phase, status.failures, starts.read_text()) == (Phase.FAILED, 2, "xx")
 
 
-def test_an_outage_is_waited_out_for_more_starts_than_a_failure_gets(
+def test_outages_are_restarted_more_often_than_failures(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
     """Away for eight starts, which is more than a job that fails gets; then it is back, and the job does its work."""
@@ -171,7 +169,7 @@ if len(starts.read_text()) <= 8:
     assert (done.phase, done.restarts) == (Phase.DONE, 8)
 
 
-def test_an_outage_between_two_failures_does_not_make_the_first_forgotten(
+def test_an_outage_does_not_reset_the_count_of_failures(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
     turns = tmp_path / "turns"
@@ -185,7 +183,7 @@ raise SystemExit({int(Ending.UNAVAILABLE)} if len(turns.read_text()) % 2 else 1)
     assert (status.phase, turns.read_text()) == (Phase.FAILED, "xxxxxx"), "three outages, three failures"
 
 
-def test_who_does_not_wait_counts_an_outage_as_a_failure(
+def test_without_waiting_an_outage_counts_as_a_failure(
     job: Callable[..., Job], supervise: Callable[..., Supervisor]
 ) -> None:
     impatient = RestartPolicy(first_seconds=0.01, last_seconds=0.01, max_failures=2, waits_out=False)
@@ -194,7 +192,7 @@ def test_who_does_not_wait_counts_an_outage_as_a_failure(
 
 
 @pytest.mark.parametrize("code", [1, Ending.REFUSED, Ending.FENCED])
-def test_on_request_all_end_when_one_has_failed_for_good(job: Callable[..., Job], code: int) -> None:
+def test_with_exit_on_failure_one_failed_job_stops_all(job: Callable[..., Job], code: int) -> None:
     supervisor = Supervisor([job(ending(code), "a"), job(SERVE, "b")], QUICK)
     assert not supervisor.run(exit_on_failure=True)
     a, b = supervisor.statuses
@@ -202,13 +200,13 @@ def test_on_request_all_end_when_one_has_failed_for_good(job: Callable[..., Job]
     assert (b.phase, b.is_lost) == (Phase.STOPPED, False)
 
 
-def test_a_service_that_has_failed_for_good_ends_all_on_request(job: Callable[..., Job]) -> None:
+def test_with_exit_on_failure_a_failed_service_stops_all(job: Callable[..., Job]) -> None:
     supervisor = Supervisor([job(SERVE, "writer"), job(ending(3), "service", background=True)], QUICK)
     assert not supervisor.run(exit_on_failure=True)
     assert [status.phase for status in supervisor.statuses] == [Phase.STOPPED, Phase.FAILED]
 
 
-def test_why_a_job_failed_is_told_by_the_job_or_by_its_log_not_by_both(
+def test_the_reason_of_a_failure_comes_from_the_job_or_from_its_log(
     job: Callable[..., Job], supervise: Callable[..., Supervisor]
 ) -> None:
     said = until(supervise(job("print('a page of plan')\n" + ending(3, message="column x is missing"))), ended)
@@ -217,7 +215,7 @@ def test_why_a_job_failed_is_told_by_the_job_or_by_its_log_not_by_both(
     assert (silent.message, silent.tail) == ("exit code 3: reason 42", ("reason 42",))
 
 
-def test_a_killed_job_goes_on_from_its_totals(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
+def test_a_killed_job_continues_its_totals(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
     supervisor = supervise(job(SERVE))
     first = until(supervisor, lambda s: s.report.doing == "running")
     assert (first.report.rows, first.restarts) == (10, 0)
@@ -229,7 +227,7 @@ def test_a_killed_job_goes_on_from_its_totals(job: Callable[..., Job], supervise
 
 
 @pytest.mark.parametrize(("code", "phase"), [(Ending.FENCED, Phase.FENCED), (Ending.REFUSED, Phase.FAILED)])
-def test_what_a_restart_cannot_mend_is_not_restarted(
+def test_refused_jobs_are_not_restarted(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], code: Ending, phase: Phase
 ) -> None:
     say = f"""
@@ -252,13 +250,15 @@ raise SystemExit({int(code)})
         ([Ending.REFUSED, 0], Ending.FAILED),
     ],
 )
-def test_the_exit_code_tells_fenced_from_failed(job: Callable[..., Job], codes: list[int], expected: Ending) -> None:
+def test_the_exit_code_distinguishes_fenced_from_failed(
+    job: Callable[..., Job], codes: list[int], expected: Ending
+) -> None:
     supervisor = Supervisor([job(ending(int(code)), f"job-{place}") for place, code in enumerate(codes)], QUICK)
     assert supervisor.run() == (expected is Ending.DONE)
     assert ending_of_all(supervisor.statuses) is expected
 
 
-def test_stop_lets_jobs_finish(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
+def test_stop_waits_for_jobs_to_finish(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
     supervisor = supervise(job(SERVE))
     pid = until(supervisor, lambda s: s.report.doing == "running").pid
     (status,) = supervisor.stop()
@@ -338,7 +338,7 @@ time.sleep(600)
     assert all(gone(pid) for pid in pids)
 
 
-def test_services_end_when_what_they_serve_has_ended(job: Callable[..., Job]) -> None:
+def test_services_end_when_the_other_jobs_have_ended(job: Callable[..., Job]) -> None:
     supervisor = Supervisor([job("pass"), job(SERVE, "service", background=True)], QUICK)
     assert supervisor.run()
     assert [s.phase for s in supervisor.statuses] == [Phase.DONE, Phase.STOPPED]
@@ -360,7 +360,7 @@ def test_a_log_is_bounded(job: Callable[..., Job], supervise: Callable[..., Supe
     assert "line 4999\n" in log.read_text() + log.with_name(log.name + ".1").read_text()
 
 
-def test_a_supervisor_that_does_not_listen_blocks_no_job(
+def test_a_supervisor_that_does_not_read_blocks_no_job(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
     chatty = f"""
@@ -385,7 +385,7 @@ def test_a_job_that_closes_its_pipes_early_is_still_watched(
     assert until(supervise(job(closes)), ended).phase is Phase.DONE
 
 
-def test_what_is_no_report_is_told(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
+def test_invalid_reports_are_shown(job: Callable[..., Job], supervise: Callable[..., Supervisor]) -> None:
     garbled = "import os, time; os.write(int(os.environ['WEFT_STATUS_FD']), b'hello\\n'); time.sleep(600)"
     status = until(supervise(job(garbled)), lambda s: bool(s.message))
     assert status.message == "not a status report: b'hello'"
@@ -398,7 +398,7 @@ def test_names_must_differ(job: Callable[..., Job], supervise: Callable[..., Sup
         supervise(job(SERVE)).kill("b")
 
 
-def test_reports_survive_their_line() -> None:
+def test_reports_round_trip() -> None:
     report = Report("running", 5, 2.5, 3, 7, 11, 12, 0, 4, "häß\n")
     assert parse_report(encode_report(report)) == report
     long = parse_report(encode_report(Report(message="\x00" * 5000)))
@@ -411,7 +411,7 @@ def test_reports_survive_their_line() -> None:
             parse_report(wrong)
 
 
-def test_which_errors_a_restart_may_mend() -> None:
+def test_errors_by_whether_a_restart_may_help() -> None:
     assert ending_of(Fenced("x")) is Ending.FENCED
     assert ending_of(InvalidInput("x")) is Ending.REFUSED
     assert ending_of(Conflict("x")) is Ending.REFUSED

@@ -36,7 +36,9 @@ def same(found: TableError | None) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("task", [fail_at_once, fail_later])
-def test_of_a_task(spark: SparkSession, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> None:
+def test_errors_of_a_task(
+    spark: SparkSession, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> None:
     with pytest.raises(PySparkException) as failed:
         spark.range(3).mapInArrow(for_workers(task), "id long").collect()
     same(error_in(str(failed.value)))
@@ -63,14 +65,14 @@ class Failing(Source):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("when", ["early", "late"])
-def test_of_a_data_source(spark: SparkSession, when: str) -> None:
+def test_errors_of_a_data_source(spark: SparkSession, when: str) -> None:
     spark.dataSource.register(source_for_workers(Failing))
     with pytest.raises(PySparkException) as failed:
         spark.read.format("weft_test_failing").option(when, "yes").load().collect()
     same(error_in(str(failed.value)))
 
 
-def test_of_a_data_source_that_spark_has_found_by_itself() -> None:
+def test_errors_of_a_discovered_data_source() -> None:
     with pytest.raises(InvalidInput) as raised:
         WeftSource({}).schema()
     found = error_in("\n".join(raised.value.__notes__))
@@ -87,11 +89,11 @@ def test_an_error_is_noted_once() -> None:
 @pytest.mark.parametrize(
     "text", ["", "weft-error:", "weft-error: 5", 'weft-error: {"code": "CONFLICT"}', "Conflict: a"]
 )
-def test_what_is_no_note_is_no_error(text: str) -> None:
+def test_texts_without_a_note_have_no_error(text: str) -> None:
     assert error_in(text) is None
 
 
-def test_a_code_of_a_later_version_keeps_message_and_hint() -> None:
+def test_an_unknown_error_code_keeps_message_and_hint() -> None:
     found = error_in('x\n  weft-error: {"code": "NEW", "message": "m", "hint": "h", "fields": {}} and more\n\tat y')
     assert type(found) is TableError
     assert (found.message, found.hint) == ("m", "h")
@@ -131,11 +133,11 @@ def test_a_worker_that_cannot_run_weft(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "No module named storage", "ValueError: pyarrow", "Cannot run the program"])
-def test_other_errors_of_workers_are_left_alone(text: str) -> None:
+def test_other_errors_of_workers_are_not_changed(text: str) -> None:
     assert python_problem(text) is None
 
 
-def test_what_workers_lack_is_raised_with_a_hint() -> None:
+def test_missing_packages_of_workers_are_raised_with_a_hint() -> None:
     with pytest.raises(InvalidInput, match="lacks a package") as caught, worker_hints():
         raise RuntimeError("Job aborted: ModuleNotFoundError: No module named 'pyarrow'")
     assert "weft package" in caught.value.hint

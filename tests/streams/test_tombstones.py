@@ -46,7 +46,7 @@ def decode(spark: SparkSession, given: Sequence[Message], schema: Any = None, **
     return decode_messages(messages(spark, given), schema or SCHEMA, **settings).collect()
 
 
-def test_what_becomes_of_a_tombstone(spark: SparkSession) -> None:
+def test_tombstones_by_setting(spark: SparkSession) -> None:
     given = [(b'{"id": 7}', None), (b"x", b'{"id": 1}')]
     for tombstones, reason in (("ignore", IGNORED), ("dead_letter", TOMBSTONE)):
         first, second = decode(spark, given, tombstones=tombstones)
@@ -107,7 +107,7 @@ def test_the_key_of_a_tombstone(spark: SparkSession) -> None:
     assert [row[SOURCE].reason for row in rows] == [NO_KEY if found is None else None for _, found in ONE]
 
 
-def test_a_key_of_text_is_taken_as_it_is(spark: SparkSession) -> None:
+def test_a_text_key_is_used_unchanged(spark: SparkSession) -> None:
     texts = [b"a-7", b'"a-7"', b'{"id": "a-7"}', envelope("a-7"), b"007", b"1e3", b"a b"]
     rows = decode(spark, [(text, None) for text in texts], {"id": "string"}, tombstones="delete", key={"id": "string"})
     assert [row.id for row in rows] == ["a-7", "a-7", "a-7", "a-7", "007", "1e3", "a b"]
@@ -121,7 +121,7 @@ def test_a_key_of_several_fields_is_an_object(spark: SparkSession) -> None:
     assert rows[2][SOURCE].reason == NO_KEY
 
 
-def test_select_and_where_see_the_key_and_what_kafka_knows(spark: SparkSession) -> None:
+def test_select_and_where_see_the_key_and_kafkas_metadata(spark: SparkSession) -> None:
     schema = {"op": "string", "after": "struct<id:bigint,name:string>", "ts_ms": "bigint"}
     select = {
         "id": "coalesce(after.id, _key.id)",
@@ -156,7 +156,7 @@ def test_where_drops_a_tombstone_only_if_it_is_false(spark: SparkSession, where:
     assert [row[SOURCE].reason for row in rows] == [None] * len(kept)
 
 
-def test_an_expression_that_fails_refuses_the_message_alone(spark: SparkSession) -> None:
+def test_a_failing_expression_refuses_only_the_message(spark: SparkSession) -> None:
     schema = {"id": "bigint", "name": "string"}
     given = [(None, f'{{"id": {i}, "name": "{name}"}}'.encode()) for i, name in enumerate(("5", "x", "0", "9"))]
     # The same cast in two columns and the condition: Spark would evaluate it once, ahead of all three.
@@ -236,7 +236,7 @@ def change(op: str, key: int, name: str | None, ms: int) -> Message:
     return envelope({"id": key}), json.dumps(value).encode()
 
 
-def test_debeziums_stream_needs_no_setting(
+def test_a_debezium_stream_needs_no_setting(
     spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
 ) -> None:
     given = [change("c", 1, "a", 10), change("c", 2, "b", 10), change("d", 1, "a", 20), (envelope({"id": 1}), None)]
@@ -262,7 +262,7 @@ def test_debeziums_stream_needs_no_setting(
     assert sum(report.rows_refused for report in reports) == 0
 
 
-def test_deletes_of_a_compacted_topic_that_are_nothing_but_a_key(
+def test_deletes_of_a_compacted_topic_have_only_a_key(
     spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
 ) -> None:
     def message(key: int, name: str) -> Message:
@@ -321,7 +321,7 @@ BAD: dict[str, bytes] = {
 }
 
 
-def test_no_message_whatever_it_is_keeps_others_from_being_stored(
+def test_no_message_prevents_others_from_being_stored(
     spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
 ) -> None:
     given: list[Message] = []
@@ -347,9 +347,7 @@ def test_no_message_whatever_it_is_keeps_others_from_being_stored(
     assert all(letter["reason"] for letter in found.values())
 
 
-def test_rows_that_no_kafka_message_stands_behind_are_refused_alone_too(
-    spark: SparkSession, table: Table, tmp_path: Path
-) -> None:
+def test_rows_without_a_kafka_message_are_refused_alone_too(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     folder = tmp_path / "feed"
     folder.mkdir()
     lines = [
@@ -367,7 +365,7 @@ def test_rows_that_no_kafka_message_stands_behind_are_refused_alone_too(
     assert "calendar" in found["before the calendar"]["reason"]
 
 
-def test_a_column_that_nobody_has_in_supplied_refuses_the_row_alone(
+def test_an_unknown_column_in_supplied_refuses_only_the_row(
     spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path
 ) -> None:
     given = [

@@ -188,9 +188,7 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
 # Shape of the plan ---------------------------------------------------------------------------------------------------
 
 
-def test_a_mix_is_read_by_both_readers_and_both_get_filters_and_columns(
-    spark: SparkSession, table: Table, view: str
-) -> None:
+def test_a_mixed_snapshot_is_read_by_both_readers_with_pushdown(spark: SparkSession, table: Table, view: str) -> None:
     mixed(Writing(table))
     text = plan_text(spark.sql(f"SELECT sum(a) FROM {view} WHERE at > 0"))
     native, tasks = (line for line in text.splitlines() if "BatchScan" in line)
@@ -203,7 +201,7 @@ def test_a_mix_is_read_by_both_readers_and_both_get_filters_and_columns(
 
 
 @pytest.mark.parametrize("state", [all_clean, all_dirty])
-def test_what_needs_one_reader_is_one_scan(spark: SparkSession, table: Table, view: str, state: Any) -> None:
+def test_a_snapshot_for_one_reader_is_one_scan(spark: SparkSession, table: Table, view: str, state: Any) -> None:
     state(Writing(table))
     text = plan_text(spark.table(view))
     assert text.count("BatchScan") == 1
@@ -222,7 +220,7 @@ def test_both_statistics_count_for_a_broadcast(spark: SparkSession, table: Table
     assert text.count("BatchScan") == 2
 
 
-def test_a_few_clean_bytes_are_not_worth_a_scan_of_their_own(spark: SparkSession, table: Table, view: str) -> None:
+def test_small_base_files_do_not_get_a_second_scan(spark: SparkSession, table: Table, view: str) -> None:
     mixed(Writing(table))
     make_view(spark, table, mix_min_bytes=1 << 30)
     assert plan_text(spark.table(view)).count("BatchScan") == 1
@@ -253,7 +251,9 @@ def test_each_scan_skips_file_groups_that_cannot_match(
     assert wrong_answers(spark, table, view, [f"SELECT a, b FROM {{}} WHERE {condition}"]) == []
 
 
-def test_one_scan_is_native_where_all_that_waits_is_skipped(spark: SparkSession, table: Table, view: str) -> None:
+def test_a_scan_is_native_if_all_file_groups_with_logs_are_skipped(
+    spark: SparkSession, table: Table, view: str
+) -> None:
     mixed(Writing(table))
     make_view(spark, table, mix_min_bytes=1 << 30)
     for condition, native in (("p = 0", True), ("p = 1", False), ("p < 2", False), ("p = 2 AND b > 'b2'", True)):
@@ -262,7 +262,7 @@ def test_one_scan_is_native_where_all_that_waits_is_skipped(spark: SparkSession,
         assert wrong_answers(spark, table, view, [f"SELECT id, a FROM {{}} WHERE {condition}"]) == []
 
 
-def test_a_file_that_clean_and_dirty_file_groups_share_is_left_to_the_tasks(
+def test_a_file_shared_with_file_groups_with_logs_is_read_by_tasks(
     spark: SparkSession, table: Table, view: str
 ) -> None:
     writing = Writing(table)
@@ -297,7 +297,7 @@ def test_a_file_that_clean_and_dirty_file_groups_share_is_left_to_the_tasks(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_any_mix_gives_the_answers_of_the_snapshot(spark: SparkSession, table: Table, view: str, seed: int) -> None:
+def test_any_mix_gives_the_rows_of_the_snapshot(spark: SparkSession, table: Table, view: str, seed: int) -> None:
     writing = Writing(table, seed)
     shapes = set()
     queries = list(QUERIES)
@@ -314,7 +314,7 @@ def test_any_mix_gives_the_answers_of_the_snapshot(spark: SparkSession, table: T
     assert shapes == {False, True}
 
 
-def test_a_frame_is_right_in_whatever_state_it_is_executed(spark: SparkSession, table: Table, view: str) -> None:
+def test_a_frame_is_correct_in_any_state_of_the_table(spark: SparkSession, table: Table, view: str) -> None:
     writing = Writing(table)
     frames: list[tuple[str, DataFrame]] = []
     query = f"SELECT p, id, a, c FROM {view} WHERE a > 100 OR p = 1"
@@ -327,7 +327,7 @@ def test_a_frame_is_right_in_whatever_state_it_is_executed(spark: SparkSession, 
     assert len(set(map(plan_text, (frame for _, frame in frames)))) > 2
 
 
-def test_a_required_group_is_left_to_the_tasks(spark: SparkSession, table: Table) -> None:
+def test_a_read_with_required_groups_uses_tasks(spark: SparkSession, table: Table) -> None:
     writing = Writing(table)
     for state in STATES:
         state(writing)
@@ -348,9 +348,7 @@ ONE_SNAPSHOT = [
 
 
 @pytest.mark.parametrize("query", ONE_SNAPSHOT)
-def test_both_parts_of_every_occurrence_are_of_one_snapshot(
-    spark: SparkSession, table: Table, view: str, query: str
-) -> None:
+def test_both_scans_of_a_view_use_one_snapshot(spark: SparkSession, table: Table, view: str, query: str) -> None:
     writing = Writing(table)
     mixed(writing)
     counts: list[int] = []
@@ -368,7 +366,7 @@ def test_both_parts_of_every_occurrence_are_of_one_snapshot(
     assert found == counts
 
 
-def test_a_cached_view_is_found_again_after_the_mix_has_changed(spark: SparkSession, table: Table, view: str) -> None:
+def test_a_cached_view_is_used_after_the_mix_has_changed(spark: SparkSession, table: Table, view: str) -> None:
     writing = Writing(table)
     mixed(writing)
     before = spark.table(view).count()
@@ -392,7 +390,7 @@ def reads_natively(frame: DataFrame) -> bool:
     return "ParquetScan" in plan_text(frame)
 
 
-def test_spark_reads_a_base_that_lacks_a_column_that_was_added(spark: SparkSession, table: Table, view: str) -> None:
+def test_spark_reads_a_base_file_without_an_added_column(spark: SparkSession, table: Table, view: str) -> None:
     writing = Writing(table)
     all_clean(writing)
     table.add_column("g", "later", "string")
@@ -415,9 +413,7 @@ def test_spark_reads_a_base_that_lacks_a_column_that_was_added(spark: SparkSessi
     assert "Union" in plan_text(spark.table(view))
 
 
-def test_another_default_and_a_wider_type_are_not_left_to_a_reader_that_does_not_know_them(
-    spark: SparkSession, table: Table, view: str
-) -> None:
+def test_changed_defaults_and_wider_types_are_not_read_natively(spark: SparkSession, table: Table, view: str) -> None:
     writing = Writing(table)
     all_clean(writing)
     table.add_column("h", "n", "int", default=1)

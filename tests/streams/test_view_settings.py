@@ -99,7 +99,7 @@ def settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[No
 
 
 @pytest.mark.usefixtures("settings")
-def test_answers_do_not_depend_on_how_spark_reads_files(spark: SparkSession, table: Table) -> None:
+def test_results_do_not_depend_on_sparks_reader_settings(spark: SparkSession, table: Table) -> None:
     for query in QUERIES:
         right, *found = (
             sorted(map(str, spark.sql(query.replace("{}", view)).collect()))

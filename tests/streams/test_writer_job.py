@@ -48,7 +48,7 @@ def test_commits_add_up(pipe: tuple[int, int]) -> None:
     assert [json.loads(line)["rows"] for line in os.read(pipe[0], 9999).splitlines()] == [10, 15]
 
 
-def test_a_replayed_batch_counts_only_if_nobody_was_told_of_it(pipe: tuple[int, int]) -> None:
+def test_a_replayed_batch_counts_only_if_it_was_not_reported(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1], Report(rows=15, commits=2, seq=3))
     Progress(reporter, 1.0).committed(committed(3, 5, replayed=True))
     assert (reporter.report.rows, reporter.report.commits) == (15, 2)
@@ -58,7 +58,7 @@ def test_a_replayed_batch_counts_only_if_nobody_was_told_of_it(pipe: tuple[int, 
     assert (untold.report.rows, untold.report.commits, untold.report.seq) == (15, 2, 3)
 
 
-def test_a_new_process_does_not_know_what_the_one_before_it_measured(pipe: tuple[int, int]) -> None:
+def test_a_new_process_does_not_keep_earlier_measurements(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1], Report("running", rows=15, commits=2, seq=3, lag=0, complete_at_ms=5, dead_letters=1))
     reporter.update(message="still starting")
     [line] = os.read(pipe[0], 9999).splitlines()
@@ -69,7 +69,7 @@ def test_a_new_process_does_not_know_what_the_one_before_it_measured(pipe: tuple
 
 
 @pytest.mark.timeout(120)
-def test_a_query_that_is_stopped_in_mid_batch_is_not_complete(
+def test_a_query_stopped_during_a_batch_is_not_complete(
     spark: SparkSession, tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
     feed = Feed(spark, tmp_path / "feed")
@@ -136,7 +136,7 @@ def raised(error: TableError) -> str:
     return "".join(traceback.format_exception_only(caught.value))
 
 
-def test_an_error_of_ours_is_found_in_sparks() -> None:
+def test_a_weft_error_is_found_in_a_spark_error() -> None:
     original = Fenced("lane 'a' was claimed by b (claim 2; this writer holds claim 1)", hint="this writer must stop")
     found = failure_of(wrapped(raised(original)))
     assert isinstance(found, Fenced)
@@ -144,7 +144,7 @@ def test_an_error_of_ours_is_found_in_sparks() -> None:
     assert ending_of(found) is Ending.FENCED
 
 
-def test_a_checkpoint_that_is_ahead_of_the_table_is_the_operators_to_mend() -> None:
+def test_a_checkpoint_ahead_of_the_table_is_not_restarted() -> None:
     original = GapError("the table was restored: batches 4 to 6 count as never sent", hint=GAP_HINT)
     found = failure_of(wrapped(raised(original)))
     assert isinstance(found, GapError)
@@ -152,14 +152,14 @@ def test_a_checkpoint_that_is_ahead_of_the_table_is_the_operators_to_mend() -> N
     assert "resume: table" in describe(found)
 
 
-def test_of_several_errors_the_last_raised_is_told() -> None:
+def test_the_last_of_several_errors_is_reported() -> None:
     first, second = raised(NotFound("first")), raised(InvalidInput("second"))
     found = failure_of(wrapped(f"{first}\nDuring handling:\n{second}"))
     assert isinstance(found, InvalidInput)
     assert (found.message, found.hint) == ("second", "")
 
 
-def test_errors_of_the_source_are_known_too() -> None:
+def test_errors_of_the_source_are_found_too() -> None:
     lost = failure_of(wrapped(raised(DataLoss("offsets are gone", hint="keep them"))))
     assert isinstance(lost, DataLoss)
     assert ending_of(lost) is Ending.REFUSED
@@ -176,7 +176,7 @@ def test_errors_of_the_source_are_known_too() -> None:
         "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
     ],
 )
-def test_what_spark_itself_cannot_reach_is_an_outage(line: str) -> None:
+def test_an_unreachable_store_of_spark_is_an_outage(line: str) -> None:
     found = failure_of(StreamingQueryException(f"[STREAM_FAILED] Query terminated\n\tat x.y(Z.java:1)\n{line}\n\tat"))
     assert isinstance(found, StoreUnavailable)
     assert line.removeprefix("Caused by: ") in found.message
@@ -184,13 +184,13 @@ def test_what_spark_itself_cannot_reach_is_an_outage(line: str) -> None:
     assert ending_of(failure_of(StreamingQueryException("java.net.SocketException: a worker died"))) is Ending.FAILED
 
 
-def test_a_mistake_in_an_expression_is_the_users() -> None:
+def test_a_wrong_expression_is_invalid_input() -> None:
     found = failure_of(AnalysisException("[UNRESOLVED_COLUMN] no column x; line 1 pos 0;\n'Project ['x]\n"))
     assert isinstance(found, InvalidInput)
     assert found.message == "[UNRESOLVED_COLUMN] no column x; line 1 pos 0"
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_are_not_changed() -> None:
     for error in (
         OSError("disk"),
         wrapped("ValueError: x"),
@@ -201,7 +201,7 @@ def test_other_errors_stay_what_they_are() -> None:
         assert ending_of(error) is Ending.FAILED
 
 
-def test_code_of_a_source_that_fails_may_do_better_next_time() -> None:
+def test_an_error_of_a_data_source_is_kept_and_described_briefly() -> None:
     error = AnalysisException("[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback:\n  File x\nTimeoutError: no\n answer\n")
     assert failure_of(error) is error
     assert describe(error) == "TimeoutError: no"

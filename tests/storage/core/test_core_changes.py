@@ -37,7 +37,7 @@ MORE: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_values_differ_exactly_where_they_do_in_python(name: str) -> None:
+def test_values_differ_exactly_if_they_differ_in_python(name: str) -> None:
     pairs = list(itertools.product([None, *POOLS.get(name, []), *MORE.get(name, [])], repeat=2))
     # Arrays that begin in the middle of their buffers, too.
     columns = [pa.array([pairs[-1][i], *(pair[i] for pair in pairs)], parse_type(name)).slice(1) for i in (0, 1)]
@@ -117,7 +117,7 @@ def parts(chance: random.Random, state: State) -> list[State]:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(KEYS))
-def test_the_diff_is_the_one_row_by_row(seed: int, keys: tuple[dict[str, str], list[Any]]) -> None:
+def test_the_diff_equals_a_row_by_row_comparison(seed: int, keys: tuple[dict[str, str], list[Any]]) -> None:
     chance = random.Random(seed)
     images = chance.random() < 0.5
     schema = schema_of(keys[0])
@@ -138,7 +138,7 @@ def test_the_diff_is_the_one_row_by_row(seed: int, keys: tuple[dict[str, str], l
     assert got(schema, again) == answer
 
 
-def test_the_answer_names_keys_first_and_says_what_it_holds() -> None:
+def test_the_result_has_keys_first_then_the_requested_columns() -> None:
     schema = schema_of({"k": "int", "j": "string"})
     shape = ChangeShape.of(schema, ["t", "j", "t"], before=True)
     assert shape.columns == ("k", "t", "j")
@@ -149,7 +149,7 @@ def test_the_answer_names_keys_first_and_says_what_it_holds() -> None:
     assert [group.name for group in shape.groups] == ["three"]
 
 
-def test_keys_alone_come_and_go() -> None:
+def test_with_key_columns_only_there_are_inserts_and_deletes() -> None:
     schema = schema_of({"k": "bigint"})
     shape = ChangeShape.of(schema, ["k"], before=False)
     columns = [{"k": pa.array(key_values, pa.int64())} for key_values in ([1, 2], [3, 2])]
@@ -158,7 +158,7 @@ def test_keys_alone_come_and_go() -> None:
     assert second.to_pylist() == [{"k": 1, "_change": "delete", "_changed_groups": []}]
 
 
-def test_what_cannot_be_shown_is_refused() -> None:
+def test_column_lists_that_cannot_be_returned_are_refused() -> None:
     schema = schema_of({"k": "bigint"})
     with pytest.raises(NotFound, match="no column 'zz'"):
         ChangeShape.of(schema, ["zz"], before=False)

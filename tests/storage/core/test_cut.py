@@ -14,7 +14,7 @@ SMALL = st.dictionaries(st.sampled_from([LaneName(name) for name in "abc"]), st.
 
 
 @given(st.integers(1, 10**17), SEQS)
-def test_the_text_of_a_cut_names_it(table: int, lanes: dict[LaneName, int]) -> None:
+def test_the_text_of_a_cut_identifies_it(table: int, lanes: dict[LaneName, int]) -> None:
     cut = Cut(table, lanes)
     again = parse_cut(str(cut))
     assert again.table == table

@@ -75,9 +75,7 @@ def test_encoded_keys_compare_as_the_tuples_do(case: tuple[list[str], list[tuple
 
 
 @given(composite_keys(), st.integers(1, 5))
-def test_encoding_does_not_depend_on_how_arrays_are_cut(
-    case: tuple[list[str], list[tuple[Any, ...]]], offset: int
-) -> None:
+def test_encoding_does_not_depend_on_chunks(case: tuple[list[str], list[tuple[Any, ...]]], offset: int) -> None:
     types, rows = case
     whole = keys.encode_sort_key(arrays(types, rows)).to_pylist()
     sliced = [array.slice(offset) for array in arrays(types, rows)]
@@ -101,7 +99,7 @@ def test_encoding_does_not_depend_on_how_arrays_are_cut(
         (["decimal(12,2)"], (Decimal("-0.01"),), "7fffffffffffffffffffffffffffffff"),
     ],
 )
-def test_vectors_of_the_encoding(types: list[str], row: tuple[Any, ...], expected: str) -> None:
+def test_vectors_of_the_key_encoding(types: list[str], row: tuple[Any, ...], expected: str) -> None:
     (encoded,) = keys.encode_sort_key(arrays(types, [row])).to_pylist()
     assert encoded.hex() == expected
 
@@ -170,7 +168,7 @@ def test_a_composite_key_mixes_the_buckets_of_its_columns(
         ),
     ],
 )
-def test_vectors_of_the_format(types: list[str], row: tuple[Any, ...], encoded: str | None, bucket: int) -> None:
+def test_vectors_of_buckets(types: list[str], row: tuple[Any, ...], encoded: str | None, bucket: int) -> None:
     columns = arrays(types, [row])
     assert keys.buckets(columns, 4).tolist() == [bucket]
     if encoded is not None:
@@ -186,7 +184,7 @@ def test_vectors_of_composite_buckets() -> None:
 
 
 @given(composite_keys())
-def test_equal_keys_share_a_bucket_whatever_stands_beside_them(case: tuple[list[str], list[tuple[Any, ...]]]) -> None:
+def test_equal_keys_have_the_same_bucket_in_any_batch(case: tuple[list[str], list[tuple[Any, ...]]]) -> None:
     types, rows = case
     together = keys.buckets(arrays(types, rows), 6).tolist()
     alone = [keys.buckets(arrays(types, [row]), 6).tolist()[0] for row in rows]
@@ -194,7 +192,7 @@ def test_equal_keys_share_a_bucket_whatever_stands_beside_them(case: tuple[list[
     assert all(0 <= bucket < 64 for bucket in together)
 
 
-def test_a_bucket_of_more_bits_splits_one_of_fewer() -> None:
+def test_more_bucket_bits_split_buckets() -> None:
     """What makes a later split b -> {b, b + N} an ordinary compaction."""
     columns = [pa.array(range(1_000), pa.int64()), pa.array([str(i) for i in range(1_000)])]
     for chosen in (columns[:1], columns[1:], columns):
@@ -229,21 +227,21 @@ def test_searching_agrees_with_python(kind: str, stored: list[int], wanted: list
 
 
 @given(VECTOR_KINDS, st.lists(st.integers(0, 12), max_size=20), st.sets(st.integers(0, 12), max_size=6))
-def test_positions_are_those_of_every_repetition(kind: str, stored: list[int], wanted: set[int]) -> None:
+def test_positions_include_repeated_keys(kind: str, stored: list[int], wanted: set[int]) -> None:
     ordered = sorted(stored)
     found = keys.positions(vector(kind, ordered), vector(kind, sorted(wanted)))
     assert found.tolist() == [i for i, number in enumerate(ordered) if number in wanted]
 
 
 @given(VECTOR_KINDS, st.lists(st.integers(0, 12), max_size=6), st.integers(0, 12), st.integers(0, 12))
-def test_a_key_is_within_bounds_inclusive(kind: str, stored: list[int], one: int, other: int) -> None:
+def test_bounds_of_keys_are_inclusive(kind: str, stored: list[int], one: int, other: int) -> None:
     low, high = sorted((one, other))
     within = keys.any_within(vector(kind, sorted(stored)), vector(kind, [low, high]))
     assert within is any(low <= number <= high for number in stored)
 
 
 @given(VECTOR_KINDS, st.lists(st.integers(0, 10), max_size=20))
-def test_sorting_is_stable_and_runs_are_found(kind: str, numbers: list[int]) -> None:
+def test_sorting_is_stable_and_finds_runs_of_equal_keys(kind: str, numbers: list[int]) -> None:
     order = keys.stable_order(vector(kind, numbers)).tolist()
     assert order == sorted(range(len(numbers)), key=lambda i: numbers[i])
     ordered = [numbers[i] for i in order]

@@ -32,7 +32,7 @@ ONE_KEY = np.zeros(1, np.int64)
 # No files are written, so many more histories than elsewhere take no longer.
 @settings(max_examples=settings().max_examples * 6)
 @given(stories(max_steps=10, max_rows=4, max_groups=2), st.data())
-def test_registers_of_any_parts_merge_to_the_register_of_the_whole(story: Story, data: st.DataObject) -> None:
+def test_merging_registers_of_parts_gives_the_register_of_all_events(story: Story, data: st.DataObject) -> None:
     mergers.allow("tests.mergers")
     schema = build_schema(load_config(story.config))
     loaded = mergers.load(schema, mergers.allowed())
@@ -98,7 +98,7 @@ def _shown(group: Group, register: Arrays | None) -> dict[str, Any]:
 
 
 @given(st.lists(st.lists(st.sampled_from([-1.5, -0.0, 0.0, 2.5, float("nan")]), min_size=1, max_size=5), min_size=1))
-def test_of_equal_ordering_values_the_last_event_wins(runs: list[list[float]]) -> None:
+def test_the_last_event_wins_among_equal_ordering_values(runs: list[list[float]]) -> None:
     lengths = np.array([len(run) for run in runs])
     rank, run = np.concatenate(runs), np.repeat(np.arange(len(runs)), lengths)
     starts = np.cumsum(lengths) - lengths

@@ -33,7 +33,7 @@ LOG = names.log_path(ORDERS, 3, 7, 2, ID)
         (f"{names.PROBES}/{ID}", ParsedPath(Kind.PROBE)),
     ],
 )
-def test_a_path_says_what_it_is(path: str, parsed: ParsedPath) -> None:
+def test_parsing_a_path_returns_its_parts(path: str, parsed: ParsedPath) -> None:
     assert names.parse_path(Path(path)) == parsed
 
 
@@ -53,5 +53,5 @@ def test_a_path_says_what_it_is(path: str, parsed: ParsedPath) -> None:
         names.pin_path("no-id"),
     ],
 )
-def test_what_is_none_of_ours_says_nothing(path: str) -> None:
+def test_other_paths_are_not_parsed(path: str) -> None:
     assert names.parse_path(Path(path)) is None

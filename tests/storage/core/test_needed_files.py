@@ -37,18 +37,18 @@ def check(made: Spans, expected: set[int]) -> None:
 
 
 @given(spans, spans)
-def test_spans_are_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+def test_spans_behave_like_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
     check(union_spans(first, second), members(first) | members(second))
     check(less(union_spans(first, ()), second), members(first) - members(second))
 
 
-def test_an_entry_may_come_into_a_free_slot_under_the_claim_that_holds() -> None:
+def test_an_entry_may_come_only_into_a_free_slot_under_the_newest_claim() -> None:
     end = LaneEnd(head=5, epoch=3)
     may = {(slot, epoch) for slot in (4, 5, 6, 7) for epoch in (2, 3, 4) if entry_may_come(_log(epoch, slot), end)}
     assert may == {(6, 3), (6, 4), (7, 3), (7, 4)}
 
 
-def test_the_newest_checkpoints_stay_and_the_best_for_what_is_read() -> None:
+def test_the_newest_checkpoints_and_the_best_ones_for_readers_are_kept() -> None:
     heads = [10, 20, 30, 40, 50]
     assert kept_checkpoints(heads) == {40, 50}
     assert kept_checkpoints(heads, [35, 9, 10]) == {10, 30, 40, 50}
@@ -56,7 +56,7 @@ def test_the_newest_checkpoints_stay_and_the_best_for_what_is_read() -> None:
     assert kept_checkpoints([], [3]) == frozenset()
 
 
-def test_one_heartbeat_stays_and_none_of_a_fenced_writer() -> None:
+def test_only_the_newest_heartbeat_of_the_newest_claim_is_kept() -> None:
     said = {"x": (3, 1), "y": (3, 2), "z": (2, 9)}
     beats = {
         Path(name): ParsedPath(Kind.HEARTBEAT, LaneName("a"), epoch=epoch, at_ms=at_ms)

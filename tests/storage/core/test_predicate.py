@@ -36,13 +36,13 @@ NAMES = ["a", "a b", "it's", 'say "x"', "line\nbreak", "call", "é", "a.b", "x: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_are_read_as_they_are(name: str) -> None:
+def test_column_names_are_read_unchanged(name: str) -> None:
     assert read_expression((pc.field(name) == "it's\n'x'") & B.is_valid()) == And(
         (Comparison(name, "==", "it's\n'x'", pa.string()), Not(IsNull("b")))
     )
 
 
-def test_columns_are_all_those_that_it_looks_at() -> None:
+def test_columns_of_a_condition_are_all_that_it_uses() -> None:
     nested = pc.field("s", "x")
     found = read_expression((pc.add(A, B) > 3) | ~nested.is_null() | pc.starts_with(pc.field("t"), "x"))
     assert found is not None
@@ -66,7 +66,7 @@ def test_long_chains_are_one_condition_of_many() -> None:
     assert read_expression((A == 1) & ((B == 2) | (A < 3))) != read_expression((A == 1) & (B == 2) & (A < 3))
 
 
-def test_of_deep_trees_the_columns_are_known_and_nothing_else() -> None:
+def test_only_the_columns_of_deep_trees_are_known() -> None:
     def sums(count: int) -> pc.Expression:
         return reduce(pc.add, [A] * count) == 1
 
@@ -90,7 +90,7 @@ def test_of_deep_trees_the_columns_are_known_and_nothing_else() -> None:
     ],
     ids=["timestamp", "date", "zone"],
 )
-def test_moments_beyond_the_calendar_of_python_are_not_read(far: pa.Scalar) -> None:
+def test_times_outside_pythons_calendar_are_not_read(far: pa.Scalar) -> None:
     assert read_expression(pc.less(A, far)) is None
     assert read_expression(A.isin(pa.array([far]))) is None
 
@@ -195,7 +195,7 @@ NULL = pc.scalar(pa.scalar(None, pa.int64()))
     ],
     ids=str,
 )
-def test_whether_it_may_hold(expression: pc.Expression, known: ColumnRange | None, *, expected: bool) -> None:
+def test_whether_a_condition_may_hold(expression: pc.Expression, known: ColumnRange | None, *, expected: bool) -> None:
     node = read_expression(expression)
     assert node is not None
     assert may_hold(node, {"a": known}.get) is expected

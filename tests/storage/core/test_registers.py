@@ -29,7 +29,7 @@ KEYS = 3
 # No files are written, so many more histories than elsewhere take no longer.
 @settings(max_examples=settings().max_examples * 4)
 @given(stories(max_steps=10, max_rows=6, max_groups=2), st.data())
-def test_folds_of_any_commits_merge_in_any_order_to_the_fold_of_all(story: Story, data: st.DataObject) -> None:
+def test_folds_merged_in_any_order_equal_the_fold_of_all_commits(story: Story, data: st.DataObject) -> None:
     mergers.allow("tests.mergers")
     schema = build_schema(load_config(story.config))
     loaded = mergers.load(schema, mergers.allowed())
@@ -105,7 +105,7 @@ def _shown(group: Group, registers: Registers | None) -> dict[int, dict[str, Any
     return result
 
 
-def test_a_row_counts_as_delete_if_any_group_of_it_may_be_absent() -> None:
+def test_a_row_counts_as_a_delete_if_any_of_its_groups_may_be_absent() -> None:
     schema = build_schema(
         load_config(
             {

@@ -27,7 +27,7 @@ def slice_of(bucket: int) -> SliceFile:
     )
 
 
-def test_slices_that_are_read_again_are_not_decoded_again_unless_they_are_large() -> None:
+def test_slices_are_not_decoded_twice_unless_they_are_large() -> None:
     lists = DecodedSlices(10_000)
     slices, other = [slice_of(1), slice_of(2)], [slice_of(3)]
     first = lists.decode(sidecar_codec.encode_list(slices))
@@ -43,7 +43,7 @@ def test_slices_that_are_read_again_are_not_decoded_again_unless_they_are_large(
     assert large[0] is not again[0]
 
 
-def test_what_is_kept_is_bounded_by_its_bytes() -> None:
+def test_the_cache_is_bounded_by_bytes() -> None:
     lists = [sidecar_codec.encode_list([slice_of(bucket)]) for bucket in range(8)]
     known = DecodedSlices(2 * len(lists[0]))
     first, second, third = (known.decode(data)[0] for data in lists[:3])

@@ -67,7 +67,7 @@ def slice_of(**members: Any) -> SliceFile:
 
 
 @given(st.lists(slices, max_size=4))
-def test_slices_are_what_was_stored(made: list[SliceFile]) -> None:
+def test_decoded_slices_equal_the_stored_ones(made: list[SliceFile]) -> None:
     decoded = decode_list(sidecar_codec.encode_list(made))
     assert [item.cut for item in decoded.stored] == [item.cut for item in made]
     assert [item.parent for item in decoded.stored] == [item.parent for item in made]
@@ -79,7 +79,7 @@ def test_slices_are_what_was_stored(made: list[SliceFile]) -> None:
 
 
 @given(st.lists(slices, min_size=1, max_size=3), st.data())
-def test_a_text_with_a_change_is_accepted_as_the_model_accepts_it(made: list[SliceFile], data: st.DataObject) -> None:
+def test_a_changed_text_is_accepted_exactly_if_the_model_accepts_it(made: list[SliceFile], data: st.DataObject) -> None:
     """Whatever the pattern lets through, the model would have: so nothing that a reader must refuse is passed over."""
     text = sidecar_codec.encode_list(made).decode()
     at = data.draw(st.integers(0, len(text) - 1))
@@ -95,7 +95,7 @@ def test_a_text_with_a_change_is_accepted_as_the_model_accepts_it(made: list[Sli
     assert decode_list(changed) == expected
 
 
-def test_what_this_version_writes_is_not_decoded_as_a_whole() -> None:
+def test_lists_that_this_version_writes_are_decoded_lazily() -> None:
     made = [
         slice_of(),
         slice_of(partition="a=%22/b=ö", cut={"orders": 7, "a-b_C": 0}, base=None, ordering_max={}),
@@ -125,14 +125,14 @@ def test_what_this_version_writes_is_not_decoded_as_a_whole() -> None:
         lambda item: item.update(base_part={"first": 0, "rows": 0}),
     ],
 )
-def test_what_this_version_does_not_know_is_refused_at_once(change: Any) -> None:
+def test_unknown_members_are_refused_at_once(change: Any) -> None:
     values = [slice_of().model_dump(mode="json") for _ in range(3)]
     change(values[1])
     with pytest.raises(ValidationError):
         decode_list(json.dumps(values, separators=(",", ":")).encode())
 
 
-def test_other_ways_to_write_the_same_list_are_read() -> None:
+def test_equivalent_json_texts_are_read() -> None:
     made = [slice_of(), slice_of(bucket=6)]
     values = [item.model_dump(mode="json") for item in made]
     assert decode_list(json.dumps(values, indent=1).encode()) == made
@@ -148,7 +148,7 @@ def test_slices_of_one_list_share_their_cuts() -> None:
     assert len({id(cut) for item in found for cut in (item.parent, item.cut)}) == 1
 
 
-def test_slices_are_taken_out_of_an_object() -> None:
+def test_slices_are_extracted_from_a_json_object() -> None:
     made = [slice_of(), slice_of(bucket=6)]
     around = {"first": {"slices": 3}, "slices": json.loads(sidecar_codec.encode_list(made)), "last": [{}]}
     found, rest = taken_out(json.dumps(around, separators=(",", ":")).encode())
@@ -159,7 +159,7 @@ def test_slices_are_taken_out_of_an_object() -> None:
         assert taken_out(other) == ([], other)
 
 
-def test_an_entry_is_written_the_same_with_slices_that_are_not_decoded() -> None:
+def test_an_entry_has_the_same_bytes_with_lazy_slices() -> None:
     made = [slice_of(), slice_of(bucket=6)]
     header = {"lane": "", "seq": 3, "epoch": 0, "commit_id": "b", "prev_id": "a", "table_rev": 0, "stamp": 1}
     plain = Base(**header, committed_at_ms=1, plan_id="p", last=True, covered={}, slices=made)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ SCALARS = [(name, value) for name, values in POOLS.items() if "<" not in name fo
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_a_canonical_name_comes_back(name: str) -> None:
+def test_canonical_type_names_round_trip(name: str) -> None:
     assert format_type(parse_type(name)) == name
 
 
@@ -34,7 +34,7 @@ def test_a_canonical_name_comes_back(name: str) -> None:
         max_leaves=6,
     )
 )
-def test_nested_names_come_back(name: str) -> None:
+def test_nested_type_names_round_trip(name: str) -> None:
     assert format_type(parse_type(name)) == name
     assert parse_type(name.upper().replace("F", "f")) is not None
 
@@ -52,21 +52,21 @@ def test_nested_names_come_back(name: str) -> None:
         ("struct<`a b`: int, `c``d`: string>", "struct<`a b`:int,`c``d`:string>"),
     ],
 )
-def test_other_spellings_are_understood(text: str, meant: str) -> None:
+def test_other_spellings_are_accepted(text: str, meant: str) -> None:
     assert format_type(parse_type(text)) == meant
 
 
 @pytest.mark.parametrize(
     "text", ["", "varchar", "array", "array<>", "map<int>", "struct<>", "int int", "decimal(0)", "a<b"]
 )
-def test_what_is_no_type_is_refused(text: str) -> None:
+def test_invalid_type_names_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput) as error:
         parse_type(text)
     assert error.value.hint
 
 
 @pytest.mark.parametrize(("name", "value"), SCALARS)
-def test_a_stored_value_comes_back_exactly(name: str, value: Any) -> None:
+def test_stored_values_round_trip_exactly(name: str, value: Any) -> None:
     arrow_type = parse_type(name)
     stored = pa.scalar(value, arrow_type).as_py()
     back = decode_scalar(encode_scalar(stored), arrow_type)

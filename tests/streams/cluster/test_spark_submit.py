@@ -57,7 +57,7 @@ def test_a_writer_is_started_by_the_script(
         (["--", "none.yaml", "sa"], "there is no pipeline file none.yaml"),
     ],
 )
-def test_wrong_arguments_are_told(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = subprocess.run(
         ["bash", str(SCRIPT), *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )

@@ -59,7 +59,7 @@ def seen(supervisor: Supervisor, wanted: Callable[[JobStatus], bool]) -> JobStat
     raise AssertionError(f"this did not come to be; the last status: {supervisor.statuses[0]}")
 
 
-def test_a_writer_waits_for_executors_and_says_so(
+def test_a_writer_reports_that_it_waits_for_executors(
     tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]
 ) -> None:
     broker.create_topics({"cluster-one": 2})
@@ -87,7 +87,7 @@ def test_a_writer_waits_for_executors_and_says_so(
     assert rows == [{"id": number, "at": number} for number in range(100)]
 
 
-def test_executors_without_the_project_give_a_hint(
+def test_executors_without_weft_cause_an_error_with_a_hint(
     tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]
 ) -> None:
     base = str(Path(sys.base_prefix, "bin", "python3"))

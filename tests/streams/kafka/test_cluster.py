@@ -20,7 +20,7 @@ from tests.streams.kafka.topics import NOBODY, Broker, cluster_logs, parsed, pro
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_an_unreachable_broker_is_an_error_in_time() -> None:
+def test_an_unreachable_broker_is_an_error_within_the_time_limit() -> None:
     given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "300"}
     began = time.monotonic()
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
@@ -30,7 +30,7 @@ def test_an_unreachable_broker_is_an_error_in_time() -> None:
     assert time.monotonic() - began < 5
 
 
-def test_brokers_that_refuse_a_login_are_not_waited_for() -> None:
+def test_a_refused_login_is_an_error_without_waiting() -> None:
     """The embedded broker knows no logins, and says so."""
     login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
     user = {"kafka.sasl.username": "u", "kafka.sasl.password": "p"}
@@ -42,7 +42,7 @@ def test_brokers_that_refuse_a_login_are_not_waited_for() -> None:
         asking.close()
 
 
-def test_brokers_are_waited_for_with_a_word_now_and_then(broker: Broker, topic: str) -> None:
+def test_waiting_for_brokers_is_reported_regularly(broker: Broker, topic: str) -> None:
     reasons: list[str] = []
     given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "500"}
     asking = cluster.Cluster(parse_options(given, default_starting="earliest"))
@@ -90,7 +90,7 @@ def test_a_topic_that_never_appears_is_an_error_and_is_not_created(broker: Broke
     reader.stop()
 
 
-def test_a_moving_leader_is_asked_again(embedded_broker: EmbeddedBroker, embedded_topic: str) -> None:
+def test_a_request_is_repeated_if_the_leader_moves(embedded_broker: EmbeddedBroker, embedded_topic: str) -> None:
     produce(embedded_broker, embedded_topic, list(range(10)))
     embedded_broker.fail_requests(2, [KafkaError.LEADER_NOT_AVAILABLE] * 3)
     chosen = parsed(embedded_broker, embedded_topic)

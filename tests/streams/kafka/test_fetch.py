@@ -83,7 +83,7 @@ def test_a_range_that_ends_in_transaction_markers_ends(broker: Broker, topic: st
     assert time.monotonic() - began < 5
 
 
-def test_a_head_that_aged_out_is_a_loss(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_deleted_by_retention_are_a_loss(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_records(topic, 0, 40)
     with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[10, 90\), the log has offsets \[40, 100\)"):
@@ -96,7 +96,7 @@ def test_a_head_that_aged_out_is_a_loss(broker: Broker, topic: str, caplog: pyte
 
 
 @pytest.mark.parametrize("left", [0, 20, 30])
-def test_a_log_that_became_shorter_is_a_loss(broker: Broker, topic: str, left: int) -> None:
+def test_a_truncated_log_is_a_loss(broker: Broker, topic: str, left: int) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_topic(topic)
     broker.create_topics({topic: 1})
@@ -122,7 +122,7 @@ def test_an_error_of_the_broker_is_raised(embedded_broker: EmbeddedBroker, embed
         read(0, 10, parsed(embedded_broker, embedded_topic))
 
 
-def test_errors_without_an_end_do_not_keep_a_task_alive() -> None:
+def test_endless_errors_end_the_task() -> None:
     topic = "errors"
     with EmbeddedBroker() as private_broker:
         private_broker.create_topics({topic: 1})
@@ -134,7 +134,7 @@ def test_errors_without_an_end_do_not_keep_a_task_alive() -> None:
         assert time.monotonic() - began < 10
 
 
-def test_a_broker_that_goes_away_ends_the_reading_in_time() -> None:
+def test_an_unreachable_broker_ends_the_read_within_the_time_limit() -> None:
     topic = "away"
     with EmbeddedBroker() as private_broker:
         private_broker.create_topics({topic: 1})
@@ -153,7 +153,7 @@ def test_a_broker_that_goes_away_ends_the_reading_in_time() -> None:
         assert time.monotonic() - began < 10
 
 
-def test_the_consumer_is_closed_however_the_reading_ends(
+def test_the_consumer_is_always_closed(
     broker: Broker,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,

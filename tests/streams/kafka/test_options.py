@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(240)
         ({"startingOffsets": '{"payments": {"0": 1}}'}, ["startingOffsets", "subscribe", "orders, payments"]),
     ],
 )
-def test_a_bad_option_is_named_with_its_mend(changes: Mapping[str, str | None], names: list[str]) -> None:
+def test_a_wrong_option_is_named_with_a_hint(changes: Mapping[str, str | None], names: list[str]) -> None:
     given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "orders", **changes}
     with pytest.raises(InvalidInput) as caught:
         parse_options({k: v for k, v in given.items() if v is not None}, default_starting="earliest")

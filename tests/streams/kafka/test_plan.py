@@ -32,7 +32,7 @@ backlogs = st.dictionaries(
 
 
 @hypothesis.given(backlogs, st.integers(1, 10**12))
-def test_a_limit_is_shared_in_proportion_and_nobody_starves(backlog: dict[Partition, int], limit: int) -> None:
+def test_every_partition_gets_a_share_of_the_limit(backlog: dict[Partition, int], limit: int) -> None:
     shares = share_limit(backlog, limit)
     assert all(1 <= shares[p] <= backlog[p] for p in backlog)
     assert sum(shares.values()) == min(max(limit, len(backlog)), sum(backlog.values()))
@@ -46,7 +46,7 @@ def test_a_limit_is_shared_in_proportion() -> None:
 
 
 @hypothesis.given(backlogs, st.integers(1, 60))
-def test_ranges_cover_every_offset_once_however_they_are_split(backlog: dict[Partition, int], least: int) -> None:
+def test_split_ranges_cover_every_offset_once(backlog: dict[Partition, int], least: int) -> None:
     start = dict.fromkeys(backlog, 7)
     ranges = plan_ranges(start, {p: 7 + count for p, count in backlog.items()}, least)
     assert len(ranges) >= min(least, sum(backlog.values()))
@@ -58,7 +58,7 @@ def test_ranges_cover_every_offset_once_however_they_are_split(backlog: dict[Par
 
 
 @hypothesis.given(backlogs)
-def test_offsets_survive_the_checkpoint_as_the_same_text(offsets: dict[Partition, int]) -> None:
+def test_offsets_round_trip_as_the_same_text(offsets: dict[Partition, int]) -> None:
     text = json.dumps(format_offsets(offsets))
     again = parse_offsets(json.loads(text))
     assert again == offsets
@@ -81,20 +81,20 @@ def test_available_now_neither_passes_its_target_nor_adds_partitions() -> None:
     assert plan.offsets == {A: 9}
 
 
-def test_aged_offsets_are_a_loss_and_take_nothing_of_the_limit() -> None:
+def test_offsets_deleted_by_retention_are_a_loss_and_do_not_count_for_the_limit() -> None:
     plan = plan_end({A: 5}, {A: Log(1000, 2000)}, ["t"], limit=10)
     assert plan.offsets == {A: 1010}
     assert [part in plan.losses[0] for part in ("t-0", "offset 5", "[1000, 2000)")] == [True] * 3
 
 
-def test_a_shorter_log_is_a_loss_and_is_read_from_its_head_in_the_next_batch() -> None:
+def test_a_truncated_log_is_a_loss_and_is_read_from_its_first_offset_in_the_next_batch() -> None:
     plan = plan_end({A: 500}, {A: Log(0, 20)}, ["t"], limit=None)
     assert plan.offsets == {A: 0}
     assert [part in plan.losses[0] for part in ("t-0", "offset 500", "[0, 20)")] == [True] * 3
     assert plan_ranges({A: 500}, plan.offsets, None) == []
 
 
-def test_a_partition_that_is_gone_keeps_its_offset_and_is_a_loss_only_while_subscribed() -> None:
+def test_a_deleted_partition_keeps_its_offset_and_is_a_loss_only_while_subscribed() -> None:
     gone = plan_end({A: 5, B: 7}, {A: Log(0, 9)}, ["t"], limit=None)
     assert gone.offsets == {A: 9, B: 7}
     assert "t-1 wanted offset 7" in gone.losses[0]

@@ -252,7 +252,7 @@ def away(broker: RealBroker) -> Iterator[None]:
 
 
 @pytest.mark.extended
-def test_a_broker_that_is_away_for_a_while_is_waited_for(real_broker: RealBroker, name: str) -> None:
+def test_a_query_waits_for_a_broker_that_is_down(real_broker: RealBroker, name: str) -> None:
     real_broker.create_topics({name: 2})
     sent = send(real_broker, name, 2, 500)
     with Query(real_broker, name, requestTimeoutMs="120000") as query:

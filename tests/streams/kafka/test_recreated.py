@@ -55,7 +55,7 @@ def test_a_recreated_topic_is_an_error_that_names_it(
 
 @pytest.mark.parametrize("grown_to", [100, 500, 800])
 @pytest.mark.parametrize("partitions", [1, 2, 3])
-def test_where_losses_are_allowed_the_new_topic_is_read_from_its_beginning(
+def test_without_fail_on_data_loss_the_new_topic_is_read_from_its_beginning(
     broker: Broker, topic: str, grown_to: int, partitions: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     two = f"{topic}-2"
@@ -79,7 +79,7 @@ def test_where_losses_are_allowed_the_new_topic_is_read_from_its_beginning(
         assert caplog.text == "", "it is said once"
 
 
-def test_a_query_that_started_at_the_end_notices_too(broker: Broker, topic: str) -> None:
+def test_a_query_that_started_at_latest_detects_it_too(broker: Broker, topic: str) -> None:
     produce(broker, topic, ["old"] * 50)
     with Query(broker, topic, startingOffsets="latest") as query:
         assert query.batch() == []
@@ -124,7 +124,7 @@ def test_a_topic_that_is_recreated_while_it_is_read(broker: Broker, topic: str, 
         assert [value for *_, value in query.drain()] == sent
 
 
-def test_a_batch_read_notices_too(broker: Broker, topic: str) -> None:
+def test_a_batch_read_detects_it_too(broker: Broker, topic: str) -> None:
     produce(broker, topic, ["old"] * 100)
     for strict in (True, False):
         given = options(broker, topic, failOnDataLoss=str(strict).lower())
@@ -138,7 +138,7 @@ def test_a_batch_read_notices_too(broker: Broker, topic: str) -> None:
             assert list(reader.read(span)) == []
 
 
-def test_starting_offsets_may_say_which_topic_they_are_of(broker: Broker, topic: str) -> None:
+def test_starting_offsets_may_have_the_topic_id(broker: Broker, topic: str) -> None:
     produce(broker, topic, [str(i) for i in range(100)])
     with Query(broker, topic) as query:
         query.drain()
@@ -157,7 +157,7 @@ def test_starting_offsets_may_say_which_topic_they_are_of(broker: Broker, topic:
         parsed(broker, topic, startingOffsets=json.dumps({topic: {"0": 1, "topic_id": 7}}))
 
 
-def test_offsets_that_do_not_say_which_topic_they_are_of_take_on_what_is_there(broker: Broker, topic: str) -> None:
+def test_offsets_without_an_identity_adopt_the_existing_topic(broker: Broker, topic: str) -> None:
     """They are those of an older version's checkpoint."""
     produce(broker, topic, [str(i) for i in range(100)])
     with Query(broker, topic, {topic: {"0": 40}}) as query:
@@ -171,7 +171,7 @@ def test_offsets_that_do_not_say_which_topic_they_are_of_take_on_what_is_there(b
         assert set(idle.position[topic]) == {"0", "topic_id"}, "also where there is nothing to read"
 
 
-def test_a_run_that_ends_with_what_is_there_reads_a_recreated_topic_too(broker: Broker, topic: str) -> None:
+def test_available_now_reads_a_recreated_topic_too(broker: Broker, topic: str) -> None:
     produce(broker, topic, ["old"] * 50)
     with Query(broker, topic) as query:
         query.drain()
@@ -183,7 +183,7 @@ def test_a_run_that_ends_with_what_is_there_reads_a_recreated_topic_too(broker: 
         assert sorted(value for *_, value in found) == sorted(sent)
 
 
-def test_the_topic_ids_are_those_that_kafkas_tools_print(real_broker: Broker) -> None:
+def test_topic_ids_have_the_form_of_kafkas_tools(real_broker: Broker) -> None:
     names = [f"written-{number}" for number in range(20)]  # ids are random: some hold what is written in two ways
     real_broker.create_topics(dict.fromkeys(names, 1))
     with Query(real_broker, ",".join(names)) as query:
@@ -207,7 +207,7 @@ def lead(broker: EmbeddedBroker, topic: str, times: int) -> None:
         broker.elect_leader(topic, 0)
 
 
-def test_without_topic_ids_a_smaller_leader_epoch_tells(old_broker: EmbeddedBroker) -> None:
+def test_without_topic_ids_a_smaller_leader_epoch_means_recreated(old_broker: EmbeddedBroker) -> None:
     old_broker.create_topics({"led": 1})
     lead(old_broker, "led", 4)
     produce(old_broker, "led", ["old"] * 50)
@@ -224,7 +224,7 @@ def test_without_topic_ids_a_smaller_leader_epoch_tells(old_broker: EmbeddedBrok
         assert lenient.position == {"led": {"0": 80, "leader_epochs": {"0": 1}}}
 
 
-def test_without_topic_ids_an_election_is_no_loss_and_no_reason_for_a_batch(old_broker: EmbeddedBroker) -> None:
+def test_without_topic_ids_an_election_causes_neither_a_loss_nor_a_batch(old_broker: EmbeddedBroker) -> None:
     old_broker.create_topics({"elected": 1})
     produce(old_broker, "elected", ["a"] * 10)
     with Query(old_broker, "elected") as query:
@@ -237,7 +237,7 @@ def test_without_topic_ids_an_election_is_no_loss_and_no_reason_for_a_batch(old_
         assert query.position == {"elected": {"0": 11, "leader_epochs": {"0": 4}}}
 
 
-def test_without_topic_ids_a_log_that_became_shorter_tells(old_broker: EmbeddedBroker) -> None:
+def test_without_topic_ids_a_shorter_log_means_recreated(old_broker: EmbeddedBroker) -> None:
     old_broker.create_topics({"shorter": 1})
     produce(old_broker, "shorter", ["old"] * 10)
     with Query(old_broker, "shorter") as query:
@@ -250,7 +250,7 @@ def test_without_topic_ids_a_log_that_became_shorter_tells(old_broker: EmbeddedB
         assert [value for *_, value in lenient.drain()] == sent
 
 
-def test_a_reader_takes_the_offsets_of_either_kind_of_broker(old_broker: EmbeddedBroker, broker: Broker) -> None:
+def test_a_reader_accepts_offsets_with_and_without_topic_ids(old_broker: EmbeddedBroker, broker: Broker) -> None:
     """A cluster that is upgraded begins to give its topics ids; one behind a proxy may cease to."""
     name = "upgraded"
     for one in (old_broker, broker):

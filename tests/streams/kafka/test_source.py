@@ -49,7 +49,7 @@ def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, s
 
 
 @pytest.mark.slow
-def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> None:
+def test_a_running_query_waits_in_an_outage_and_a_new_one_fails() -> None:
     with EmbeddedBroker() as private_broker:
         private_broker.create_topics({"away": 1})
         produce(private_broker, "away", [1, 2])
@@ -81,7 +81,7 @@ def test_a_query_under_way_waits_out_an_outage_and_one_that_begins_fails() -> No
             reader.stop()
 
 
-def test_readers_travel_to_the_executors(broker: Broker, topic: str) -> None:
+def test_readers_can_be_pickled_for_executors(broker: Broker, topic: str) -> None:
     produce(broker, topic, [1, 2, 3])
     reader = pickle.loads(cloudpickle.dumps(kafka_source.KafkaStreamReader(parsed(broker, topic))))
     span = pickle.loads(pickle.dumps(OffsetRange(Partition(topic, 0), 0, 3)))
@@ -145,7 +145,7 @@ def numbers(*bounds: int) -> list[str]:
     return [str(number) for number in range(*bounds)]
 
 
-def test_batch_read_is_everything_once(kafka: SparkSession, broker: Broker) -> None:
+def test_a_batch_read_has_every_record_once(kafka: SparkSession, broker: Broker) -> None:
     name = f"batch-{next(topic_numbers)}"
     broker.create_topics({name: 3})
     produce(broker, name, numbers(1000), partition=0)
@@ -176,7 +176,7 @@ def test_headers_and_nulls_reach_spark(kafka: SparkSession, broker: Broker, topi
     assert first["text"] == "2023-11-14 22:13:20.123"
 
 
-def test_available_now_ends_at_what_was_there_and_goes_on_from_the_checkpoint(
+def test_available_now_stops_at_the_end_and_continues_from_the_checkpoint(
     run: Runs,
     broker: Broker,
 ) -> None:
@@ -269,7 +269,7 @@ def test_a_running_query_reads_what_arrives(kafka: SparkSession, broker: Broker,
         query.stop()
 
 
-def test_records_that_aged_out_stop_the_query_unless_told_otherwise(
+def test_records_deleted_by_retention_fail_the_query_unless_losses_are_allowed(
     run: Runs,
     broker: Broker,
     topic: str,
@@ -286,7 +286,7 @@ def test_records_that_aged_out_stop_the_query_unless_told_otherwise(
     assert run(strict | {"failOnDataLoss": "false"}) == [numbers(20, 30)]
 
 
-def test_records_that_age_out_between_planning_and_reading_stop_the_query(
+def test_records_deleted_between_planning_and_reading_fail_the_query(
     run: Runs,
     broker: Broker,
     topic: str,
@@ -309,7 +309,7 @@ def test_records_that_age_out_between_planning_and_reading_stop_the_query(
     assert run(given | {"failOnDataLoss": "false"}) == [numbers(5, 10), numbers(10, 20)]
 
 
-def test_a_recreated_topic_stops_the_query_or_is_read_from_its_head(
+def test_a_recreated_topic_fails_the_query_or_is_read_from_its_beginning(
     run: Runs,
     broker: Broker,
     topic: str,
@@ -330,13 +330,13 @@ def test_a_recreated_topic_stops_the_query_or_is_read_from_its_head(
     assert run(strict) == [numbers(120, 125)]
 
 
-def test_an_unreachable_broker_stops_the_query_in_time(run: Runs) -> None:
+def test_an_unreachable_broker_fails_the_query_within_the_time_limit(run: Runs) -> None:
     given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "500"}
     with pytest.raises(StreamingQueryException, match=rf"SourceUnavailable.*{NOBODY}.*refused"):
         run(given)
 
 
-def test_a_mistake_in_the_options_shows_when_loading(kafka: SparkSession, broker: Broker, topic: str) -> None:
+def test_wrong_options_are_an_error_of_load(kafka: SparkSession, broker: Broker, topic: str) -> None:
     for wrong, name in [
         ({"subscribe": topic}, "kafka.bootstrap.servers"),
         (options(broker, topic, failOnDatLoss="true"), "failOnDataLoss"),

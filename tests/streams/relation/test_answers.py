@@ -91,12 +91,12 @@ def wrong_answers(spark: SparkSession, files: Files, name: str, queries: Sequenc
     return wrong
 
 
-def test_answers_through_tasks(spark: SparkSession, files: Files, name: str) -> None:
+def test_results_through_tasks(spark: SparkSession, files: Files, name: str) -> None:
     assert wrong_answers(spark, files, name, [*QUERIES, union(CONDITIONS[::4])]) == []
     assert len(files.columns_read()) > 8
 
 
-def test_answers_read_natively(spark: SparkSession, files: Files, name: str) -> None:
+def test_results_read_natively(spark: SparkSession, files: Files, name: str) -> None:
     files.native = True
     assert wrong_answers(spark, files, name, [*QUERIES, union(CONDITIONS)]) == []
     assert files.columns_read() == set()
@@ -111,7 +111,7 @@ FLOAT_CONDITIONS = [
 ]
 
 
-def test_nan_and_negative_zero_survive_the_statistics_of_parquet(
+def test_nan_and_negative_zero_are_not_pruned_by_parquet_statistics(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     # Statistics leave NaN out, dictionaries tell the zeros apart, and Spark's SQL does neither.

@@ -64,7 +64,7 @@ def test_a_dataframe_needs_no_view(spark: SparkSession, files: Files) -> None:
 
 
 @pytest.mark.extended
-def test_nothing_piles_up_query_by_query(spark: SparkSession, files: Files, name: str) -> None:
+def test_queries_leave_no_objects_behind(spark: SparkSession, files: Files, name: str) -> None:
     made: list[QueryStates] = []
 
     def remember(*arguments: Any) -> QueryStates:
@@ -141,7 +141,7 @@ def crash() -> None:
     raise KeyError("lane 7")
 
 
-def test_a_refusal_at_creation_and_at_analysis_carries_the_planner_s_words(
+def test_errors_at_creation_and_analysis_have_the_planners_message(
     spark: SparkSession, files: Files, name: str
 ) -> None:
     files.on_pin = refuse
@@ -157,7 +157,7 @@ def test_a_refusal_at_creation_and_at_analysis_carries_the_planner_s_words(
     assert spark.table(name).count() == 70
 
 
-def test_a_refusal_at_planning_carries_the_planner_s_words(spark: SparkSession, files: Files, name: str) -> None:
+def test_errors_at_planning_have_the_planners_message(spark: SparkSession, files: Files, name: str) -> None:
     create_relation_view(spark, name, files)
     frame = spark.table(name)
     files.on_plan = crash
@@ -168,7 +168,7 @@ def test_a_refusal_at_planning_carries_the_planner_s_words(spark: SparkSession, 
     assert "in crash" in origin.getCause().getMessage()  # the way there is kept for the curious
 
 
-def test_a_read_that_breaks_its_promise_is_named(spark: SparkSession, files: Files, name: str) -> None:
+def test_batches_that_do_not_match_the_plan_are_named(spark: SparkSession, files: Files, name: str) -> None:
     files.read = lambda _task: iter([pa.RecordBatch.from_pydict({"id": pa.array(["x"])})])
     create_relation_view(spark, name, files)
     with pytest.raises(PythonException, match="column 'id' was planned as int64, but read returned string"):
@@ -178,7 +178,7 @@ def test_a_read_that_breaks_its_promise_is_named(spark: SparkSession, files: Fil
 # What Spark must look like -------------------------------------------------------------------------------------------
 
 
-def test_a_spark_with_more_methods_than_we_answer_is_unfit(spark: SparkSession) -> None:
+def test_a_spark_with_unknown_methods_is_unsupported(spark: SparkSession) -> None:
     jvm = Jvm.of(spark, spark_scan.check_interfaces)
     spark_scan.check_interfaces(jvm)
     with (
@@ -188,13 +188,13 @@ def test_a_spark_with_more_methods_than_we_answer_is_unfit(spark: SparkSession) 
         spark_scan.check_interfaces(jvm)
 
 
-def test_a_session_without_a_jvm_is_unfit() -> None:
+def test_a_session_without_a_jvm_is_unsupported() -> None:
     with pytest.raises(UnsupportedSessionError, match="Spark Connect"):
         Jvm.of(object(), spark_scan.check_interfaces)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_without_the_jvm_the_answers_are_the_same_but_fixed(
+def test_without_the_jvm_results_are_the_same_but_not_live(
     spark: SparkSession, tmp_path: Path, name: str, count: int
 ) -> None:
     files = Files(tmp_path / "table")

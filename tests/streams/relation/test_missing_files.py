@@ -74,7 +74,7 @@ def base_files(table: Table) -> list[Path]:
     return sorted(Path(table.uri.removeprefix("file://"), "base").rglob("*.parquet"))
 
 
-def test_a_base_file_that_is_gone_when_it_is_read_fails_the_query(spark: SparkSession, table: Table) -> None:
+def test_a_base_file_missing_during_the_read_fails_the_query(spark: SparkSession, table: Table) -> None:
     df = planned(streams.snapshot(spark, table.uri))
     assert is_native(df)
     base_files(table)[0].unlink()
@@ -82,14 +82,14 @@ def test_a_base_file_that_is_gone_when_it_is_read_fails_the_query(spark: SparkSe
         df.collect()
 
 
-def test_a_base_file_that_is_gone_before_the_query_is_planned_fails_it_too(spark: SparkSession, table: Table) -> None:
+def test_a_base_file_missing_before_planning_fails_the_query(spark: SparkSession, table: Table) -> None:
     for gone in base_files(table):
         gone.unlink()
         with pytest.raises(FAILURE, match="FILE_NOT_EXIST"):
             streams.snapshot(spark, table.uri).collect()
 
 
-def test_a_rotten_base_file_fails_the_query(spark: SparkSession, table: Table) -> None:
+def test_a_damaged_base_file_fails_the_query(spark: SparkSession, table: Table) -> None:
     df = planned(streams.snapshot(spark, table.uri))
     assert is_native(df)
     rotten = base_files(table)[0]
@@ -99,7 +99,7 @@ def test_a_rotten_base_file_fails_the_query(spark: SparkSession, table: Table) -
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["base files alone", "with logs"])
-def test_a_query_of_a_snapshot_that_was_cleaned_away_says_that_it_has_expired(
+def test_a_query_of_an_expired_snapshot_fails_with_snapshot_expired(
     spark: SparkSession, table: Table, *, waiting: bool
 ) -> None:
     if waiting:
@@ -115,9 +115,7 @@ def test_a_query_of_a_snapshot_that_was_cleaned_away_says_that_it_has_expired(
     assert "hint: " in str(caught.value)
 
 
-def test_a_frame_that_is_run_long_after_it_was_made_says_that_its_snapshot_has_expired(
-    spark: SparkSession, table: Table
-) -> None:
+def test_a_frame_run_after_its_snapshot_expired_fails_with_snapshot_expired(spark: SparkSession, table: Table) -> None:
     planner = planner_of(spark, table.uri, ReadOptions())
     create_relation_view(spark, "cleaned", replace(planner, tuning=PlannerTuning(recheck_seconds=0)))
     try:
@@ -132,7 +130,7 @@ def test_a_frame_that_is_run_long_after_it_was_made_says_that_its_snapshot_has_e
         spark.catalog.dropTempView("cleaned")
 
 
-def test_a_view_goes_on_with_what_there_is_now(spark: SparkSession, table: Table) -> None:
+def test_a_view_continues_with_the_newest_snapshot(spark: SparkSession, table: Table) -> None:
     streams.create_view(spark, table.uri, "cleaned")
     try:
         assert spark.table("cleaned").count() == ROWS

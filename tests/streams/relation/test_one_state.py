@@ -41,7 +41,7 @@ def test_a_new_column_shows_up_in_the_view(spark: SparkSession, files: Files, na
     assert before.columns == SCHEMA.names
 
 
-def test_a_frame_whose_column_is_gone_says_so(spark: SparkSession, files: Files, name: str) -> None:
+def test_a_frame_whose_column_was_dropped_names_it(spark: SparkSession, files: Files, name: str) -> None:
     create_relation_view(spark, name, files)
     before = spark.table(name)
     files.add(rows(70, 5).drop_columns(["small"]))
@@ -112,7 +112,7 @@ def test_equal_scans_of_one_query_are_planned_and_run_once(spark: SparkSession, 
     assert "ReusedExchange" in plan_text(frame)
 
 
-def test_a_cached_view_stays_and_an_uncached_one_is_live_again(spark: SparkSession, files: Files, name: str) -> None:
+def test_a_cached_view_is_fixed_and_an_uncached_one_is_live(spark: SparkSession, files: Files, name: str) -> None:
     create_relation_view(spark, name, files)
     spark.catalog.cacheTable(name)
     assert spark.table(name).count() == 70
@@ -122,7 +122,7 @@ def test_a_cached_view_stays_and_an_uncached_one_is_live_again(spark: SparkSessi
     assert spark.table(name).count() == 80
 
 
-def test_a_view_feeds_a_write(spark: SparkSession, files: Files, name: str, tmp_path: Path) -> None:
+def test_a_view_can_be_written_to_a_table(spark: SparkSession, files: Files, name: str, tmp_path: Path) -> None:
     create_relation_view(spark, name, files)
     target = tmp_path / "copy"
     spark.sql(f"SELECT a.id, b.name FROM {name} a JOIN {name} b ON a.id = b.id").write.parquet(str(target))

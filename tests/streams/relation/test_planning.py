@@ -99,7 +99,7 @@ def test_filters_reach_the_planner_with_python_values(spark: SparkSession, files
     assert not missing
 
 
-def test_what_cannot_be_said_as_a_filter_is_not_pushed(spark: SparkSession, files: Files, name: str) -> None:
+def test_predicates_without_an_equivalent_are_not_pushed(spark: SparkSession, files: Files, name: str) -> None:
     create_relation_view(spark, name, files)
     for condition in (
         "upper(name) = 'X'",
@@ -121,7 +121,7 @@ def test_a_filter_that_is_not_declared_exact_is_evaluated_by_spark(
     assert spark.sql(f"SELECT id FROM {name} WHERE id < 5").count() == 5
 
 
-def test_an_exact_filter_is_left_to_the_plan_and_its_column_is_not_read(
+def test_an_exact_filter_is_applied_by_the_plan_and_its_column_is_not_read(
     spark: SparkSession, files: Files, name: str
 ) -> None:
     files.exact = lambda filters: [i for i, _ in enumerate(filters)]
@@ -136,7 +136,7 @@ def test_an_exact_filter_is_left_to_the_plan_and_its_column_is_not_read(
 # Native reading ------------------------------------------------------------------------------------------------------
 
 
-def test_files_that_are_the_answer_are_read_by_spark_itself(spark: SparkSession, files: Files, name: str) -> None:
+def test_files_without_merges_are_read_by_spark(spark: SparkSession, files: Files, name: str) -> None:
     files.native = True
     create_relation_view(spark, name, files)
     frame = spark.sql(f"SELECT place.zip FROM {name} WHERE id > 60")
@@ -149,7 +149,7 @@ def test_files_that_are_the_answer_are_read_by_spark_itself(spark: SparkSession,
 
 
 @pytest.mark.parametrize("file", ["_0.parquet", ".0.parquet"])
-def test_files_that_spark_would_pass_over_are_read_by_tasks(
+def test_files_that_spark_would_ignore_are_read_by_tasks(
     spark: SparkSession, tmp_path: Path, name: str, file: str
 ) -> None:
     files = Files(tmp_path / "table", native=True)
@@ -159,7 +159,7 @@ def test_files_that_spark_would_pass_over_are_read_by_tasks(
     assert spark.table(name).count() == 10
 
 
-def test_paths_mean_what_they_say(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_special_characters_in_paths_work(spark: SparkSession, tmp_path: Path, name: str) -> None:
     files = Files(tmp_path / "a [b] {c} %20 é=1" / "*", native=True)
     files.add(rows(0, 10))
     create_relation_view(spark, name, files)
@@ -168,7 +168,7 @@ def test_paths_mean_what_they_say(spark: SparkSession, tmp_path: Path, name: str
     assert "ParquetScan" in plan_text(frame)
 
 
-def test_files_are_listed_once_while_they_stay_the_same(spark: SparkSession, files: Files, name: str) -> None:
+def test_an_unchanged_list_of_files_is_built_once(spark: SparkSession, files: Files, name: str) -> None:
     files.native = True
     with mock.patch.object(Jvm, "parquet_index", autospec=True, side_effect=Jvm.parquet_index) as listed:
         create_relation_view(spark, name, files)
@@ -191,7 +191,7 @@ def test_explain_shows_the_description_of_the_plan(spark: SparkSession, files: F
 
 
 @pytest.mark.parametrize(("columns", "broadcast"), [("v.id", True), ("v.*", False)])
-def test_a_few_columns_of_a_wide_table_are_as_small_as_they_are(
+def test_size_estimates_count_only_the_read_columns(
     spark: SparkSession, files: Files, name: str, columns: str, *, broadcast: bool
 ) -> None:
     create_relation_view(spark, name, files)

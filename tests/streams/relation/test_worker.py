@@ -28,7 +28,7 @@ def test_conform_names_a_missing_and_a_wrong_column() -> None:
         conform(batch, pa.schema([("a", pa.int32())]))
 
 
-def test_large_batches_are_cut_and_empty_ones_dropped() -> None:
+def test_large_batches_are_split_and_empty_ones_dropped() -> None:
     schema = pa.schema([("a", pa.int64())])
     batches = [pa.RecordBatch.from_pydict({"a": list(range(count))}, schema=schema) for count in (0, 5, 2)]
     assert [batch.num_rows for batch in conformed_batches(batches, schema, batch_rows=2)] == [2, 2, 1, 2]

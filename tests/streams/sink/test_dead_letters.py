@@ -180,7 +180,7 @@ def test_dead_letters_of_a_batch_that_is_run_again_are_replaced(
         (message(id=None, status="x", seq=1), "column 'id': NULL in a key column"),
     ],
 )
-def test_if_it_is_to_stop_the_first_bad_message_fails_the_query(
+def test_with_on_error_stop_the_first_bad_message_fails_the_query(
     spark: SparkSession, broker: EmbeddedBroker, table: Table, tmp_path: Path, value: bytes | None, reason: str
 ) -> None:
     with topic(broker, [[message(**event(1)), value], [message(**event(2))]]) as name:

@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> N
 # --- the ordinary case -----------------------------------------------------------------------------------------------
 
 
-def test_batches_become_commits_of_one_file_a_task(feed: Feed, table: Table, tmp_path: Path) -> None:
+def test_a_batch_is_one_commit_with_one_file_per_task(feed: Feed, table: Table, tmp_path: Path) -> None:
     for i in range(4):
         feed.put(event(i), event(10 + i))
     reports: list[CommitReport] = []
@@ -101,7 +101,7 @@ def test_a_batch_is_one_job_of_one_stage(spark: SparkSession, feed: Feed, table:
     assert tracker.getStageInfo(jobs[0].stageIds[0]).numTasks == 2
 
 
-def test_a_commit_of_several_tasks_moves_the_watermark_on(feed: Feed, table: Table, tmp_path: Path) -> None:
+def test_a_commit_of_several_tasks_advances_the_watermark(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1, seq=10), event(2, seq=40))
     feed.put(event(3, seq=12))
     feed.put(event(4, seq=30))
@@ -118,7 +118,7 @@ def test_a_commit_of_several_tasks_moves_the_watermark_on(feed: Feed, table: Tab
     assert len(rows(table)) == 7
 
 
-def test_a_batch_of_its_own_moves_the_watermark_of_its_lane_on(spark: SparkSession, table: Table) -> None:
+def test_write_batch_advances_the_watermark_of_its_lane(spark: SparkSession, table: Table) -> None:
     def write(*events: dict[str, Any], **given: Any) -> int:
         return write_batch(spark.createDataFrame(events, COLUMNS), table.uri, "orders", **given).late
 
@@ -137,7 +137,7 @@ def test_a_batch_of_its_own_moves_the_watermark_of_its_lane_on(spark: SparkSessi
     assert len(rows(table)) == 5
 
 
-def test_a_restart_goes_on_with_the_next_batch(feed: Feed, table: Table, tmp_path: Path) -> None:
+def test_a_restart_continues_with_the_next_batch(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1))
     first = run(feed.read(), table, tmp_path)
     feed.put(event(1, seq=2, status="paid"))
@@ -186,13 +186,13 @@ def test_types_keep_their_values(spark: SparkSession, tmp_path: Path) -> None:
     assert found["tags"] == [("k", 1), ("n", None)]
 
 
-def test_deletes_travel_in_the_operation_column(spark: SparkSession, table: Table) -> None:
+def test_deletes_are_passed_in_the_operation_column(spark: SparkSession, table: Table) -> None:
     df = spark.createDataFrame([(1, "a", 1, "c"), (2, "b", 1, None), (1, None, 2, "D")], f"{COLUMNS}, _op string")
     assert write_batch(df.coalesce(1), table.uri, "orders").rows == 3
     assert rows(table) == [(2, "b", 1)]
 
 
-def test_a_batch_beside_a_live_writer_does_not_fence_it(spark: SparkSession, table: Table) -> None:
+def test_write_batch_does_not_fence_a_live_writer(spark: SparkSession, table: Table) -> None:
     live = pa.table({"id": [1], "status": ["live"], "seq": [2]})
     with table.writer("orders") as writer:
         writer.append(live)
@@ -223,9 +223,7 @@ def test_a_crash_after_the_commit_does_not_double_the_batch(feed: Feed, table: T
     assert rows(table) == [(1, "new", 1), (2, "new", 1), (3, "new", 1)]
 
 
-def test_a_crash_between_the_files_and_the_commit_leaves_nothing_visible(
-    feed: Feed, table: Table, tmp_path: Path
-) -> None:
+def test_a_crash_between_files_and_commit_makes_nothing_visible(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1))
     feed.put(event(2))
     crash = tmp_path / "crash"
@@ -290,7 +288,7 @@ def test_a_killed_process_is_continued_exactly_once(feed: Feed, table: Table, tm
     assert rows(table) == [(i, "new", 1) for i in range(12)]
 
 
-def test_on_commit_that_fails_ends_the_query_after_the_commit(feed: Feed, table: Table, tmp_path: Path) -> None:
+def test_a_failing_on_commit_fails_the_query_after_the_commit(feed: Feed, table: Table, tmp_path: Path) -> None:
     def fail(report: CommitReport) -> None:
         raise RuntimeError(f"after batch {report.batch_id}")
 
@@ -335,7 +333,7 @@ def test_a_fenced_query_stops_and_loses_nothing(feed: Feed, table: Table, tmp_pa
 
 
 @pytest.mark.parametrize("trigger", ["50 ms", "0.05 s", "50 milliseconds", "interval 50 milliseconds"])
-def test_a_trigger_is_given_as_in_a_pipeline_or_as_spark_takes_it(
+def test_triggers_have_the_form_of_a_pipeline_or_of_spark(
     feed: Feed, table: Table, tmp_path: Path, trigger: str
 ) -> None:
     feed.put(event(1))
@@ -358,9 +356,7 @@ def test_another_checkpoint_needs_takeover(feed: Feed, table: Table, tmp_path: P
     assert table.snapshot().cut == before
 
 
-def test_the_writer_is_closed_however_the_query_ends(
-    feed: Feed, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_writer_is_always_closed(feed: Feed, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     original = Table.writer
     monkeypatch.setattr(Table, "writer", lambda *a, **k: made.append(original(*a, **k)) or made[-1])
@@ -378,7 +374,7 @@ def test_the_writer_is_closed_however_the_query_ends(
     wait_until(lambda: not any(writer._open for writer in made))
 
 
-def test_a_writer_without_messages_says_that_it_is_alive(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_writer_without_messages_sends_heartbeats(spark: SparkSession, tmp_path: Path) -> None:
     clock = FakeClock()
     table = Table.create(tmp_path / "table", CONFIG, clock=clock)
 

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(TEST_SECONDS)
         ({"__weft_source": "1"}, {}, InvalidInput, ["__weft_source"]),
     ],
 )
-def test_mistakes_are_refused_before_the_lane_is_claimed(
+def test_wrong_input_is_refused_before_the_lane_is_claimed(
     feed: Feed,
     table: Table,
     tmp_path: Path,
@@ -63,7 +63,7 @@ def test_mistakes_are_refused_before_the_lane_is_claimed(
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_frames_of_the_other_kind_and_missing_tables_are_refused(
+def test_frames_of_the_wrong_kind_and_missing_tables_are_refused(
     spark: SparkSession, feed: Feed, table: Table, tmp_path: Path
 ) -> None:
     batch = spark.createDataFrame([], COLUMNS)

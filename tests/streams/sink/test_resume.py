@@ -98,9 +98,7 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def test_an_undone_stream_is_read_again_from_where_it_was_undone_and_no_other_notices(
-    topic: Topic, table: Table, tmp_path: Path
-) -> None:
+def test_an_undone_stream_is_read_again_and_others_are_not_affected(topic: Topic, table: Table, tmp_path: Path) -> None:
     with table.writer("prices") as prices:
         prices.append(pa.table({"id": [1], "price": [1.0], "priced": [1.0]}))
         topic.send(25)
@@ -132,9 +130,7 @@ def test_an_undone_stream_is_read_again_from_where_it_was_undone_and_no_other_no
     assert live_messages(table) == 60
 
 
-def test_of_a_stream_that_is_undone_as_a_whole_the_first_batch_says_where_it_began(
-    topic: Topic, table: Table, tmp_path: Path
-) -> None:
+def test_a_completely_undone_stream_restarts_at_its_first_batch(topic: Topic, table: Table, tmp_path: Path) -> None:
     since = now()
     topic.send(10)
     run(topic.frame("latest"), table, tmp_path, checkpoint=topic.checkpoint)  # begins after these ten
@@ -149,9 +145,7 @@ def test_of_a_stream_that_is_undone_as_a_whole_the_first_batch_says_where_it_beg
     assert live_messages(table) == 20
 
 
-def test_a_start_that_crashed_before_its_first_commit_is_found_again(
-    topic: Topic, table: Table, tmp_path: Path
-) -> None:
+def test_a_start_that_crashed_before_its_first_commit_is_resumed(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(10)
     topic.run_from_checkpoint(tmp_path)
     since = now()
@@ -182,9 +176,7 @@ def test_a_start_that_crashed_before_its_first_commit_is_found_again(
     assert len(rows(table)) == 23
 
 
-def test_a_topic_that_was_recreated_is_not_taken_for_the_one_that_the_table_has_read(
-    topic: Topic, table: Table, tmp_path: Path
-) -> None:
+def test_a_recreated_topic_is_not_resumed(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(20)
     topic.run_from_checkpoint(tmp_path)
     since = now()
@@ -205,7 +197,7 @@ def test_a_topic_that_was_recreated_is_not_taken_for_the_one_that_the_table_has_
     assert [row[0] for row in rows(table)] == [*range(20), *range(30, 70)]
 
 
-def test_a_lost_checkpoint_is_no_loss(topic: Topic, table: Table, tmp_path: Path) -> None:
+def test_a_lost_checkpoint_loses_no_messages(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(15)
     topic.run_from_checkpoint(tmp_path)
     Path(topic.checkpoint).rename(tmp_path / "lost")
@@ -216,9 +208,7 @@ def test_a_lost_checkpoint_is_no_loss(topic: Topic, table: Table, tmp_path: Path
     assert live_messages(table) == 30
 
 
-def test_a_restore_that_is_taken_back_makes_the_old_checkpoint_good_again(
-    topic: Topic, table: Table, tmp_path: Path
-) -> None:
+def test_reverting_a_restore_makes_the_old_checkpoint_valid_again(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(10)
     topic.run_from_checkpoint(tmp_path)
     first = str(table.snapshot().cut)
@@ -232,7 +222,7 @@ def test_a_restore_that_is_taken_back_makes_the_old_checkpoint_good_again(
     assert live_messages(table) == 20
 
 
-def test_a_point_is_worthless_once_somebody_else_has_committed(topic: Topic, table: Table, tmp_path: Path) -> None:
+def test_a_resume_point_is_invalid_after_another_commit(topic: Topic, table: Table, tmp_path: Path) -> None:
     topic.send(10)
     topic.run_from_checkpoint(tmp_path)
     since = now()
@@ -250,9 +240,7 @@ def test_a_point_is_worthless_once_somebody_else_has_committed(topic: Topic, tab
         run(topic.frame("earliest"), table, tmp_path, checkpoint=topic.checkpoint, resume=point)
 
 
-def test_a_query_that_runs_when_its_stream_is_undone_is_fenced_and_told_how_to_go_on(
-    feed: Feed, table: Table, tmp_path: Path
-) -> None:
+def test_a_query_running_during_an_undo_is_fenced_with_a_hint(feed: Feed, table: Table, tmp_path: Path) -> None:
     feed.put(event(1))
     query = write_stream(feed.read(), table.uri, "orders", checkpoint=str(tmp_path / "c"), trigger=None)
     try:
@@ -269,7 +257,7 @@ def test_a_query_that_runs_when_its_stream_is_undone_is_fenced_and_told_how_to_g
     assert "resume" in failure.hint
 
 
-def test_what_the_table_does_not_know_is_not_guessed(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+def test_unknown_offsets_are_refused(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     def point() -> ResumePoint:
         return streams.resume_point(spark, table.uri, "orders", checkpoint=str(tmp_path / "c"))
 

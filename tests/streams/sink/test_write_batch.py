@@ -89,7 +89,7 @@ class Held:
 # Redelivery ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_is_sent_again_is_there_once(spark: SparkSession, sums: Table) -> None:
+def test_a_repeated_batch_is_stored_once(spark: SparkSession, sums: Table) -> None:
     first = write_batch(clicks(spark, 5), sums.uri, "clicks", batch=("clicks-query", 3))
     again = write_batch(clicks(spark, 5), sums.uri, "clicks", batch=("clicks-query", 3))
     assert (first.replayed, again.replayed, again.seq) == (False, True, first.seq)
@@ -167,7 +167,7 @@ def test_two_jobs_of_one_stream_do_not_fence_each_other(spark: SparkSession, tab
     assert None not in lanes(table).values()
 
 
-def test_two_jobs_of_one_query_id_are_told_apart(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+def test_two_jobs_with_one_query_id_are_detected(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     held = Held(spark, tmp_path, 1)
     with ThreadPoolExecutor(1) as pool:
         first = held.started(pool, lambda frame: write_batch(frame, table.uri, "orders", batch=("same", 0)))
@@ -179,7 +179,7 @@ def test_two_jobs_of_one_query_id_are_told_apart(spark: SparkSession, table: Tab
     assert rows(table) == [(2, "new", 1)]
 
 
-def test_a_job_leaves_no_open_lane(spark: SparkSession, table: Table) -> None:
+def test_a_job_closes_its_lane(spark: SparkSession, table: Table) -> None:
     with table.writer("orders", lateness=3) as live:
         live.append(spark.createDataFrame([event(1, seq=40)], COLUMNS).toArrow())
         commit = write_batch(spark.createDataFrame([event(2)], COLUMNS), table.uri, "orders")
@@ -200,7 +200,7 @@ def test_a_job_leaves_no_open_lane(spark: SparkSession, table: Table) -> None:
     assert table.verify().findings == ()
 
 
-def test_an_operator_may_end_a_job(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+def test_closing_the_lane_fences_a_running_job(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     held = Held(spark, tmp_path, 1)
     with ThreadPoolExecutor(1) as pool:
         job = held.started(pool, lambda frame: write_batch(frame, table.uri, "orders"))
@@ -213,7 +213,7 @@ def test_an_operator_may_end_a_job(spark: SparkSession, table: Table, tmp_path: 
 
 
 @pytest.mark.parametrize("stream", ["s", "S" * 64, "a-b_c9"])
-def test_lanes_have_names_of_their_own(stream: str) -> None:
+def test_lane_names_differ_by_job_and_query_id(stream: str) -> None:
     names = {lane_for(stream, query) for query in (None, None, "q", "Q", "weiß/nicht", "q" * 1000)}
     assert len({name.lower() for name in names}) == 6
     assert all(len(name) <= 64 for name in names)
@@ -223,7 +223,7 @@ def test_lanes_have_names_of_their_own(stream: str) -> None:
         LaneName(name)
 
 
-def test_a_lane_that_does_not_close_is_told(tmp_path: Path) -> None:
+def test_a_lane_that_cannot_be_closed_is_reported(tmp_path: Path) -> None:
     Table.create(tmp_path / "table", CONFIG)
     store = FaultyStore(open_store(str(tmp_path / "table")))
     table = other_process(store.uri, FakeClock(), store)
@@ -244,7 +244,7 @@ def test_a_lane_that_does_not_close_is_told(tmp_path: Path) -> None:
     assert lanes(table)["mine"] is not None
 
 
-def test_a_long_job_says_that_it_is_alive(tmp_path: Path) -> None:
+def test_a_long_job_sends_heartbeats(tmp_path: Path) -> None:
     clock = FakeClock()
     table = Table.create(tmp_path / "table", CONFIG, clock=clock)
 
