@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -60,7 +60,6 @@ def write_log_file(
         partition=partition,
         bucket=bucket,
         deletes=np.asarray(rows.column(names.OP)) != Op.UPSERT,
-        versions={group.id: group.ordering[:1] for group in batch.groups if group.ordering},
     )
     return put_log_file(env, schema, names.log_path(lane, epoch, seq, task, env.ids.new()), sorted_rows)
 
@@ -76,7 +75,6 @@ class SortedRows:
         partitions: Distinct partition folders, ascending.
         partition, bucket: For each row the position of its partition folder in ``partitions``, and its bucket.
         deletes: For each row whether it counts as a delete.
-        versions: By group id the names of the columns with first ordering values.
     """
 
     form: Literal["event", "register"]
@@ -86,7 +84,6 @@ class SortedRows:
     partition: Indices
     bucket: Indices
     deletes: Mask
-    versions: Mapping[int, Sequence[str]]
 
 
 def put_log_file(env: Environment, schema: TableSchema, path: Path, content: SortedRows) -> LogFile:
@@ -158,7 +155,7 @@ def _encode(schema: TableSchema, content: SortedRows, tuning: Tuning) -> tuple[p
     index = LogIndex(
         partitions=content.partitions,
         ranges=_ranges(group_starts, np.array(bounds), content),
-        blocks=_blocks(schema, content.versions, batch, bounds, data, offsets),
+        blocks=_blocks(schema, content.groups, batch, bounds, data, offsets),
     )
     return data, index
 
@@ -192,7 +189,7 @@ def _ranges(group_starts: Indices, bounds: Indices, content: SortedRows) -> LogR
 
 def _blocks(
     schema: TableSchema,
-    versions: Mapping[int, Sequence[str]],
+    groups: Iterable[Group],
     batch: pa.RecordBatch,
     bounds: Sequence[int],
     data: pa.Buffer,
@@ -200,8 +197,9 @@ def _blocks(
 ) -> Blocks:
     spans = list(itertools.pairwise(bounds))
     parts = [batch.slice(start, stop - start) for start, stop in spans]
-    key_ranges = [_min_max(part, [schema.sort_column]) for part in parts]
-    ordering = {group: [_min_max(part, columns) for part in parts] for group, columns in versions.items()}
+    key_ranges = [value_range(part, [schema.sort_column]) for part in parts]
+    versions = {group.id: version_columns(group, batch.schema.names) for group in groups if group.ordering}
+    ordering = {group: [value_range(part, columns) for part in parts] for group, columns in versions.items()}
     view = memoryview(data)
     return Blocks(
         offset=list(offsets[:-1]),
@@ -215,9 +213,15 @@ def _blocks(
     )
 
 
-def _min_max(part: pa.RecordBatch, columns: Sequence[str]) -> tuple[Any, Any]:
+def version_columns(group: Group, columns: Collection[str]) -> list[str]:
+    """Which columns of a log file have first ordering values of a group: as shown, of floors, of a custom merger."""
+    hidden = (names.floor_ordering(group.id, 0), names.top_ordering(group.id, 0))
+    return [name for name in (*group.ordering[:1], *hidden) if name in columns]
+
+
+def value_range(rows: pa.RecordBatch, columns: Iterable[str]) -> tuple[Any, Any]:
     """Least and largest value of columns of one type, in JSON form; None if all values are null."""
-    found = pc.min_max(pa.chunked_array([part.column(name) for name in columns]))
+    found = pc.min_max(pa.chunked_array([rows.column(name) for name in columns]))
     return encode_scalar(found["min"].as_py()), encode_scalar(found["max"].as_py())
 
 

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from storage.core import names
 from storage.core.keys import Indices
 from storage.core.log.file_refs import FileGroup, LogFile
 from storage.core.merge.registers import RegisterRows, register_rows
 from storage.core.merge.stitch import LogState
-from storage.core.model import Group
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -51,7 +49,6 @@ def write_register_file(
         partition=_each([partitions.index(file_group.partition) for file_group, _ in parts], sizes),
         bucket=_each([file_group.bucket for file_group, _ in parts], sizes),
         deletes=np.concatenate([rows.deletes for _, rows in parts]),
-        versions={group.id: _version_columns(schema, group) for group in groups if group.ordering},
     )
     return put_log_file(env, schema, path, content)
 
@@ -68,10 +65,3 @@ def _table(schema: TableSchema, parts: Sequence[RegisterRows]) -> pa.Table:
         for rows in parts
     ]
     return pa.Table.from_batches(batches, file_schema)
-
-
-def _version_columns(schema: TableSchema, group: Group) -> tuple[str, ...]:
-    """Names of the columns with a group's first ordering values: values, floor, and state of a custom merger."""
-    hidden = {field.name for field in schema.state_fields(group)}
-    others = (names.floor_ordering(group.id, 0), names.top_ordering(group.id, 0))
-    return (group.ordering[0], *(name for name in others if name in hidden))

@@ -6,27 +6,23 @@ until a BASE entry names them (`storage.services.compaction`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage import mergers
 from storage.core import names
 from storage.core.log.cut import Cut
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.merge.stitch import Stitch
-from storage.core.modes import Mergers, mode_of
+from storage.core.modes import Mergers
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
 from storage.environment import Environment
 from storage.files.base_file import read_base, read_shadow
 from storage.files.log_reader import LogReader
 from storage.files.row_groups import LastRowGroups
 from storage.files.slice_file_writer import SliceFileWriter
+from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
 
 
@@ -81,7 +77,7 @@ class _WrittenSlice:
     before: FileSlice
     base: FilePart | None
     shadow: FilePart | None
-    statistics: _Statistics
+    statistics: SliceStatistics
 
 
 def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
@@ -98,7 +94,7 @@ def _write_slices(task: CompactionTask, loaded: Mergers) -> list[SliceFile]:
     written = []
     try:
         for before in task.slices:
-            statistics = _Statistics(schema)
+            statistics = SliceStatistics(schema)
             old_base = read_base(env, schema, [before.slice], columns, last=last_base)
             old_shadow = read_shadow(env, schema, [before.slice], columns, last_shadow)
             for stitched in stitch.run(old_base, old_shadow, logs.collapse(before, schema.groups, columns)):
@@ -142,36 +138,3 @@ def _file_and_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef
     if file is None or part is None:
         return None, None
     return file, None if part.rows == file.rows else part
-
-
-class _Statistics:
-    """Statistics of the rows of a new slice: see `SliceFile`."""
-
-    def __init__(self, schema: TableSchema) -> None:
-        self._schema = schema
-        self._columns = {
-            group.id: (group.ordering[0], names.floor_ordering(group.id, 0))
-            for group in schema.groups
-            if group.ordering
-        }
-        self._largest: dict[int, Any] = {}
-        self.overflows: dict[int, int] = {}
-
-    def add(self, rows: Mapping[str, pa.Array]) -> None:
-        if not rows:
-            return
-        for group_id, (ordering, floor) in self._columns.items():
-            # If the group is absent, the ordering column may have its default, which is not the version of an event.
-            present = pc.if_else(rows[names.arrival(group_id)].is_valid(), rows[ordering], None)
-            for versions in (present, rows.get(floor)):
-                largest = pc.max(versions).as_py() if versions is not None else None
-                if largest is not None:
-                    self._largest[group_id] = max(self._largest.get(group_id, largest), largest)
-        for group in self._schema.groups:
-            for column, count in mode_of(group).overflows(group, self._schema.column_by_name, rows).items():
-                self.overflows[column] = self.overflows.get(column, 0) + count
-
-    @property
-    def ordering_max(self) -> dict[int, Any]:
-        """Per group id the largest first ordering value of all registers, including deletes; in JSON form."""
-        return {group: encode_scalar(self._largest.get(group)) for group in self._columns}

@@ -126,7 +126,6 @@ class Damage:
             partition=np.repeat(np.array(ranges.partition), ranges.rows),
             bucket=np.repeat(np.array(ranges.bucket), ranges.rows),
             deletes=np.asarray(rows.column(names.OP)) != Op.UPSERT,
-            versions={group.id: group.ordering[:1] for group in groups if group.ordering},
         )
         self.store.delete(file.file.path)
         written = put_log_file(Environment(self.store), self.schema, file.file.path, content)

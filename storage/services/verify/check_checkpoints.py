@@ -2,70 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Generic, TypeVar
 
-from storage.core.log.checkpoint_codec import decode_lane, decode_table
+from storage.core.log.checkpoint_codec import decode_lane
 from storage.core.log.cut import Span
 from storage.core.log.entries import LaneEntry
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState
-from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, parse_path
+from storage.core.names import LaneName, Path, checkpoint_folder, parse_path
 from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.services.verify.check_slots import list_slots, read_object
 from storage.services.verify.findings import Findings
-from storage.store.object_store import ObjectStore
 
 S = TypeVar("S", TableState, LaneState)
 
 
-def list_checkpoints(store: ObjectStore, lane: LaneName) -> dict[int, list[Path]]:
-    """The checkpoints of a lane, by the slot of their last entry."""
-    folder = checkpoint_folder(lane)
-    found: dict[int, list[Path]] = {}
-    for name, _ in store.list(folder):
-        path = Path(f"{folder}/{name}")
-        parsed = parse_path(path)
-        if parsed is not None:
-            found.setdefault(parsed.slot, []).append(path)
-    return found
+class Checkpoints(Generic[S]):
+    """The checkpoints of a lane. Each may have megabytes: it is read when its turn comes, and forgotten."""
 
+    def __init__(
+        self, env: Environment, lane: LaneName, decode: Callable[[bytes], S | None], findings: Findings
+    ) -> None:
+        self._env, self._lane, self._findings = env, lane, findings
+        self._decode: Callable[[bytes], S | None] = decode
 
-def _read(store: ObjectStore, path: Path, decode: Callable[[bytes], S | None], findings: Findings) -> S | None:
-    """A checkpoint; None if it has been cleaned since it was listed, or cannot be used, which is reported."""
-    data = read_object(store, path)
-    if data is None:
-        return None
-    findings.count("checkpoints")
-    state = decode(data)
-    if state is None:
-        findings.at(path).warning("it is damaged, or of another version: nobody uses it", "delete it")
-    return state
+    @cached_property
+    def _paths(self) -> dict[int, list[Path]]:
+        """Those that were not taken yet, by the slot of their last entry; listed on first use."""
+        folder = checkpoint_folder(self._lane)
+        found: dict[int, list[Path]] = {}
+        for name, _ in self._env.store.list(folder):
+            path = Path(f"{folder}/{name}")
+            parsed = parse_path(path)
+            if parsed is not None:
+                found.setdefault(parsed.slot, []).append(path)
+        return found
 
+    def take(self, seq: int, head_id: str | None = None) -> Iterator[tuple[Path, S]]:
+        """The checkpoints at an entry, once; those that cannot be used are reported. ``head_id``: its id, if known."""
+        for path in self._paths.pop(seq, ()):
+            data = read_object(self._env.store, path)
+            if data is None:
+                continue  # it has been cleaned since it was listed
+            self._findings.count("checkpoints")
+            state = self._decode(data)
+            if state is not None and state.head == seq and head_id in (None, state.head_id):
+                yield path, state
+            else:
+                what = "it is damaged, or of another version: nobody uses it"
+                self._findings.at(path).warning(what, "delete it")
 
-def _report_wrong(path: Path, findings: Findings) -> None:
-    what = "it differs from what replaying the log gives: processes that start from it have a wrong state"
-    findings.at(path).damage("S2", what, "delete it, and restart the processes that use the table")
+    def take_all(self) -> dict[int, list[tuple[Path, S]]]:
+        """All checkpoints that can be used, by the slot of their last entry."""
+        return {seq: list(self.take(seq)) for seq in list(self._paths)}
 
-
-class TableCheckpoints:
-    """The checkpoints of the table lane, compared with its replay one by one: each may have megabytes."""
-
-    def __init__(self, env: Environment, findings: Findings) -> None:
-        self._env, self._findings = env, findings
-        self._paths = list_checkpoints(env.store, TABLE_LANE)
-
-    def compare(self, state: TableState, *, exact: bool) -> None:
+    def compare(self, state: S, *, exact: bool) -> None:
         """Check the checkpoints at the head of a state; ``exact``: the state was replayed from the first entry on."""
-
-        def decode(data: bytes) -> TableState | None:
-            made = decode_table(data)
-            return made if made and (made.head, made.head_id) == (state.head, state.head_id) else None
-
-        for path in self._paths.pop(state.head, ()):
-            made = _read(self._env.store, path, decode, self._findings)
-            if made is not None and exact and made != state:
+        for path, made in self.take(state.head, state.head_id):
+            if exact and made != state:
                 _report_wrong(path, self._findings)
 
     def finish(self, head: int, *, whole: bool) -> None:
@@ -78,8 +75,13 @@ class TableCheckpoints:
         for path in (path for paths in self._paths.values() for path in paths):
             self._findings.count("checkpoints")
             # An entry may have been published, with its checkpoint, during the verification.
-            if whole and list_slots(self._env, TABLE_LANE, Findings())[-1] == head:
+            if whole and list_slots(self._env, self._lane, Findings())[-1] == head:
                 self._findings.at(path).warning("it is of an entry that does not exist: nobody uses it", "delete it")
+
+
+def _report_wrong(path: Path, findings: Findings) -> None:
+    what = "it differs from what replaying the log gives: processes that start from it have a wrong state"
+    findings.at(path).damage("S2", what, "delete it, and restart the processes that use the table")
 
 
 class LaneCheckpoints:
@@ -87,14 +89,9 @@ class LaneCheckpoints:
 
     def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
         self._findings, self._recent = findings, env.tuning.recent_commits
-        self._made: dict[int, list[tuple[Path, LaneState]]] = {}
-        self._replays: dict[tuple[Span, ...], LaneState] = {}
-        for head, paths in list_checkpoints(env.store, lane).items():
-            for path in paths:
-                state = _read(env.store, path, decode_lane, findings)
-                if state is not None:
-                    self._made.setdefault(head, []).append((path, state))
-                    self._replays.setdefault(state.rolled_back, LaneState(rolled_back=state.rolled_back))
+        self._made = Checkpoints(env, lane, decode_lane, findings).take_all()
+        spans: set[tuple[Span, ...]] = {state.rolled_back for made in self._made.values() for _, state in made}
+        self._replays = {rolled_back: LaneState(rolled_back=rolled_back) for rolled_back in spans}
 
     def stop(self) -> None:
         """Compare no later checkpoint: an entry cannot be read."""

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.core import names
 from storage.core.arrays import Arrays
@@ -22,7 +19,7 @@ from storage.core.log import sidecar_codec
 from storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, LogRanges
 from storage.core.model import Op
 from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
+from storage.files.log_file import value_range, version_columns
 from storage.services.verify.check_rows import UNREADABLE, OnArrivals, RowChecker, check_bytes, columns_to_read
 from storage.services.verify.check_slots import read_sidecar
 from storage.services.verify.findings import Findings
@@ -104,8 +101,7 @@ class LogFileChecker:
                     what = f"block {number} has {len(batch)} rows, its index says {blocks.rows[number]}"
                     self._at.bad_content("S7", what)
                     continue
-                rows = dict(zip(batch.schema.names, batch.columns, strict=True))
-                self._check_block(index, number, rows, len(batch))
+                self._check_block(index, number, batch)
                 self._findings.count("rows", len(batch))
 
     def _has_schema(self, schema: pa.Schema) -> bool:
@@ -116,11 +112,12 @@ class LogFileChecker:
             types = [self._schema.slice.field(name).type for name in columns]
         return bool(schema.names == columns and schema.types == types)
 
-    def _check_block(self, index: LogIndex, number: int, rows: Arrays, length: int) -> None:
+    def _check_block(self, index: LogIndex, number: int, batch: pa.RecordBatch) -> None:
+        rows = dict(zip(batch.schema.names, batch.columns, strict=True))
         ranges, bits, prefix = index.ranges, self._file.bits, f"block {number}: "
         here = [i for i, block in enumerate(ranges.block) if block == number]
         starts, counts = [ranges.start[i] for i in here], [ranges.rows[i] for i in here]
-        if [*starts, length] != [0, *itertools.accumulate(counts)]:
+        if [*starts, len(batch)] != [0, *itertools.accumulate(counts)]:
             self._at.bad_content("S7", f"{prefix}its ranges do not cover its rows one after the other")
             return
         stored_for = [FileGroup(index.partitions[ranges.partition[i]], bits, ranges.bucket[i]) for i in here]
@@ -128,10 +125,13 @@ class LogFileChecker:
         deletes = [int(part.sum()) for part in np.split(self._deletes(rows), starts[1:])]
         if here and deletes != [ranges.deletes[i] for i in here]:
             self._at.bad_content("S14", f"{prefix}its index has wrong counts of deletes: readers may show deleted rows")
-        for name, columns, low, high in self._value_ranges(index.blocks, rows):
-            extremes = pc.min_max(pa.chunked_array([rows[column] for column in columns]))
-            found = [encode_scalar(extremes[end].as_py()) for end in ("min", "max")]
-            if found != [*low[number : number + 1], *high[number : number + 1]]:
+        blocks = index.blocks
+        ranges_of = {"key": ([self._schema.sort_column], blocks.key_min, blocks.key_max)}
+        for group in (group for group in self._groups if group.ordering):
+            low, high = blocks.ordering_min.get(group.id, []), blocks.ordering_max.get(group.id, [])
+            ranges_of[f"ordering of {group.name!r}"] = version_columns(group, rows), low, high
+        for name, (columns, low, high) in ranges_of.items():
+            if value_range(batch, columns) != (*low[number : number + 1], *high[number : number + 1]):
                 what = f"{prefix}its index has a wrong {name} range: readers may skip the block"
                 self._at.bad_content("S12", what)
 
@@ -147,16 +147,6 @@ class LogFileChecker:
             if floor is not None:
                 deletes |= np.asarray(floor.is_valid())
         return deletes
-
-    def _value_ranges(self, blocks: Blocks, rows: Arrays) -> Iterator[tuple[str, list[str], list[Any], list[Any]]]:
-        """Ranges of the index: (name, columns of the values, per block the smallest value, and the largest)."""
-        yield "key", [self._schema.sort_column], blocks.key_min, blocks.key_max
-        for group in self._groups:
-            if group.ordering:
-                hidden = (names.floor_ordering(group.id, 0), names.top_ordering(group.id, 0))
-                columns = [group.ordering[0], *(name for name in hidden if name in rows)]
-                low, high = blocks.ordering_min.get(group.id, []), blocks.ordering_max.get(group.id, [])
-                yield f"ordering of {group.name!r}", columns, low, high
 
 
 def names_file_groups(index: LogIndex) -> bool:

@@ -6,24 +6,21 @@ checked first: the content of a damaged file is not checked. FORMAT.md, "Base an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage.core import keys, names
+from storage.core import keys
 from storage.core.arrays import Arrays
 from storage.core.keys import KeyVector, Mask
 from storage.core.log.file_refs import FilePart, FileRef, SliceFile
 from storage.core.merge.visibility import visible_rows
-from storage.core.model import FIELD_ID, Group
+from storage.core.model import FIELD_ID
 from storage.core.modes import mode_of
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
-from storage.core.types import encode_scalar
+from storage.files.slice_statistics import SliceStatistics
 from storage.services.verify.check_rows import (
     UNREADABLE,
     OnArrivals,
@@ -71,8 +68,7 @@ class SliceChecker:
         """``schema``: the one that the slice was written with."""
         self._files, self._schema, self._file, self._on_arrivals = files, schema, file, on_arrivals
         self._at = files.findings.at(f"slice of {file.group}")
-        self._largest: dict[int, Any] = {}
-        self._overflows: Counter[int] = Counter()
+        self._statistics = SliceStatistics(schema)
         self._complete = True
 
     def check(self) -> None:
@@ -90,12 +86,10 @@ class SliceChecker:
                 self._at.bad_content("S15", what)
         if not self._complete:
             return
-        listed = {group.id: file.ordering_max.get(group.id) for group in schema.groups if group.ordering}
-        largest = {group: encode_scalar(self._largest.get(group)) for group in listed}
-        if listed != largest:
-            what = f"its largest ordering values are {largest}, its entry says {listed}: filters may skip it"
+        largest, overflows = self._statistics.ordering_max, self._statistics.overflows
+        if largest != file.ordering_max:
+            what = f"its largest ordering values are {largest}, its entry says {file.ordering_max}: filters may skip it"
             self._at.bad_content("S12", what)
-        overflows = dict(self._overflows)
         if overflows != file.overflows:
             what = f"overflowing rows per column are {overflows}, its entry says {file.overflows}"
             self._at.bad_content("", what)
@@ -164,24 +158,9 @@ class SliceChecker:
         )
         vector = checker.check(batch, [self._file.group], [count], wrong)
         self._files.findings.count("rows", count)
-        for group in schema.groups:
-            known = self._largest.get(group.id)
-            largest = [value for value in (known, *_largest_versions(group, batch)) if value is not None]
-            if largest:
-                self._largest[group.id] = max(largest)
-            self._overflows.update(mode_of(group).overflows(group, schema.column_by_name, batch))
+        self._statistics.add(batch)
         return vector
 
 
 def _fields(schema: pa.Schema) -> list[tuple[str, pa.DataType, object]]:
     return [(field.name, field.type, (field.metadata or {}).get(FIELD_ID)) for field in schema]
-
-
-def _largest_versions(group: Group, batch: Arrays) -> list[Any]:
-    """Largest first ordering values: of rows where the group is present, and of floors."""
-    if not group.ordering:
-        return []
-    column = batch[group.ordering[0]]
-    present = pc.if_else(batch[names.arrival(group.id)].is_valid(), column, pa.scalar(None, column.type))
-    floor = batch.get(names.floor_ordering(group.id, 0))
-    return [pc.max(values).as_py() for values in (present, floor) if values is not None]

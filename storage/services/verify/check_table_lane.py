@@ -31,13 +31,13 @@ from storage.core.log.entries import (
 )
 from storage.core.log.file_refs import SliceFile
 from storage.core.log.table_state import OpenPlan, TableState, fold_table
-from storage.core.names import TABLE_LANE, LaneName, Path, parse_path, slot_path
+from storage.core.names import TABLE_LANE, LaneName, parse_path, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.errors import TableError, UnsupportedFormat
 from storage.log.decoded_slices import DECODED_SLICES
-from storage.services.verify.check_checkpoints import list_checkpoints
-from storage.services.verify.check_slots import read_object, read_sidecar, read_slots
+from storage.services.verify.check_checkpoints import Checkpoints
+from storage.services.verify.check_slots import read_sidecar, read_slots
 from storage.services.verify.findings import Findings, Place
 
 NOT_REPLAYED: Final = (TableError, KeyError, TypeError, ValueError)
@@ -105,8 +105,8 @@ class TableLaneReader:
     """Reads the table lane from the first entry to the last, with the state after each."""
 
     def __init__(self, env: Environment, slots: Sequence[int], findings: Findings) -> None:
-        self._env, self._store, self._slots, self._findings = env, env.store, slots, findings
-        self._checkpoints: dict[int, list[Path]] | None = None
+        self._env, self._slots, self._findings = env, slots, findings
+        self.checkpoints = Checkpoints(env, TABLE_LANE, decode_table, findings)
         self.lane = TableLane(head=slots[-1] if slots else 0)
 
     def states(self) -> Iterator[tuple[TableEntry | None, TableState | None]]:
@@ -135,14 +135,9 @@ class TableLaneReader:
 
     def _from_checkpoint(self, seq: int) -> TableState | None:
         """The state after a slot that cannot be replayed, if a checkpoint has it."""
-        if self._checkpoints is None:
-            self._checkpoints = list_checkpoints(self._store, TABLE_LANE)
-        for path in self._checkpoints.get(seq, ()):
-            data = read_object(self._store, path)
-            state = decode_table(data) if data is not None else None
-            if state is not None and state.head == seq:
-                self.lane.schemas[state.schema_rev] = state.schema
-                return state
+        for _, state in list(self.checkpoints.take(seq)):
+            self.lane.schemas[state.schema_rev] = state.schema
+            return state
         return None
 
     def _resolve(self, entry: Entry | Unresolved) -> TableEntry | None:
@@ -151,7 +146,7 @@ class TableLaneReader:
             assert isinstance(entry, TableEntry), "decoding has checked that it belongs here"
             return entry
         consequence = f"entry {entry.seq} of the table lane cannot be read"
-        data = read_sidecar(self._store, entry.sidecar, self._findings, consequence)
+        data = read_sidecar(self._env.store, entry.sidecar, self._findings, consequence)
         try:
             return sidecar_codec.resolve(entry, data, DECODED_SLICES.decode) if data is not None else None
         except UnsupportedFormat as error:

@@ -28,7 +28,6 @@ from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
-from storage.services.verify.check_checkpoints import TableCheckpoints
 from storage.services.verify.check_lanes import Arrivals, LaneChecker, LaneFacts, Merged
 from storage.services.verify.check_log_files import LogFileChecker
 from storage.services.verify.check_rows import OnArrivals
@@ -113,9 +112,8 @@ class _Verification:
         return Cut(table.head, {lane: facts.head for lane, facts in self._facts.items()})
 
     def _read_table_lane(self, slots: Sequence[int]) -> TableLane:
-        checkpoints = TableCheckpoints(self._env, self._findings)
         reader = TableLaneReader(self._env, slots, self._findings)
-        lane = reader.lane
+        lane, checkpoints = reader.lane, reader.checkpoints
         for _, state in reader.states():
             if state is not None:
                 checkpoints.compare(state, exact=lane.whole)

@@ -1,0 +1,52 @@
+"""Statistics of the rows of a slice: compaction writes them into the entry, and verify computes them again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow.compute as pc
+
+from storage.core import names
+from storage.core.arrays import Arrays
+from storage.core.modes import mode_of
+from storage.core.schema.table_schema import TableSchema
+from storage.core.types import encode_scalar
+
+
+class SliceStatistics:
+    """Statistics of all rows of a slice, visible or not. See `storage.core.log.file_refs.SliceFile`."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._schema = schema
+        self._columns = {
+            group.id: (group.ordering[0], names.floor_ordering(group.id, 0))
+            for group in schema.groups
+            if group.ordering
+        }
+        self._largest: dict[int, Any] = {}
+        self._overflows: Counter[int] = Counter()
+
+    def add(self, rows: Arrays) -> None:
+        """Take some rows into account: columns of the slice schema by name; none of them if there are no rows."""
+        if not rows:
+            return
+        for group_id, (ordering, floor) in self._columns.items():
+            # If the group is absent, the ordering column may have its default, which is not the version of an event.
+            present = pc.if_else(rows[names.arrival(group_id)].is_valid(), rows[ordering], None)
+            for versions in (present, rows.get(floor)):
+                largest = pc.max(versions).as_py() if versions is not None else None
+                if largest is not None:
+                    self._largest[group_id] = max(self._largest.get(group_id, largest), largest)
+        for group in self._schema.groups:
+            self._overflows.update(mode_of(group).overflows(group, self._schema.column_by_name, rows))
+
+    @property
+    def ordering_max(self) -> dict[int, Any]:
+        """Per group id the largest first ordering value of all registers, including deletes; in JSON form."""
+        return {group: encode_scalar(self._largest.get(group)) for group in self._columns}
+
+    @property
+    def overflows(self) -> dict[int, int]:
+        """Per column id the number of rows in which the exact value does not fit its column."""
+        return dict(self._overflows)
