@@ -111,10 +111,9 @@ def put_log_file(env: Environment, schema: TableSchema, path: Path, content: Sor
 
 def remove_log_file(store: ObjectStore, file: LogFile) -> None:
     """Remove a log file that no entry refers to. Errors are ignored: cleaning removes the remaining files."""
-    paths = [file.file.path, *([file.index.path] if isinstance(file.index, Sidecar) else [])]
-    for path in paths:
+    for stored in file.objects:
         with contextlib.suppress(OSError):
-            store.delete(path)
+            store.delete(stored.path)
 
 
 def _inline_or_sidecar(env: Environment, log_file: Path, index: LogIndex) -> LogIndex | Sidecar:

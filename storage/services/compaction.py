@@ -204,4 +204,4 @@ def _is_current(state: TableState, group: FileGroup, made: SliceFile) -> bool:
 
 def _files(slices: Iterable[SliceFile]) -> dict[Path, FileRef]:
     """Base and shadow files, each once."""
-    return {file.path: file for made in slices for file in (made.base, made.shadow) if file is not None}
+    return {file.path: file for made in slices for file in made.objects}

@@ -23,7 +23,6 @@ from storage import mergers
 from storage.core import names
 from storage.core.log.entries import Abort, Fold
 from storage.core.log.file_refs import FileGroup, LogFile
-from storage.core.log.needed_files import paths_of
 from storage.core.log.table_state import TableState
 from storage.core.modes import Mergers
 from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
@@ -96,10 +95,10 @@ def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
                 with explain_missing_file(table_log.env, snapshot.cut):
                     file = _write(table_log, snapshot, loaded, run, plan.slot)
                 files.append(_FoldFile(tuple(run), file))
-                plan.unpublished.update(paths_of(file) if file is not None else ())
+                plan.unpublished.update(stored.path for stored in (file.objects if file is not None else ()))
             published, reason = _publish(table_log, snapshot, plan, files)
         unused = [made.file for made in files if made.file is not None and not made.has_any(published)]
-        delete_files(table_log.store, (path for file in unused for path in paths_of(file)))
+        delete_files(table_log.store, (stored.path for file in unused for stored in file.objects))
     used = [made.file.file for made in files if made.file is not None and made.has_any(published)]
     return FoldResult(
         done=tuple(fold.group for fold in folds if fold.group in published),

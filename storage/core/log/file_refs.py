@@ -154,6 +154,11 @@ class LogFile(Strict):
     bits: int
     index: LogIndex | Sidecar
 
+    @property
+    def objects(self) -> tuple[FileRef | Sidecar, ...]:
+        """What is stored of it: the file, and the sidecar that holds its index, if there is one."""
+        return (self.file, self.index) if isinstance(self.index, Sidecar) else (self.file,)
+
 
 class FilePart(Strict):
     """The rows of one file group in a file of several file groups: ``rows`` rows, starting at row ``first``."""
@@ -199,6 +204,11 @@ class SliceFile(Strict):
     def group(self) -> FileGroup:
         """The file group that it is a slice of."""
         return FileGroup(self.partition, self.bits, self.bucket)
+
+    @property
+    def objects(self) -> tuple[FileRef, ...]:
+        """What is stored of it: its base and its shadow file, if it has them. Several slices may share a file."""
+        return tuple(file for file in (self.base, self.shadow) if file is not None)
 
     @property
     def base_rows(self) -> int:

@@ -11,14 +11,14 @@ rolled back. Event files stay needed when they are folded, because a restore end
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from storage.core.log import cut
 from storage.core.log.cut import Span
 from storage.core.log.entries import Base, Done, Fold, LaneAdd, TableEntry
-from storage.core.log.file_refs import LogFile, Sidecar, SliceFile
+from storage.core.log.file_refs import LogFile, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName, ParsedPath, Path
 
@@ -85,18 +85,18 @@ class Needed:
 
     def add_snapshot(self, state: TableState, lanes: cut.Seqs) -> None:
         """Add everything that the snapshot (``state``, ``lanes``) reads, and that a restore to it needs."""
-        self._add_slices(state.slices.values())
+        self._add_files(state.slices.values())
         for fold in state.folds:
-            self._add_fold_files(fold.files)
+            self._add_files(fold.files)
         self._add_entries(state.covered, lanes, state.rolled_back)
 
     def add_entry(self, entry: TableEntry, state: TableState) -> None:
         """Add what ``state``, the state after ``entry``, needs. The state before the entry must have been added."""
         match entry:
             case Base():
-                self._add_slices(entry.slices)
+                self._add_files(entry.slices)
             case Fold():
-                self._add_fold_files(entry.files)
+                self._add_files(entry.files)
             case Done() | LaneAdd():
                 # The states before a lane was added do not need its entries.
                 self.add_state(state)
@@ -106,16 +106,12 @@ class Needed:
         restore = state.intent.restore if state.intent is not None else None
         if restore is None:
             return
-        self._add_slices(restore.slices)
+        self._add_files(restore.slices)
         lanes = {lane: restore.last_kept.get(lane, ENDLESS) for lane in state.lanes}
         self._add_entries(restore.covered, lanes, {**state.rolled_back, **restore.rolled_back})
 
-    def _add_slices(self, slices: Iterable[SliceFile]) -> None:
-        self.files.update(file.path for made in slices for file in (made.base, made.shadow) if file is not None)
-
-    def _add_fold_files(self, files: Iterable[LogFile]) -> None:
-        for file in files:
-            self.files.update(paths_of(file))
+    def _add_files(self, made: Iterable[SliceFile | LogFile]) -> None:
+        self.files.update(stored.path for one in made for stored in one.objects)
 
     def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, rolled_back: cut.SpansByLane) -> None:
         for lane, until in lanes.items():
@@ -123,13 +119,6 @@ class Needed:
             self.read[lane] = union_spans(self.read.get(lane, ()), whole)
             spans = subtract_spans(whole, rolled_back.get(lane, ()))
             self.entries[lane] = union_spans(self.entries.get(lane, ()), spans)
-
-
-def paths_of(file: LogFile) -> Iterator[Path]:
-    """A log file and its sidecar."""
-    yield file.file.path
-    if isinstance(file.index, Sidecar):
-        yield file.index.path
 
 
 @dataclass(frozen=True, slots=True)

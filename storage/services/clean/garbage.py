@@ -21,7 +21,6 @@ from storage.core.log.needed_files import (
     entry_may_come,
     kept_checkpoints,
     newest_heartbeat,
-    paths_of,
     plan_may_publish,
 )
 from storage.core.log.table_state import TableState
@@ -208,7 +207,7 @@ class Garbage:
                 for lane, found in self._uncached_log().read_tails(batch).items():
                     for entry in found:
                         if isinstance(entry, Data) and contains(self._needed.entries[lane], entry.seq):
-                            named.update(path for file in entry.files for path in paths_of(file))
+                            named.update(stored.path for file in entry.files for stored in file.objects)
         return named
 
     def _judge_heartbeats(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:

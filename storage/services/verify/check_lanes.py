@@ -6,8 +6,8 @@ in slices are traced back to the commits that they came from.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -15,41 +15,20 @@ import pyarrow as pa
 
 from storage.clock import LANE_BITS
 from storage.core.keys import Indices
-from storage.core.log import sidecar_codec
 from storage.core.log.cut import Seqs, Span, in_spans, lowest
 from storage.core.log.entries import Claim, Data, LaneEntry, Promise
-from storage.core.log.file_refs import FileGroup, LogIndex, Sidecar
+from storage.core.log.file_refs import FileGroup
 from storage.core.log.table_state import Lane, TableState
 from storage.core.names import Kind, LaneName, parse_path, slot_path
 from storage.environment import Environment
 from storage.services.verify.check_checkpoints import LaneCheckpoints
-from storage.services.verify.check_log_files import names_file_groups
-from storage.services.verify.check_slots import read_sidecar, read_slots
+from storage.services.verify.check_log_files import names_file_groups, read_index
+from storage.services.verify.check_slots import read_slots
 from storage.services.verify.check_table_lane import TableLane, check_order
 from storage.services.verify.findings import Findings, Place
 from storage.store.object_store import ObjectStore
 
 _LANE_MASK: Final = (1 << LANE_BITS) - 1
-
-
-@dataclass(slots=True)
-class LaneFacts:
-    """What one pass over a lane finds out.
-
-    Attributes:
-        head: Its last slot.
-        whole: Every entry was read.
-        claims: Per INTENT of a fencing barrier the slot of its first claim.
-        stamps, seqs: Of its commits, in the order of stamps.
-        epoch: Of its last entry that was read.
-    """
-
-    head: int
-    whole: bool = True
-    claims: dict[int, int] = field(default_factory=dict)
-    stamps: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-    seqs: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-    epoch: int = 0
 
 
 class Merged:
@@ -69,7 +48,8 @@ class Merged:
             return
         lost: set[FileGroup] = set()
         for file in entry.files:
-            index = self._index(file.index)
+            # It may have been cleaned: it is not needed any more.
+            index = read_index(self._store, file.index, Findings())
             if index is None:
                 continue
             if not names_file_groups(index):
@@ -86,16 +66,17 @@ class Merged:
             hint = "restore a snapshot from before the newest compaction or fold"
             at.violation("S8", f"{what}, and readers skip its log files", hint)
 
-    def _index(self, index: LogIndex | Sidecar) -> LogIndex | None:
-        """The index; None if it cannot be read: it is not needed any more, and may have been cleaned."""
-        if isinstance(index, LogIndex):
-            return index
-        data = read_sidecar(self._store, index, Findings(), "")
-        return sidecar_codec.decode_index(data) if data is not None else None
-
 
 class LaneChecker:
-    """Reads one lane and checks its entries against each other and against the table."""
+    """Reads one lane and checks its entries against each other and against the table.
+
+    Attributes:
+        head: Its last slot.
+        whole: Every entry that was read so far could be read.
+        epoch: Of the last entry that could be read.
+        claims: Per INTENT of a fencing barrier the slot of its first claim.
+        stamps, seqs: Of its commits, in the order of stamps; known when all have been read.
+    """
 
     def __init__(
         self,
@@ -113,18 +94,20 @@ class LaneChecker:
         self._batches: dict[str, int] = {}
         self._promised: dict[int, Promise] = {}
         self._last_stamp = 0
-        self.facts = LaneFacts(head=slots[-1] if slots else 0)
+        self.head, self.whole, self.epoch = slots[-1] if slots else 0, True, 0
+        self.claims: dict[int, int] = {}
+        self.stamps: Indices = np.empty(0, np.int64)
+        self.seqs: Indices = np.empty(0, np.int64)
 
     def commits(self) -> Iterator[Data]:
         """Check the lane; yields every commit that could be read, also those that were rolled back."""
-        facts, name = self.facts, self._lane.name
-        stamps: list[int] = []
-        seqs: list[int] = []
+        name = self._lane.name
+        stamps, seqs = array("q"), array("q")
         checkpoints = LaneCheckpoints(self._env, name, self._findings)
         before: LaneEntry | None = None
         for seq, entry in read_slots(self._env, name, self._slots, self._findings):
             if entry is None:
-                facts.whole, before = False, None
+                self.whole, before = False, None
                 checkpoints.stop()
                 continue
             assert isinstance(entry, LaneEntry), "decoding has checked that it belongs here"
@@ -132,16 +115,16 @@ class LaneChecker:
             check_order(before, entry, at)
             self._check_header(before, entry, at)
             checkpoints.add(entry)
-            facts.epoch, before = entry.epoch, entry
+            self.epoch, before = entry.epoch, entry
             if isinstance(entry, Data):
                 stamps.append(entry.stamp)
                 seqs.append(seq)
                 self._check_commit(entry, at)
                 yield entry
             elif entry.intent:
-                facts.claims.setdefault(entry.intent, seq)
-        order = np.argsort(np.array(stamps, np.int64), kind="stable")
-        facts.stamps, facts.seqs = np.array(stamps, np.int64)[order], np.array(seqs, np.int64)[order]
+                self.claims.setdefault(entry.intent, seq)
+        order = np.argsort(stamps, kind="stable")
+        self.stamps, self.seqs = np.asarray(stamps)[order], np.asarray(seqs)[order]
 
     def _check_header(self, before: LaneEntry | None, entry: LaneEntry, at: Place) -> None:
         """Check epoch and schema revision against the entry before; None: it is the first, or that is unreadable."""
@@ -191,7 +174,7 @@ class LaneChecker:
         name = f"batch {entry.batch} of query {entry.query_id!r}"
         if last is not None and entry.batch <= last:
             at.violation("S6", f"{name} is committed again: its rows count twice where they are added up")
-        elif last is not None and entry.batch != last + 1 and self.facts.whole:
+        elif last is not None and entry.batch != last + 1 and self.whole:
             what = f"{name} follows batch {last}: the ones in between are missing"
             at.violation("S6", what, "let the source send them again, as a new query")
         self._batches[entry.query_id] = max(entry.batch, last or 0)
@@ -210,10 +193,8 @@ class LaneChecker:
 class Arrivals:
     """The commits of all lanes, found by the arrivals that registers in slices and folds carry."""
 
-    def __init__(self, state: TableState, facts: Mapping[LaneName, LaneFacts]) -> None:
-        self._lanes = {
-            state.lanes[name].lane_id: (name, of_lane) for name, of_lane in facts.items() if name in state.lanes
-        }
+    def __init__(self, state: TableState, lanes: Mapping[LaneName, LaneChecker]) -> None:
+        self._lanes = {state.lanes[name].lane_id: (name, lane) for name, lane in lanes.items() if name in state.lanes}
         self._rolled_back = state.rolled_back
 
     def check(self, cut: Seqs, arrivals: pa.Array, at: Place) -> None:
@@ -223,15 +204,15 @@ class Arrivals:
             if lane_id not in self._lanes:
                 at.violation("S5", f"it has rows of lane id {lane_id}, which does not exist")
                 continue
-            name, facts = self._lanes[lane_id]
+            name, lane = self._lanes[lane_id]
             stamps = known[known & _LANE_MASK == lane_id] >> LANE_BITS
-            place = np.searchsorted(facts.stamps, stamps)
-            missing = place == np.searchsorted(facts.stamps, stamps, side="right")
+            place = np.searchsorted(lane.stamps, stamps)
+            missing = place == np.searchsorted(lane.stamps, stamps, side="right")
             if missing.any():
-                if facts.whole:
+                if lane.whole:
                     at.violation("S5", f"it has rows of {int(missing.sum())} commits that lane {name!r} does not have")
                 continue
-            seqs = facts.seqs[place]
+            seqs = lane.seqs[place]
             rolled_back = np.zeros(len(seqs), np.bool_)
             for after, until in self._rolled_back.get(name, ()):
                 rolled_back |= (seqs > after) & (seqs <= until)

@@ -16,7 +16,7 @@ from storage.core import names
 from storage.core.arrays import Arrays
 from storage.core.keys import Mask
 from storage.core.log import sidecar_codec
-from storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, LogRanges
+from storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, LogRanges, Sidecar
 from storage.core.model import Op
 from storage.core.schema.table_schema import TableSchema
 from storage.files.log_file import value_range, version_columns
@@ -40,21 +40,13 @@ class LogFileChecker:
 
     def check(self) -> None:
         """Check bytes, index and rows."""
-        index = self._index()
+        index = read_index(self._store, self._file.index, self._findings)
         if not check_bytes(self._store, self._file.file, self._findings) or index is None or not self._fits(index):
             return
         try:
             self._check_blocks(index)
         except UNREADABLE as error:
             self._at.bad_content("S7", f"it cannot be decoded: {error}")
-
-    def _index(self) -> LogIndex | None:
-        if isinstance(self._file.index, LogIndex):
-            return self._file.index
-        self._findings.count("sidecars")
-        consequence = "the log file that it belongs to cannot be read"
-        data = read_sidecar(self._store, self._file.index, self._findings, consequence)
-        return sidecar_codec.decode_index(data) if data is not None else None
 
     def _fits(self, index: LogIndex) -> bool:
         """Whether the index can be one of this file at all."""
@@ -147,6 +139,15 @@ class LogFileChecker:
             if floor is not None:
                 deletes |= np.asarray(floor.is_valid())
         return deletes
+
+
+def read_index(store: ObjectStore, index: LogIndex | Sidecar, findings: Findings) -> LogIndex | None:
+    """The index of a log file; None if its sidecar is missing or damaged, which is reported."""
+    if isinstance(index, LogIndex):
+        return index
+    findings.count("sidecars")
+    data = read_sidecar(store, index, findings, "the log file that it belongs to cannot be read")
+    return sidecar_codec.decode_index(data) if data is not None else None
 
 
 def names_file_groups(index: LogIndex) -> bool:

@@ -225,10 +225,10 @@ class TableLaneReader:
 def _check_slice_of_plan(file: SliceFile, plan: OpenPlan, at: Place) -> None:
     if file.cut != dict(plan.at.lanes):
         at.violation("S8", f"the slice {_OTHER_COMMITS}")
-    for part in filter(None, (file.base, file.shadow)):
-        parsed = parse_path(part.path)
+    for stored in file.objects:
+        parsed = parse_path(stored.path)
         if parsed is None or parsed.slot != plan.slot:
-            what = f"file {part.path} is not named by the slot of its plan ({plan.slot})"
+            what = f"file {stored.path} is not named by the slot of its plan ({plan.slot})"
             at.violation("S17", f"{what}: clean may delete or keep it wrongly")
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from storage.core.log import cut
 from storage.core.log.cut import in_spans
 from storage.core.log.entries import Base, Fold
-from storage.core.log.file_refs import FileRef, LogFile, Sidecar, SliceFile
+from storage.core.log.file_refs import FileRef, LogFile, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import Kind, LaneName, Path, parse_path
 from storage.environment import Environment
@@ -64,24 +64,11 @@ class Retained:
         )
 
 
-def log_objects(files: Iterable[LogFile]) -> Iterator[FileRef | Sidecar]:
-    """Log files and their sidecars."""
-    for file in files:
-        yield file.file
-        if isinstance(file.index, Sidecar):
-            yield file.index
-
-
-def slice_objects(slices: Iterable[SliceFile]) -> Iterator[FileRef]:
-    """The base and shadow files of slices."""
-    return (part for file in slices for part in (file.base, file.shadow) if part is not None)
-
-
-def _state_objects(state: TableState) -> Iterator[FileRef | Sidecar]:
-    """The files of the slices and folds of a state."""
-    yield from slice_objects(state.slices.values())
+def _files_of(state: TableState) -> Iterator[SliceFile | LogFile]:
+    """The slices of a state, and the files of its folds."""
+    yield from state.slices.values()
     for fold in state.folds:
-        yield from log_objects(fold.files)
+        yield from fold.files
 
 
 class StoredFiles:
@@ -99,13 +86,13 @@ class StoredFiles:
             self._sizes |= {Path(f"{folder}/{name}"): size for name, size in self._store.list(folder)}
         self._findings.expect(len(self._sizes))
 
-    def have(self, *files: FileRef | None) -> bool:
+    def have(self, *files: FileRef) -> bool:
         """Whether files that were checked exist with their sizes."""
-        return all(file is None or file.path not in self.absent for file in files)
+        return all(file.path not in self.absent for file in files)
 
-    def check(self, files: Iterable[FileRef | Sidecar], user: str) -> None:
+    def check(self, made: Iterable[SliceFile | LogFile], user: str) -> None:
         """Report each file that is missing or has another size, once; ``user`` needs it."""
-        for file in files:
+        for file in (stored for one in made for stored in one.objects):
             if file.path in self._checked:
                 continue
             self._checked.add(file.path)
@@ -156,15 +143,15 @@ def find_retained(
             retained.needed.append((state.covered, state.rolled_back))
         user = f"snapshots from entry {state.head} of the table lane on"
         if state.head == oldest:
-            files.check(_state_objects(state), f"the oldest retained snapshot (entry {oldest} of the table lane)")
+            files.check(_files_of(state), f"the oldest retained snapshot (entry {oldest} of the table lane)")
         elif state.head > oldest and isinstance(entry, Base):
-            files.check(slice_objects(entry.slices), user)
+            files.check(entry.slices, user)
         elif state.head > oldest and isinstance(entry, Fold):
-            files.check(log_objects(entry.files), user)
+            files.check(entry.files, user)
         if state.head == newest.head:
             break
     for snapshot in retained.snapshots:
-        files.check(_state_objects(snapshot.state), snapshot.name)
+        files.check(_files_of(snapshot.state), snapshot.name)
     if newest.intent is not None and newest.intent.restore is not None:
-        files.check(slice_objects(newest.intent.restore.slices), "the restore in progress")
+        files.check(newest.intent.restore.slices, "the restore in progress")
     return retained

@@ -28,14 +28,14 @@ from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
-from storage.services.verify.check_lanes import Arrivals, LaneChecker, LaneFacts, Merged
+from storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
 from storage.services.verify.check_log_files import LogFileChecker
 from storage.services.verify.check_rows import OnArrivals
 from storage.services.verify.check_slices import SliceChecker, SliceFiles
 from storage.services.verify.check_slots import check_archives, describe_lane, list_slots
 from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
 from storage.services.verify.findings import Findings, Progress, VerifyReport
-from storage.services.verify.required_files import Retained, StoredFiles, find_retained, log_objects, slice_objects
+from storage.services.verify.required_files import Retained, StoredFiles, find_retained
 
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)  # retention of a clean that expires nothing
 _UNCOMMITTED: Final = (
@@ -76,7 +76,7 @@ class _Verification:
         self._table_log, self._env, self._store = table_log, table_log.env, table_log.store
         self._findings, self._deep = findings, deep
         self._files = StoredFiles(self._store, findings)
-        self._facts: dict[LaneName, LaneFacts] = {}
+        self._lanes: dict[LaneName, LaneChecker] = {}
 
     def run(self) -> Cut:
         """Verify the table; returns the snapshot that was verified."""
@@ -98,7 +98,7 @@ class _Verification:
         retained = find_retained(self._env, table, slots, heads, self._files)
         self._check_lanes(table, lanes, retained)
         if table.whole:
-            claims = {lane: facts.claims for lane, facts in self._facts.items()}
+            claims = {name: lane.claims for name, lane in self._lanes.items()}
             check_fencing_barriers(table, claims, self._findings)
         if table.state is not None:
             self._check_reach(retained)
@@ -109,7 +109,7 @@ class _Verification:
                 check_archives(self._env, lane, self._findings)
         self._drop_expired(table)
         self._describe_garbage()
-        return Cut(table.head, {lane: facts.head for lane, facts in self._facts.items()})
+        return Cut(table.head, {name: lane.head for name, lane in self._lanes.items()})
 
     def _read_table_lane(self, slots: Sequence[int]) -> TableLane:
         reader = TableLaneReader(self._env, slots, self._findings)
@@ -147,11 +147,11 @@ class _Verification:
         merged = Merged(self._store, state) if state is not None and table.current else None
         for lane in (state.lanes[name] for name in lanes) if state is not None else ():
             checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged, self._findings)
-            self._facts[lane.name] = checker.facts
+            self._lanes[lane.name] = checker
             for entry in checker.commits():
                 if retained.needs(lane.name, entry.seq):
                     user = f"snapshots with entry {entry.seq} of lane {lane.name!r}"
-                    self._files.check(log_objects(entry.files), user)
+                    self._files.check(entry.files, user)
                 if self._deep and any(snapshot.needs(lane.name, entry.seq) for snapshot in retained.snapshots):
                     self._check_log_files(table.schema_at(entry.table_rev), entry.files)
 
@@ -167,7 +167,7 @@ class _Verification:
 
     def _check_reach(self, retained: Retained) -> None:
         """R3: snapshots, slices and folds end where the lanes end, or before."""
-        heads = {lane: facts.head for lane, facts in self._facts.items()}
+        heads = {name: lane.head for name, lane in self._lanes.items()}
         for snapshot in retained.snapshots:
             for lane, seq in snapshot.lanes.items():
                 if seq > heads.get(lane, 0):
@@ -193,11 +193,11 @@ class _Verification:
         done: set[object] = set()
         files = SliceFiles(self._store, self._findings)
         for snapshot in retained.snapshots:
-            arrivals = Arrivals(snapshot.state, self._facts)
+            arrivals = Arrivals(snapshot.state, self._lanes)
             for group, file in sorted(snapshot.state.slices.items(), key=_by_base_file):
-                key = (group, tuple(sorted(file.cut.items())), *(part.path for part in slice_objects([file])))
+                key = (group, tuple(sorted(file.cut.items())), *(stored.path for stored in file.objects))
                 schema = table.schema_at(file.rev)
-                if key not in done and schema is not None and self._files.have(file.base, file.shadow):
+                if key not in done and schema is not None and self._files.have(*file.objects):
                     done.add(key)
                     self._findings.count("slices")
                     SliceChecker(files, schema, file, partial(arrivals.check, file.cut)).check()
@@ -230,7 +230,7 @@ class _Verification:
             what = f"a restore, undo or close began {_ago(now - state.intent.committed_at_ms)} and is not complete"
             at(f"entry {state.intent.seq} of the table lane").info(what, "the next writer or service completes it")
         open_lanes = {lane for lane in state.lanes if state.lanes[lane].closed is None}
-        ends = {lane: (facts.head, facts.epoch) for lane, facts in self._facts.items() if lane in open_lanes}
+        ends = {name: (lane.head, lane.epoch) for name, lane in self._lanes.items() if name in open_lanes}
         for lane, count in self._files.count_uncommitted(ends).items():
             what = f"{count} log files are for entries after {ends[lane][0]}, which is its last"
             at(describe_lane(lane)).info(what, _UNCOMMITTED)
