@@ -7,31 +7,14 @@ length of the history: only the newest entries of a lane are read, and its claim
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Final, Literal
 
 from storage.clock import Clock, Stamps
 from storage.core.log.cut import Cut, in_spans
-from storage.core.log.entries import (
-    Abort,
-    Base,
-    Claim,
-    CleanDone,
-    CleanIntent,
-    Create,
-    Data,
-    Done,
-    Entry,
-    Fold,
-    Intent,
-    LaneAdd,
-    Mark,
-    Plan,
-    Release,
-    Savepoint,
-    Schema,
-)
+from storage.core.log.entries import Base, Claim, CleanIntent, Data, Entry, Fold, Intent, Mark, Savepoint
 from storage.core.log.file_refs import FileRef
 from storage.core.names import TABLE_LANE, LaneName
 from storage.core.plan.watermarks import Watermark, Watermarks, to_ticks
@@ -216,14 +199,11 @@ class Inspection:
         self._state, cut = self._table_log.newest_cut()
         self._snapshot = Snapshot(self._table_log, self._state, cut)
         self._lanes = cut.lanes
-        self._marks: Watermarks | None = None
 
-    @property
+    @cached_property
     def _watermarks(self) -> Watermarks:
         """Read on first use, because that takes a round trip."""
-        if self._marks is None:
-            self._marks = self._snapshot.watermarks()
-        return self._marks
+        return self._snapshot.watermarks()
 
     def overview(self) -> Overview:
         """The overview."""
@@ -372,55 +352,7 @@ def _stream_report(mark: Watermark, now_ms: int) -> StreamReport:
 
 
 def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
-    rows: int | None = None
-    files: Sequence[FileRef] = ()
-    match entry:
-        case Create():
-            detail = f"table {entry.table_id}"
-        case LaneAdd():
-            detail = f"lane {entry.name} of stream {entry.stream}"
-        case Schema():
-            detail = f"schema: {entry.change}"
-        case Plan():
-            detail = f"compaction {entry.plan_id[:8]} of {entry.file_groups} file groups"
-        case Abort():
-            detail = f"compaction {entry.plan_id[:8]} ended: {entry.reason}"
-        case Base():
-            parts = (part for made in entry.slices for part in (made.base, made.shadow) if part is not None)
-            files = list({part.path: part for part in parts}.values())  # several slices may share a file
-            rows = sum(made.base_rows for made in entry.slices)
-            name = f"compaction {entry.plan_id[:8]}{'' if entry.last else ', a part'}"
-            detail = f"{name}: {len(entry.slices)} file groups"
-        case Fold():
-            files = [file.file for file in entry.files]
-            rows = sum(file.rows for file in files)
-            detail = f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"
-        case Savepoint():
-            note = f": {entry.note}" if entry.note else ""
-            detail = f"savepoint {entry.name} keeps {Cut(entry.table, entry.lanes)}{note}"
-        case Release():
-            detail = f"savepoint {entry.name} is released"
-        case Intent():
-            what = entry.restore.label if entry.restore is not None else "closing"
-            detail = f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
-        case Done():
-            detail = f"completes entry {entry.intent}"
-        case Mark():
-            detail = f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
-        case CleanIntent():
-            reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
-            archived = f"; old entries may be archived up to {reached}" if reached else ""
-            detail = f"snapshots before entry {entry.oldest_retained} expire{archived}"
-        case CleanDone():
-            detail = f"{entry.files} files deleted, {entry.bytes} bytes"
-        case Claim():
-            detail = f"claim {entry.epoch} by {entry.owner}"
-            detail += f" for entry {entry.intent} of the table lane" if entry.intent else ""
-        case Data():
-            files, rows = [file.file for file in entry.files], entry.rows
-            detail = f"stream {entry.stream}" + (f", batch {entry.batch}" if entry.query_id else "")
-            detail += f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
-            detail += ", rolled back" if rolled_back else ""
+    files, rows = _made_visible(entry)
     return TimelineEntry(
         committed_at_ms=entry.committed_at_ms,
         lane=entry.lane,
@@ -429,5 +361,59 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
         rows=rows,
         files=len(files),
         bytes=sum(file.size for file in files),
-        detail=detail,
+        detail=_detail(entry) + (", rolled back" if rolled_back else ""),
     )
+
+
+def _made_visible(entry: Entry) -> tuple[list[FileRef], int | None]:
+    """The files that an entry makes visible, each once, and the number of rows; None for kinds that have no files."""
+    match entry:
+        case Base():
+            shared = {file.path: file for made in entry.slices for file in made.objects}
+            return list(shared.values()), sum(made.base_rows for made in entry.slices)
+        case Fold() | Data():
+            files = [file.file for file in entry.files]
+            return files, sum(file.rows for file in files)
+    return [], None
+
+
+_DETAIL: Final[Mapping[str, str]] = {
+    "CREATE": "table {table_id}",
+    "LANE_ADD": "lane {name} of stream {stream}",
+    "SCHEMA": "schema: {change}",
+    "PLAN": "compaction {plan_id:.8} of {file_groups} file groups",
+    "ABORT": "compaction {plan_id:.8} ended: {reason}",
+    "RELEASE": "savepoint {name} is released",
+    "DONE": "completes entry {intent}",
+    "CLEAN_DONE": "{files} files deleted, {bytes} bytes",
+}
+"""What an entry says, by its kind, with the names of its members. `_detail` has the other kinds."""
+
+
+def _detail(entry: Entry) -> str:
+    match entry:
+        case Base():
+            part = "" if entry.last else ", a part"
+            return f"compaction {entry.plan_id[:8]}{part}: {len(entry.slices)} file groups"
+        case Fold():
+            return f"fold {entry.plan_id[:8]}: {len(entry.file_groups)} file groups"
+        case Savepoint():
+            note = f": {entry.note}" if entry.note else ""
+            return f"savepoint {entry.name} keeps {Cut(entry.table, entry.lanes)}{note}"
+        case Intent():
+            what = entry.restore.label if entry.restore is not None else "closing"
+            return f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
+        case Mark():
+            return f"mark: times before it are settled, with {sum(entry.lanes.values()):,} entries of lanes"
+        case CleanIntent():
+            reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
+            archived = f"; old entries may be archived up to {reached}" if reached else ""
+            return f"snapshots before entry {entry.oldest_retained} expire{archived}"
+        case Claim():
+            barrier = f" for entry {entry.intent} of the table lane" if entry.intent else ""
+            return f"claim {entry.epoch} by {entry.owner}{barrier}"
+        case Data():
+            batch = f", batch {entry.batch}" if entry.query_id else ""
+            ignored = f", {entry.rows_ignored} rows ignored" if entry.rows_ignored else ""
+            return f"stream {entry.stream}{batch}{ignored}"
+    return _DETAIL[entry.kind].format_map(entry)
