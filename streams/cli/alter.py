@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage.errors import InvalidInput
-from streams.cli.arguments import Json, StorageOption, Target, open_table, report_errors, usage_errors
+from streams.cli.arguments import Json, StorageOption, Target, open_table, usage_errors
 from streams.cli.output import print_result
 
 if TYPE_CHECKING:
@@ -53,10 +53,9 @@ def add_column(
     as_json: Json = False,
 ) -> None:
     """Add a column, the last of the table, to a group."""
-    with report_errors():
-        change = open_table(target, storage_option).add_column(
-            group, name, type_name, default=_value(default), function=function
-        )
+    change = open_table(target, storage_option).add_column(
+        group, name, type_name, default=_value(default), function=function
+    )
     _tell(change, f"column {name} is added to group {group}", as_json=as_json)
 
 
@@ -82,18 +81,17 @@ def add_group(
     with usage_errors():
         columns = dict(_pair(text, " ", "--column", "NAME TYPE") for text in column)
         functions = dict(_pair(text, "=", "--function", "COLUMN=FUNCTION") for text in function or [])
-    with report_errors():
-        table = open_table(target, storage_option)
-        known = {known_stream.name for known_stream in table.schema.streams}
-        change = table.add_group(
-            name,
-            columns,
-            ordering=ordering or [],
-            merge=merge,
-            functions=functions,
-            streams=[given for given in stream or [] if given in known],
-            new_streams={given: "group" for given in stream or [] if given not in known},
-        )
+    table = open_table(target, storage_option)
+    known = {known_stream.name for known_stream in table.schema.streams}
+    change = table.add_group(
+        name,
+        columns,
+        ordering=ordering or [],
+        merge=merge,
+        functions=functions,
+        streams=[given for given in stream or [] if given in known],
+        new_streams={given: "group" for given in stream or [] if given not in known},
+    )
     _tell(change, f"group {name} is added", as_json=as_json)
 
 
@@ -109,8 +107,7 @@ def add_stream(
     as_json: Json = False,
 ) -> None:
     """Add a stream that writes existing groups."""
-    with report_errors():
-        change = open_table(target, storage_option).add_stream(name, group, on_delete=on_delete)
+    change = open_table(target, storage_option).add_stream(name, group, on_delete=on_delete)
     _tell(change, f"stream {name} is added", as_json=as_json)
 
 
@@ -123,8 +120,7 @@ def widen(
     as_json: Json = False,
 ) -> None:
     """Change a column to a wider type."""
-    with report_errors():
-        change = open_table(target, storage_option).widen_column(name, type_name)
+    change = open_table(target, storage_option).widen_column(name, type_name)
     _tell(change, f"column {name} is {type_name}", as_json=as_json)
 
 
@@ -137,8 +133,7 @@ def set_default(
     as_json: Json = False,
 ) -> None:
     """Set the value that a column shows where its group is absent."""
-    with report_errors():
-        change = open_table(target, storage_option).set_default(name, _value(value))
+    change = open_table(target, storage_option).set_default(name, _value(value))
     _tell(change, f"column {name} shows {value or 'NULL'} where its group is absent", as_json=as_json)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from storage.errors import InvalidInput, TableError
 
@@ -45,26 +46,28 @@ def console() -> Console:
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
+class Commands(TyperGroup):
+    """A group of commands that prints an error of weft as a red line and its hint, and exits with `FAILED`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with _exit_on_error(FAILED):
+            return super().invoke(ctx)
+
+
+def usage_errors() -> AbstractContextManager[None]:
+    """Errors in this block are errors of the command line or the pipeline file: exit with `USAGE`."""
+    return _exit_on_error(USAGE)
+
+
 @contextmanager
-def report_errors() -> Iterator[None]:
-    """Print an error of weft as a red line and its hint, and exit."""
+def _exit_on_error(code: int) -> Iterator[None]:
     try:
         yield
     except TableError as error:
         errors.print(error.message, style="red", soft_wrap=True)
         if error.hint:
             errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
-        raise typer.Exit(FAILED) from None
-
-
-@contextmanager
-def usage_errors() -> Iterator[None]:
-    """Errors in this block are errors of the command line or the pipeline file: exit with `USAGE`."""
-    try:
-        with report_errors():
-            yield
-    except typer.Exit:
-        raise typer.Exit(USAGE) from None
+        raise typer.Exit(code) from None
 
 
 def load_target(target: str, storage_option: Sequence[str] | None, *sections: str) -> CommandSettings:

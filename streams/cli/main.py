@@ -17,6 +17,7 @@ import typer
 from storage.errors import InvalidInput
 from streams.cli.alter import alter
 from streams.cli.arguments import (
+    Commands,
     Json,
     StorageOption,
     Target,
@@ -24,7 +25,6 @@ from streams.cli.arguments import (
     console,
     errors,
     load_target,
-    report_errors,
     usage_errors,
 )
 from streams.cli.output import print_result
@@ -40,6 +40,7 @@ PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeli
 
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -65,15 +66,14 @@ def init(
 ) -> None:
     """Write a commented pipeline file to start from."""
     target = folder / "pipeline.yaml"
-    with report_errors():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with target.open("x", encoding="utf-8") as file:
-                file.write(Path(__file__).with_name("example_pipeline.yaml").read_text(encoding="utf-8"))
-        except FileExistsError:
-            raise InvalidInput(f"{target} already exists", hint="nothing was changed; choose another folder") from None
-        except OSError as error:
-            raise InvalidInput(f"cannot write {target}: {error}", hint="choose another folder") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with target.open("x", encoding="utf-8") as file:
+            file.write(Path(__file__).with_name("example_pipeline.yaml").read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise InvalidInput(f"{target} already exists", hint="nothing was changed; choose another folder") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot write {target}: {error}", hint="choose another folder") from error
     typer.echo(f"{target} is written. Adapt it to your topics, then: weft run {target}")
 
 
@@ -89,8 +89,7 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
-    with report_errors():
-        _, created = create_table(loaded)
+    _, created = create_table(loaded)
     uri = loaded.table.uri
     text = f"{uri} is created" if created else f"{uri} already exists, as the pipeline describes it"
     print_result({"uri": uri, "created": created}, text, as_json=as_json)
@@ -142,24 +141,23 @@ def run(
         place = None if http is None else parse_address(http)
     page = StatusPage()
     last: dict[str, JobStatus] = {}
-    with report_errors():
-        if writers:  # services do not use Spark
-            check_java()
-        serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
-        with serving, show_jobs(console(), as_json=as_json) as on_status:
+    if writers:  # services do not use Spark
+        check_java()
+    serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
+    with serving, show_jobs(console(), as_json=as_json) as on_status:
 
-            def noted(statuses: Sequence[JobStatus]) -> None:
-                for status in statuses:
-                    before = last.get(status.name)
-                    if status.is_lost and not (before and before.is_lost):
-                        others = "all others are being stopped" if exit_on_failure else "the others continue"
-                        text = f"{status.name} has stopped permanently, {others}: {status.message}"
-                        errors.print(text, style="bold red", soft_wrap=True)
-                    last[status.name] = status
-                page.update(statuses)
-                on_status(statuses)
+        def noted(statuses: Sequence[JobStatus]) -> None:
+            for status in statuses:
+                before = last.get(status.name)
+                if status.is_lost and not (before and before.is_lost):
+                    others = "all others are being stopped" if exit_on_failure else "the others continue"
+                    text = f"{status.name} has stopped permanently, {others}: {status.message}"
+                    errors.print(text, style="bold red", soft_wrap=True)
+                last[status.name] = status
+            page.update(statuses)
+            on_status(statuses)
 
-            run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
+        run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
     for status in last.values():
         if status.is_lost:
             errors.print(f"{status.name} {status.phase}: {status.message}", style="red", soft_wrap=True)
@@ -202,12 +200,11 @@ def sql(
     with usage_errors():
         given = {"as_of": as_of, "require": require, "complete_through": complete_through}
         options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
-    with report_errors():
-        check_reachable(settings.table)
-        if explain:
-            explain_query(settings, query, options, as_json=as_json)
-        else:
-            run_query(settings, query, options, limit=limit, as_json=as_json)
+    check_reachable(settings.table)
+    if explain:
+        explain_query(settings, query, options, as_json=as_json)
+    else:
+        run_query(settings, query, options, limit=limit, as_json=as_json)
 
 
 @app.command()
@@ -223,10 +220,9 @@ def show(
     from streams.cli import show as view
 
     location = load_target(target, storage_option).table
-    with report_errors():
-        check_reachable(location)
-        table = Inspection(location.uri, storage_options=location.storage_options)
-        view.show(table, what, limit=limit, as_json=as_json)
+    check_reachable(location)
+    table = Inspection(location.uri, storage_options=location.storage_options)
+    view.show(table, what, limit=limit, as_json=as_json)
 
 
 app.add_typer(reads)

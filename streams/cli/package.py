@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streams.cli.arguments import Json, report_errors
+from streams.cli.arguments import Json
 from streams.cli.output import print_result
 
 package = typer.Typer()
@@ -36,10 +36,9 @@ def package_environment(
     """
     from streams.spark.environment_archive import pack_environment
 
-    with report_errors():
-        packed = pack_environment(
-            output, exclude=exclude or (), python_prefix=python_prefix, replace=force, compress_level=level
-        )
+    packed = pack_environment(
+        output, exclude=exclude or (), python_prefix=python_prefix, replace=force, compress_level=level
+    )
     facts = {"path": str(packed.path), "files": packed.files, "bytes": packed.bytes, "python": packed.python}
     lines = [
         f"{packed.path}: {packed.files:,} files, {packed.bytes / 1e6:,.0f} MB",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, report_errors, usage_errors
+from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, usage_errors
 from streams.cli.output import counted, limit_note, print_rows
 from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
 
@@ -40,22 +40,21 @@ def changes(
 
     with usage_errors():
         first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
-    with report_errors():
-        table = open_table(target, storage_option)
-        begin, later = (None if first is None else table.snapshot(first)), table.snapshot(last)
-        for point, found in ((first, begin), (last, later)):
-            if found is not None:
-                warn_if_unsettled(point, found)
-        end = later.cut
-        answer = table.changes(
-            None if begin is None else str(begin.cut),
-            str(end),
-            columns=split_names(columns),
-            require=split_names(require),
-            before=before,
-        )
-        names = answer.schema.names
-        rows, more = _head(answer, limit)
+    table = open_table(target, storage_option)
+    begin, later = (None if first is None else table.snapshot(first)), table.snapshot(last)
+    for point, found in ((first, begin), (last, later)):
+        if found is not None:
+            warn_if_unsettled(point, found)
+    end = later.cut
+    answer = table.changes(
+        None if begin is None else str(begin.cut),
+        str(end),
+        columns=split_names(columns),
+        require=split_names(require),
+        before=before,
+    )
+    names = answer.schema.names
+    rows, more = _head(answer, limit)
     print_rows(names, [[row[name] for name in names] for row in rows], as_json=as_json)
     note = limit_note(limit) if more else f"{counted(len(rows), 'row')}; continue with --since {end}"
     # With --json standard output contains only rows.

@@ -26,7 +26,6 @@ from streams.cli.arguments import (
     open_location,
     open_table,
     print_override,
-    report_errors,
     usage_errors,
 )
 from streams.cli.output import print_result
@@ -80,13 +79,12 @@ def compact(
     flags = {"min_commits": min_commits, "max_log_ratio": max_log_ratio, "fold_commits": fold_commits}
     with usage_errors():
         policy = _compaction_policy(settings, flags, everything=everything)
-    with report_errors():
-        table = open_location(settings.table)
-        if policy is None:
-            rounds = [table.fold() if fold else table.compact()]
-        else:
-            made, joined = None if fold else compact_due(table, policy), fold_due(table, policy)
-            rounds = [result for result in (made, joined and joined[0]) if result is not None]
+    table = open_location(settings.table)
+    if policy is None:
+        rounds = [table.fold() if fold else table.compact()]
+    else:
+        made, joined = None if fold else compact_due(table, policy), fold_due(table, policy)
+        rounds = [result for result in (made, joined and joined[0]) if result is not None]
     lines = [_describe_round(result) for result in rounds] or [
         "nothing is due by the settings; --all compacts everything"
     ]
@@ -174,21 +172,20 @@ def savepoint(
     if name is None and (release or as_of or note):
         with usage_errors():
             raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
-    with report_errors():
-        table = open_table(target, storage_option)
-        if name is None:
-            listed = table.savepoints()
-            if not listed and not as_json:
-                errors.print("there are no savepoints", style="dim")
-            for known in listed:
-                made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
-                print_result(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
-        elif release:
-            table.release_savepoint(name)
-            print_result({"released": name}, f"savepoint {name} is released", as_json=as_json)
-        else:
-            made_now = table.savepoint(name, parse_point(as_of), note)
-            print_result(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
+    table = open_table(target, storage_option)
+    if name is None:
+        listed = table.savepoints()
+        if not listed and not as_json:
+            errors.print("there are no savepoints", style="dim")
+        for known in listed:
+            made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+            print_result(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
+    elif release:
+        table.release_savepoint(name)
+        print_result({"released": name}, f"savepoint {name} is released", as_json=as_json)
+    else:
+        made_now = table.savepoint(name, parse_point(as_of), note)
+        print_result(made_now, f"savepoint {name} keeps {made_now.cut}", as_json=as_json)
 
 
 @services.command()
@@ -203,11 +200,10 @@ def restore(
     with usage_errors():
         point = parse_point(to)
     assert point is not None
-    with report_errors():
-        table = open_table(target, storage_option)
-        table.snapshot(point)  # reports a wrong name before it asks
-        _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
-        result = table.restore(point)
+    table = open_table(target, storage_option)
+    table.snapshot(point)  # reports a wrong name before it asks
+    _confirm(f"Restore {table.uri} to {to}? Every writer is fenced.", yes=yes)
+    result = table.restore(point)
     print_result(result, _describe_rollback("restored", result), as_json=as_json)
 
 
@@ -231,15 +227,14 @@ def undo(
         point = parse_point(since)
         if isinstance(point, dt.datetime) and point > dt.datetime.now(dt.UTC):
             raise InvalidInput(f"nothing can have been committed since {since}", hint="give a time in the past")
-    with report_errors():
-        table = open_table(target, storage_option)
-        if isinstance(point, str):
-            with usage_errors():
-                table.snapshot(point)  # reports a wrong name before it asks
-        else:
-            _check_clocks(table)
-        _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
-        result = table.undo(stream, point)
+    table = open_table(target, storage_option)
+    if isinstance(point, str):
+        with usage_errors():
+            table.snapshot(point)  # reports a wrong name before it asks
+    else:
+        _check_clocks(table)
+    _confirm(f"Undo {stream} since {since} in {table.uri}? Its writer is fenced.", yes=yes)
+    result = table.undo(stream, point)
     print_result(result, _describe_rollback("undone", result), as_json=as_json)
 
 
@@ -289,8 +284,7 @@ def mark(target: Target, storage_option: StorageOption = None, as_json: Json = F
 
     Writers and services do this once a minute.
     """
-    with report_errors():
-        until = open_table(target, storage_option).mark().isoformat(timespec="milliseconds")
+    until = open_table(target, storage_option).mark().isoformat(timespec="milliseconds")
     print_result({"settled": until}, f"times up to {until} are settled", as_json=as_json)
 
 
@@ -302,10 +296,9 @@ def fence(
     storage_option: StorageOption = None,
 ) -> None:
     """Fence the writer of a lane that seems to be dead. If it was only slow it stops, and nothing is lost."""
-    with report_errors():
-        table = open_table(target, storage_option)
-        _confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
-        typer.echo(f"lane {lane} is claimed with entry {table.fence(lane)}; weft clean deletes what its writer left")
+    table = open_table(target, storage_option)
+    _confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
+    typer.echo(f"lane {lane} is claimed with entry {table.fence(lane)}; weft clean deletes what its writer left")
 
 
 @services.command()
@@ -316,10 +309,9 @@ def close(
     storage_option: StorageOption = None,
 ) -> None:
     """Close a lane permanently, for example that of a finished backfill; its rows stay."""
-    with report_errors():
-        table = open_table(target, storage_option)
-        _confirm(f"Close lane {lane} of {table.uri} permanently?", yes=yes)
-        typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
+    table = open_table(target, storage_option)
+    _confirm(f"Close lane {lane} of {table.uri} permanently?", yes=yes)
+    typer.echo(f"lane {lane} is closed; its last entry is {table.close_lane(lane)}")
 
 
 @services.command()
@@ -347,13 +339,12 @@ def clean(
     flags = {"retain": retain, "versions": versions, "abandon_after": abandon_after}
     with usage_errors():
         policy = _with_flags(settings, CLEAN, settings.clean or CleanSection(), flags)
-    with report_errors():
-        result = open_location(settings.table).clean(
-            dt.timedelta(seconds=policy.retain),
-            policy.versions,
-            dry_run=dry_run,
-            abandon_after=dt.timedelta(seconds=policy.abandon_after),
-        )
+    result = open_location(settings.table).clean(
+        dt.timedelta(seconds=policy.retain),
+        policy.versions,
+        dry_run=dry_run,
+        abandon_after=dt.timedelta(seconds=policy.abandon_after),
+    )
     lines = [f"{'would delete' if dry_run else 'deleted'} {result.files:,} files, {result.bytes / 1e6:.1f} MB"]
     lines.extend(
         f"  {kind}: {deleted.files:,} files, {deleted.bytes / 1e6:.1f} MB" for kind, deleted in result.deleted.items()
@@ -387,7 +378,7 @@ def verify(
     from storage import verify_table
 
     location = load_target(target, storage_option).table
-    with report_errors(), Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
+    with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
         check_reachable(location)
         task = bar.add_task("verifying", total=None)
         report = verify_table(
