@@ -7,7 +7,7 @@ length of the history: only the newest entries of a lane are read, and its claim
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -22,30 +22,10 @@ from storage.core.schema.table_schema import TableSchema
 from storage.core.types import encode_scalar
 from storage.environment import open_environment
 from storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
+from storage.log.holders import Holder, find_holders
 from storage.log.pins import unexpired
 from storage.log.table_log import TableLog
 from storage.read.snapshot import Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Keeper:
-    """Something that keeps the files of a snapshot from being cleaned.
-
-    Attributes:
-        what: ``savepoint``, ``compaction`` (an open compaction or fold) or ``pin`` (a long reader).
-        name: Name of the savepoint, id of the plan, or owner of the pin.
-        cut: The snapshot, as text.
-        since_ms: When it began, Unix milliseconds; None for pins.
-        until_ms: When a pin expires, Unix milliseconds; None for others.
-        note: Note of a savepoint.
-    """
-
-    what: Literal["savepoint", "compaction", "pin"]
-    name: str
-    cut: str
-    since_ms: int | None
-    until_ms: int | None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +78,7 @@ class Overview:
     commits_waiting: int
     compactions_open: int
     oldest_retained: int
-    keepers: tuple[Keeper, ...]
+    keepers: tuple[Holder, ...]
     streams: tuple[StreamReport, ...]
 
 
@@ -209,6 +189,7 @@ class Inspection:
         """The overview."""
         slices, files = self._snapshot.slices, self._snapshot.files
         created = self._table_log.commit_log.entry(TABLE_LANE, 1)
+        pins = unexpired(self._table_log.store, self._table_log.clock)
         assert created is not None, "a table has a first entry"
         return Overview(
             uri=self._table_log.store.uri,
@@ -225,7 +206,7 @@ class Inspection:
             commits_waiting=len({(file.lane, file.seq) for file in files}),
             compactions_open=len(self._state.plans),
             oldest_retained=self._state.oldest_retained,
-            keepers=tuple(self._keepers()),
+            keepers=tuple(holder for holder, _ in find_holders(self._state, pins)),
             streams=tuple(self.streams()),
         )
 
@@ -233,15 +214,6 @@ class Inspection:
         """Watermarks of each stream and group, in the order of the schema."""
         now = self._table_log.clock.now_ms()
         return [_stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
-
-    def _keepers(self) -> Iterator[Keeper]:
-        state = self._state
-        for name, kept in state.savepoints.items():
-            yield Keeper("savepoint", name, str(kept.at), kept.committed_at_ms, None, kept.note)
-        for plan_id, plan in state.plans.items():
-            yield Keeper("compaction", plan_id, str(plan.at), plan.committed_at_ms, None)
-        for pin in unexpired(self._table_log.store, self._table_log.clock):
-            yield Keeper("pin", pin.owner, str(pin.at), None, pin.expires_at_ms)
 
     def timeline(self, limit: int) -> list[TimelineEntry]:
         """The newest entries of all lanes, newest first."""

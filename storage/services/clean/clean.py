@@ -24,6 +24,7 @@ from storage.core.log.entries import CleanDone, CleanIntent
 from storage.core.log.needed_files import Needed
 from storage.core.log.table_state import TableState, fold_table
 from storage.core.names import Path
+from storage.log.holders import Holder, find_holders
 from storage.log.pins import ListedPin, list_pins
 from storage.log.table_log import TableLog
 from storage.services.archive_log import archive_log
@@ -49,21 +50,6 @@ class Tally:
 
     def plus(self, size: int) -> Tally:
         return Tally(self.files + 1, self.bytes + size)
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A savepoint, compaction or pin that keeps the files of an otherwise expired snapshot.
-
-    Attributes:
-        what: ``savepoint``, ``compaction`` (or a fold) or ``pin``.
-        name: Name of the savepoint, id of the plan, or owner of the pin.
-        cut: Text of the snapshot.
-    """
-
-    what: str
-    name: str
-    cut: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +189,7 @@ def _find_held(table_log: TableLog, state: TableState, pins: Sequence[ListedPin]
     """What keeps the files of expired snapshots, with the cut of the snapshot; ordered by entry of the table lane."""
     now = table_log.clock.now_ms()
     valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now]
-    held = [
-        *(("savepoint", name, savepoint.at) for name, savepoint in state.savepoints.items()),
-        *(("compaction", plan_id, plan.at) for plan_id, plan in state.plans.items()),
-        *(("pin", pin.owner, pin.at) for pin in valid),
-    ]
-    expired = [(Holder(what, name, str(at)), at) for what, name, at in held if at.table < state.oldest_retained]
+    expired = [(holder, at) for holder, at in find_holders(state, valid) if at.table < state.oldest_retained]
     return sorted(expired, key=lambda item: item[1].table)
 
 

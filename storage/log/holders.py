@@ -1,0 +1,42 @@
+"""Holders: savepoints, open compactions and pins. Each keeps the files of one snapshot from being cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from storage.core.log.cut import Cut
+from storage.core.log.table_state import TableState
+from storage.log.pins import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Something that keeps the files of a snapshot, also if the snapshot has expired otherwise.
+
+    Attributes:
+        what: ``savepoint``, ``compaction`` (an open compaction or fold) or ``pin`` (a long reader).
+        name: Name of the savepoint, id of the plan, or owner of the pin.
+        cut: The snapshot, as text.
+        since_ms: When it began, Unix milliseconds; None for pins.
+        until_ms: When a pin expires, Unix milliseconds; None for others.
+        note: Note of a savepoint.
+    """
+
+    what: Literal["savepoint", "compaction", "pin"]
+    name: str
+    cut: str
+    since_ms: int | None = None
+    until_ms: int | None = None
+    note: str = ""
+
+
+def find_holders(state: TableState, pins: Iterable[Pin]) -> Iterator[tuple[Holder, Cut]]:
+    """All holders of a table, and the snapshots that they keep; ``pins``: those that have not expired."""
+    for name, kept in state.savepoints.items():
+        yield Holder("savepoint", name, str(kept.at), kept.committed_at_ms, note=kept.note), kept.at
+    for plan_id, plan in state.plans.items():
+        yield Holder("compaction", plan_id, str(plan.at), plan.committed_at_ms), plan.at
+    for pin in pins:
+        yield Holder("pin", pin.owner, str(pin.at), until_ms=pin.expires_at_ms), pin.at
