@@ -79,6 +79,11 @@ def slot_path(lane: LaneName, seq: int) -> Path:
     return Path(f"{lane_folder(lane)}/{seq:020d}.json")
 
 
+def describe_lane(lane: LaneName) -> str:
+    """A lane in words, for messages."""
+    return f"lane {lane!r}" if lane else "the table lane"
+
+
 def lane_folder(lane: LaneName) -> Path:
     return Path(f"{LANE_ENTRIES}/{lane}" if lane else f"{TIMELINE}/table")
 

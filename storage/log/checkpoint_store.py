@@ -21,7 +21,7 @@ from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, ch
 from storage.environment import Environment
 from storage.errors import StoreUnavailable
 from storage.log.commit_log import CommitLog
-from storage.store.object_store import normalise_errors
+from storage.store.object_store import ObjectStore, normalise_errors
 
 MAX_TRIES: Final = 3  # number of damaged checkpoints that are skipped before the log is replayed from its beginning
 
@@ -73,7 +73,7 @@ class Checkpoints:
     ) -> S | None:
         """``usable_to``: the entry up to which a state is valid; a state is used if that is its head."""
         tries = 0
-        for head, path in self._listed(lane):
+        for head, path in list_checkpoints(self._store, lane):
             if until is not None and head > until:
                 continue
             with normalise_errors(path):
@@ -90,26 +90,27 @@ class Checkpoints:
                 break
         return None
 
-    def _listed(self, lane: LaneName) -> Iterator[tuple[int, Path]]:
-        """(head, path) of a lane's checkpoints, newest first."""
-        folder = checkpoint_folder(lane)
-        with normalise_errors(folder):
-            names = [name for name, _ in self._store.list(folder)]
-        for name in sorted(names, reverse=True):
-            head = parse_checkpoint(name)
-            if head is not None:
-                yield head, Path(f"{folder}/{name}")
-
     def _save(self, lane: LaneName, head: int, encode: Callable[[], bytes]) -> None:
         if not self.is_due(lane, head):
             return
         with contextlib.suppress(OSError, StoreUnavailable):  # the next checkpoint replaces it
             # Other processes write checkpoints, too, and one checkpoint is enough.
-            saved = (known for known, _ in self._listed(lane) if known <= head)
+            saved = (known for known, _ in list_checkpoints(self._store, lane) if known <= head)
             self._saved[lane] = next(saved, 0)
             if self.is_due(lane, head):
                 self._saved[lane] = head
                 self._store.put(checkpoint_path(lane, head, self._env.ids.new()), encode())
+
+
+def list_checkpoints(store: ObjectStore, lane: LaneName) -> Iterator[tuple[int, Path]]:
+    """(slot of the last entry, path) of a lane's checkpoints, newest first."""
+    folder = checkpoint_folder(lane)
+    with normalise_errors(folder):
+        names = [name for name, _ in store.list(folder)]
+    for name in sorted(names, reverse=True):
+        head = parse_checkpoint(name)
+        if head is not None:
+            yield head, Path(f"{folder}/{name}")
 
 
 def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 
 from storage.core.log import entries
 from storage.core.log.entries import Entry, Unresolved
-from storage.core.names import LaneName
+from storage.core.names import LaneName, describe_lane
 from storage.environment import Tuning
 from storage.errors import CorruptData, TableError
 from storage.log.archived_entries import Slot
@@ -96,8 +96,7 @@ class Tail:
 
     def _missing(self, seq: int) -> CorruptData:
         return CorruptData(
-            f"entry {seq} of {f'lane {self.lane!r}' if self.lane else 'the table lane'} is missing, "
-            f"but the snapshot reaches to {self._until}",
+            f"entry {seq} of {describe_lane(self.lane)} is missing, but the snapshot reaches to {self._until}",
             hint="restore the object from a copy of the store",
         )
 

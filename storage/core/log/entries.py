@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
 
 from storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
-from storage.core.names import LaneName
+from storage.core.names import LaneName, describe_lane
 from storage.errors import CorruptData, UnsupportedFormat
 
 WRITER_FEATURES: Final = frozenset({"lanes"})
@@ -388,7 +388,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
         CorruptData: The bytes are damaged, or belong to another slot.
         UnsupportedFormat: A newer version wrote it.
     """
-    where = f"entry {seq} of {f'lane {lane!r}' if lane else 'the table lane'}"
+    where = f"entry {seq} of {describe_lane(lane)}"
     body, end = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if end != _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}':
         raise CorruptData(

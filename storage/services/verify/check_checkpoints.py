@@ -11,9 +11,10 @@ from storage.core.log.cut import Span
 from storage.core.log.entries import LaneEntry
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState
-from storage.core.names import LaneName, Path, checkpoint_folder, parse_path
+from storage.core.names import LaneName, Path
 from storage.environment import Environment
 from storage.errors import CorruptData
+from storage.log.checkpoint_store import list_checkpoints
 from storage.services.verify.check_slots import list_slots, read_object
 from storage.services.verify.findings import Findings
 
@@ -32,13 +33,9 @@ class Checkpoints(Generic[S]):
     @cached_property
     def _paths(self) -> dict[int, list[Path]]:
         """Those that were not taken yet, by the slot of their last entry; listed on first use."""
-        folder = checkpoint_folder(self._lane)
         found: dict[int, list[Path]] = {}
-        for name, _ in self._env.store.list(folder):
-            path = Path(f"{folder}/{name}")
-            parsed = parse_path(path)
-            if parsed is not None:
-                found.setdefault(parsed.slot, []).append(path)
+        for seq, path in list_checkpoints(self._env.store, self._lane):
+            found.setdefault(seq, []).append(path)
         return found
 
     def take(self, seq: int, head_id: str | None = None) -> Iterator[tuple[Path, S]]:

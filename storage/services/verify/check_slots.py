@@ -17,6 +17,7 @@ from storage.core.names import (
     Path,
     archive_folder,
     archive_path,
+    describe_lane,
     lane_folder,
     parse_archive,
     parse_slot,
@@ -30,10 +31,6 @@ from storage.store.object_store import ObjectStore, normalise_errors
 
 AT_ONCE: Final = 64  # entries in memory: each may have megabytes
 _CLEANED: Final = "nobody reads them; clean deletes them"
-
-
-def describe_lane(lane: LaneName) -> str:
-    return f"lane {lane!r}" if lane else "the table lane"
 
 
 def read_object(store: ObjectStore, path: Path) -> bytes | None:

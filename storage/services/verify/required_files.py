@@ -15,6 +15,7 @@ from storage.core.log import cut
 from storage.core.log.cut import in_spans
 from storage.core.log.entries import Base, Fold
 from storage.core.log.file_refs import FileRef, LogFile, SliceFile
+from storage.core.log.needed_files import LaneEnd, entry_may_come
 from storage.core.log.table_state import TableState
 from storage.core.names import Kind, LaneName, Path, parse_path
 from storage.environment import Environment
@@ -104,15 +105,10 @@ class StoredFiles:
                 self.absent.add(file.path)
                 self._findings.at(file.path).damage("S7", f"{what}: {user} cannot be read")
 
-    def count_uncommitted(self, ends: Mapping[LaneName, tuple[int, int]]) -> Counter[LaneName]:
-        """Number of log files for entries that do not exist yet, by lane; ``ends``: its last entry, and its epoch."""
-        found: Counter[LaneName] = Counter()
-        for path in self._sizes:
-            parsed = parse_path(path)
-            if parsed is not None and parsed.kind is Kind.LOG:
-                head, epoch = ends.get(parsed.lane, (parsed.slot, 0))
-                found[parsed.lane] += parsed.slot > head and parsed.epoch >= epoch
-        return +found
+    def count_uncommitted(self, ends: Mapping[LaneName, LaneEnd]) -> Counter[LaneName]:
+        """Number of log files for entries that do not exist yet, by lane; ``ends``: of the lanes to look at."""
+        logs = (parsed for parsed in map(parse_path, self._sizes) if parsed is not None and parsed.kind is Kind.LOG)
+        return Counter(log.lane for log in logs if log.lane in ends and entry_may_come(log, ends[log.lane]))
 
 
 def find_retained(

@@ -20,8 +20,9 @@ from typing import Final
 from storage.core.log.cut import Cut, Seqs
 from storage.core.log.entries import CleanIntent, LaneAdd, TableEntry
 from storage.core.log.file_refs import FileGroup, LogFile, SliceFile
+from storage.core.log.needed_files import LaneEnd
 from storage.core.log.table_state import TableState
-from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, slot_path
+from storage.core.names import TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
 from storage.core.schema.table_schema import TableSchema
 from storage.errors import NotFound, TableError
 from storage.log.commit_log import CommitLog, read_table_lane
@@ -32,7 +33,7 @@ from storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
 from storage.services.verify.check_log_files import LogFileChecker
 from storage.services.verify.check_rows import OnArrivals
 from storage.services.verify.check_slices import SliceChecker, SliceFiles
-from storage.services.verify.check_slots import check_archives, describe_lane, list_slots
+from storage.services.verify.check_slots import check_archives, list_slots
 from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
 from storage.services.verify.findings import Findings, Progress, VerifyReport
 from storage.services.verify.required_files import Retained, StoredFiles, find_retained
@@ -230,9 +231,9 @@ class _Verification:
             what = f"a restore, undo or close began {_ago(now - state.intent.committed_at_ms)} and is not complete"
             at(f"entry {state.intent.seq} of the table lane").info(what, "the next writer or service completes it")
         open_lanes = {lane for lane in state.lanes if state.lanes[lane].closed is None}
-        ends = {name: (lane.head, lane.epoch) for name, lane in self._lanes.items() if name in open_lanes}
+        ends = {name: LaneEnd(lane.head, lane.epoch) for name, lane in self._lanes.items() if name in open_lanes}
         for lane, count in self._files.count_uncommitted(ends).items():
-            what = f"{count} log files are for entries after {ends[lane][0]}, which is its last"
+            what = f"{count} log files are for entries after {ends[lane].head}, which is its last"
             at(describe_lane(lane)).info(what, _UNCOMMITTED)
         for lane, beat in newest_heartbeats(self._store).items():
             if lane in open_lanes and now - beat.at_ms > SILENT_AFTER_MS:
