@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from storage.engine import SchemaChange
 from storage.errors import InvalidInput
 from streams.cli.arguments import Json, StorageOption, Target, open_table, usage_errors
 from streams.cli.output import print_result
-
-if TYPE_CHECKING:
-    from storage.engine import SchemaChange
 
 alter = typer.Typer(
     no_args_is_help=True, help="Change a table's schema while it is written. Writers that know the old schema continue."

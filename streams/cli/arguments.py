@@ -11,17 +11,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from storage import Table
+from storage.engine import check_reachable
 from storage.errors import InvalidInput, TableError
-
-if TYPE_CHECKING:
-    from storage import Table
-    from streams.pipeline.pipeline import CommandSettings, TableLocation
+from streams.pipeline.model import CommandSettings, TableLocation
+from streams.pipeline.pipeline import load_settings
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -81,8 +81,6 @@ def load_target(target: str, storage_option: Sequence[str] | None, *sections: st
     Raises:
         typer.Exit: With code `USAGE`; the error was printed.
     """
-    from streams.pipeline.pipeline import load_settings
-
     with usage_errors():
         settings = load_settings(target, *sections)
         given = parse_storage_options(storage_option or ())
@@ -152,18 +150,5 @@ def open_location(location: TableLocation) -> Table:
         StoreUnavailable: The store does not answer within a few seconds, or refuses access.
         NotFound: There is no table at the location.
     """
-    from storage import Table
-
-    check_reachable(location)
+    check_reachable(location.uri, location.storage_options)
     return Table.open(location.uri, storage_options=location.storage_options)
-
-
-def check_reachable(location: TableLocation) -> None:
-    """Check that the store of the table answers within a few seconds.
-
-    Raises:
-        StoreUnavailable: It does not answer, or refuses access.
-    """
-    from storage import engine
-
-    engine.check_reachable(location.uri, location.storage_options)

@@ -10,10 +10,11 @@ import contextlib
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from storage.engine import Inspection, check_reachable
 from storage.errors import InvalidInput
 from streams.cli.alter import alter
 from streams.cli.arguments import (
@@ -21,20 +22,23 @@ from streams.cli.arguments import (
     Json,
     StorageOption,
     Target,
-    check_reachable,
     console,
     errors,
     load_target,
     usage_errors,
 )
+from streams.cli.display import show_jobs
 from streams.cli.output import print_result
 from streams.cli.package import package
+from streams.cli.query import explain_query, run_query
 from streams.cli.read_commands import reads
 from streams.cli.service_commands import services
-from streams.cli.show import What
-
-if TYPE_CHECKING:
-    from streams.pipeline.supervisor import JobStatus
+from streams.cli.show import What, show_table
+from streams.pipeline.http_status import StatusPage, parse_address, serve_status
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.supervisor import JobStatus, ending_of_all
+from streams.read.read_options import ReadOptions
+from streams.spark.session import check_java
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline file; weft init writes one.")]
 
@@ -84,7 +88,6 @@ def create(pipeline: PipelineFile, as_json: Json = False) -> None:
     weft run creates the table as well. Create it beforehand where the processes that run may not, or to see early that
     the store and the file are right. Exit code 1, and nothing is changed, if the table differs from the file.
     """
-    from streams.pipeline.pipeline import load_pipeline
     from streams.pipeline.run import create_table
 
     with usage_errors():
@@ -127,12 +130,7 @@ def run(
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction or clean, the service of that name is called compaction-service or clean-service.
     """
-    from streams.cli.display import show_jobs
-    from streams.pipeline.http_status import StatusPage, parse_address, serve_status
-    from streams.pipeline.pipeline import load_pipeline
     from streams.pipeline.run import check_sources, choose_part, run_pipeline
-    from streams.pipeline.supervisor import ending_of_all
-    from streams.spark.session import check_java
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
@@ -193,14 +191,11 @@ def sql(
     as_json: Json = False,
 ) -> None:
     """Run one Spark SQL query over a table, in a new local Spark with the settings in section spark of the pipeline."""
-    from streams.cli.query import explain_query, run_query
-    from streams.read.read_options import ReadOptions
-
     settings = load_target(target, storage_option, "spark")
     with usage_errors():
         given = {"as_of": as_of, "require": require, "complete_through": complete_through}
         options = ReadOptions.of({**given, "read_optimized": read_optimized, "settled": settled})
-    check_reachable(settings.table)
+    check_reachable(settings.table.uri, settings.table.storage_options)
     if explain:
         explain_query(settings, query, options, as_json=as_json)
     else:
@@ -216,13 +211,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what is in a table: an overview, its log, its files, or its streams."""
-    from storage.engine import Inspection
-    from streams.cli import show as view
-
     location = load_target(target, storage_option).table
-    check_reachable(location)
+    check_reachable(location.uri, location.storage_options)
     table = Inspection(location.uri, storage_options=location.storage_options)
-    view.show(table, what, limit=limit, as_json=as_json)
+    show_table(table, what, limit=limit, as_json=as_json)
 
 
 app.add_typer(reads)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 from streams.cli.arguments import Json, StorageOption, Target, console, errors, open_table, usage_errors
 from streams.cli.output import counted, limit_note, print_rows
 from streams.read.as_of import EARLIEST, parse_point, warn_if_unsettled
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from streams.read.read_options import split_names
 
 reads = typer.Typer()
 
@@ -36,8 +35,6 @@ def changes(
 
     The last line says where to continue next time.
     """
-    from streams.read.read_options import split_names
-
     with usage_errors():
         first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
     table = open_table(target, storage_option)

@@ -8,19 +8,20 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
+from rich.progress import Progress
 
-from storage.engine import CompactionResult, FoldResult, RestoreResult, clock_lead_ms
+from storage import Table, verify_table
+from storage.engine import CompactionResult, FoldResult, RestoreResult, check_reachable, clock_lead_ms
 from storage.errors import Conflict, InvalidInput
 from streams.cli.arguments import (
     FAILED,
     Json,
     StorageOption,
     Target,
-    check_reachable,
     errors,
     load_target,
     open_location,
@@ -29,12 +30,9 @@ from streams.cli.arguments import (
     usage_errors,
 )
 from streams.cli.output import print_result
-from streams.pipeline.services import CLEAN, COMPACTION
+from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
+from streams.pipeline.services import CLEAN, COMPACTION, compact_due, fold_due
 from streams.read.as_of import parse_point
-
-if TYPE_CHECKING:
-    from storage import Table
-    from streams.pipeline.model import CommandSettings, CompactionSection
 
 services = typer.Typer()
 
@@ -73,8 +71,6 @@ def compact(
 
     With a pipeline file, or with settings, compacts only what is due, like one round of the service of weft run.
     """
-    from streams.pipeline.services import compact_due, fold_due
-
     settings = load_target(target, storage_option, COMPACTION)
     flags = {"min_commits": min_commits, "max_log_ratio": max_log_ratio, "fold_commits": fold_commits}
     with usage_errors():
@@ -111,8 +107,6 @@ def _compaction_policy(
     Raises:
         InvalidInput: A setting is out of its range, or contradicts ``--all``.
     """
-    from streams.pipeline.model import CompactionSection
-
     given = [name for name, value in flags.items() if value is not None]
     if everything and given:
         raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {_flag(given[0])}")
@@ -333,8 +327,6 @@ def clean(
 
     With a pipeline file, its section clean says what is kept; flags override it.
     """
-    from streams.pipeline.model import CleanSection
-
     settings = load_target(target, storage_option, CLEAN)
     flags = {"retain": retain, "versions": versions, "abandon_after": abandon_after}
     with usage_errors():
@@ -373,13 +365,9 @@ def verify(
 
     Nothing is changed. A table that cannot even be opened is checked, too.
     """
-    from rich.progress import Progress
-
-    from storage import verify_table
-
     location = load_target(target, storage_option).table
     with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
-        check_reachable(location)
+        check_reachable(location.uri, location.storage_options)
         task = bar.add_task("verifying", total=None)
         report = verify_table(
             location.uri,

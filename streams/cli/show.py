@@ -36,7 +36,7 @@ class What(StrEnum):
     STREAMS = "streams"
 
 
-def show(table: Inspection, what: What, *, limit: int, as_json: bool) -> None:
+def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> None:
     """Print one aspect of a table.
 
     Args:
