@@ -19,6 +19,7 @@ from storage.core.log.needed_files import LaneEnd, entry_may_come
 from storage.core.log.table_state import TableState
 from storage.core.names import Kind, LaneName, Path, parse_path
 from storage.environment import Environment
+from storage.log.holders import find_holders
 from storage.services.verify.check_table_lane import TableLane, TableLaneReader
 from storage.services.verify.findings import Findings
 from storage.store.object_store import ObjectStore
@@ -128,8 +129,7 @@ def find_retained(
         return retained  # an unreadable entry may have expired anything: nothing is known to be missing
     newest = table.state
     retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, heads))
-    named = [(f"savepoint {name!r}", savepoint.at) for name, savepoint in newest.savepoints.items()]
-    named += [(f"open compaction {plan_id[:8]}", plan.at) for plan_id, plan in newest.plans.items()]
+    named = [(f"{holder.what} {holder.name!r}", at) for holder, at in find_holders(newest, pins=())]
     oldest = table.oldest_retained
     for entry, state in TableLaneReader(env, slots, Findings()).states():  # its problems have been reported
         if state is None:
