@@ -3,7 +3,8 @@
     plan a read   Snapshot.scan -> Scan.tasks         run Scan.read(task) anywhere
     changes       scan_changes -> ChangeScan.tasks    run ChangeScan.read(task) anywhere
     write         Writer.begin -> WriteTicket         run write_rows(ticket, rows) anywhere, then Writer.commit
-    compact       Table.compact(execute=...)          run CompactionTask.run() anywhere
+    services      Table.compact, fold, verify         with execute=..., which runs Task.run() anywhere
+    in steps      plan_compaction, plan_fold          other work may be done between two steps
     resume        lane_progress                       where a lane ends, without claiming it
     observe       LaneObserver, Inspection            what lanes and the table hold
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as LocalPath
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ from storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS, ChangeShape
 from storage.core.merge.events import OP_COLUMN, Problem, prepare
 from storage.core.model import Stream
 from storage.core.names import TABLE_LANE, LaneName, Path, lane_name
-from storage.core.plan.compaction_plan import plan_due
+from storage.core.plan.due_policy import Due, DuePolicy, Work
 from storage.core.plan.slices import FileSlice, base_slices, whole_files
 from storage.core.plan.watermarks import check_lateness
 from storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
@@ -45,13 +46,19 @@ from storage.read.changes import ChangeScan, ChangeTask, bounded_cut, expiring, 
 from storage.read.read_task import ReadTask, make_tasks
 from storage.read.scan import Scan
 from storage.read.snapshot import Snapshot
+from storage.services import compaction, fold
+from storage.services.clean.clean import CleanResult
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult
 from storage.services.compaction_task import CompactionTask
-from storage.services.fold import FoldResult
+from storage.services.due_work import Only, every_group, find_due
+from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
 from storage.services.restore import RestoreResult
 from storage.services.schema_changes import SchemaChange
+from storage.services.steps import Steps, cancel, finish
+from storage.services.tasks import Execute, Shared, Task, one_by_one
+from storage.services.verify.findings import Progress, VerifyReport
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import check_reachable, open_store
 from storage.table import Table
@@ -70,10 +77,14 @@ __all__ = [
     "Batch",
     "ChangeScan",
     "ChangeTask",
+    "CleanResult",
     "CompactionResult",
     "CompactionTask",
     "Comparison",
     "Condition",
+    "Due",
+    "DuePolicy",
+    "Execute",
     "FileRef",
     "FileReport",
     "FileSlice",
@@ -88,47 +99,63 @@ __all__ = [
     "LaneReport",
     "Not",
     "ObjectStore",
+    "Only",
     "Operator",
     "Or",
     "Overview",
     "Path",
+    "PlannedWork",
     "Problem",
+    "Progress",
     "ReadTask",
     "RestoreResult",
     "Scan",
     "SchemaChange",
+    "Shared",
     "SliceFile",
     "StartsWith",
+    "Steps",
     "Stream",
     "StreamReport",
     "TableSchema",
+    "Task",
     "TimelineEntry",
+    "VerifyReport",
+    "Work",
     "WriteTicket",
     "Written",
     "base_file_groups",
     "bounded_cut",
+    "cancel",
     "change_schema",
     "check_columns",
     "check_lateness",
     "check_reachable",
     "clock_lead_ms",
-    "compact_due",
     "discard",
+    "every_group",
     "expiring",
     "file_url",
+    "find_due",
+    "finish",
     "format_type",
     "is_cut",
     "lane_name",
     "lane_progress",
     "make_tasks",
+    "one_by_one",
     "open_store",
     "parse_type",
+    "plan_compaction",
+    "plan_fold",
     "scan_changes",
     "state_columns",
     "whole_files",
     "widens",
     "write_rows",
 ]
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 def is_cut(text: str) -> bool:
@@ -176,27 +203,53 @@ def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
             remove_log_file(ticket.env.store, file)
 
 
-def compact_due(table: Table, *, min_commits: int, max_log_ratio: float) -> CompactionResult | None:
-    """Compact the file groups that are due (`storage.core.plan.compaction_plan`); None if no file group is due.
+@dataclass(frozen=True, slots=True)
+class PlannedWork(Generic[T_co]):
+    """Work that is due, and has not begun.
 
-    Args:
-        table: The table.
-        min_commits: A file group is due when this many of its commits wait for compaction.
-        max_log_ratio: Or when its logs have more than this share of the bytes of its base.
+    Attributes:
+        bytes: Stored bytes that it will read.
+        steps: The work, see `storage.services.steps`. Nothing is published before the first step.
+    """
+
+    bytes: int
+    steps: Steps[T_co]
+
+
+def plan_compaction(table: Table, policy: DuePolicy) -> PlannedWork[CompactionResult]:
+    """`storage.Table.compact` of what is due, in steps.
 
     Raises:
-        CorruptData: A file is missing or damaged; the table is unchanged.
+        UnsupportedFormat: This version cannot write to the table.
     """
-    snapshot = table.snapshot()
-    due = plan_due(
-        snapshot.slices, snapshot.files, snapshot.cut.lanes, min_commits=min_commits, max_log_ratio=max_log_ratio
-    )
-    if not due:
-        return None
-    # Compacting all file groups that have logs also raises the position up to which logs need not be read.
-    if any(len(file_slice.rows) and file_slice.group not in due for file_slice in snapshot.slices):
-        return table.compact(lambda file_slice: file_slice.group in due)
-    return table.compact()
+    table_log, snapshot = table.writable(), table.snapshot()
+    due = find_due(snapshot, policy, {Work.COMPACT})
+
+    def steps() -> Steps[CompactionResult]:
+        result = yield from compaction.compaction_steps(table_log, snapshot, lambda each: each.group in due)
+        table.mark_if_due()
+        return result
+
+    return PlannedWork(sum(each.bytes for each in due.values()), steps())
+
+
+def plan_fold(table: Table, policy: DuePolicy) -> PlannedWork[FoldResult]:
+    """`storage.Table.fold` if it is due, in steps.
+
+    Raises:
+        UnsupportedFormat: This version cannot write to the table.
+    """
+    table_log, snapshot = table.writable(), table.snapshot()
+    due = find_due(snapshot, policy, {Work.FOLD})
+
+    def steps() -> Steps[FoldResult]:
+        if not due:
+            return NOT_FOLDED
+        result = yield from fold.fold_steps(table_log, snapshot)
+        table.mark_if_due()
+        return result
+
+    return PlannedWork(sum(each.bytes for each in due.values()), steps())
 
 
 def clock_lead_ms(table: Table) -> int:

@@ -27,7 +27,7 @@ from storage.config import TableConfig
 from storage.core.log.entries import WRITER_FEATURES
 from storage.core.log.table_state import TableState
 from storage.core.names import lane_name
-from storage.core.plan.slices import FileSlice
+from storage.core.plan.due_policy import DuePolicy
 from storage.core.plan.watermarks import Lateness, Value, Watermarks
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment, open_environment
@@ -43,11 +43,12 @@ from storage.services import schema_changes
 from storage.services.clean.clean import CleanResult, run_clean
 from storage.services.clean.retention_policy import DEFAULT_ABANDON, DEFAULT_RETENTION
 from storage.services.compaction import CompactionResult, run_compaction
-from storage.services.compaction_task import Execute, one_by_one
 from storage.services.create_table import create_table
-from storage.services.fold import FoldResult, run_fold
+from storage.services.due_work import Only, every_group, fold_is_due, only_due
+from storage.services.fold import NOT_FOLDED, FoldResult, run_fold
 from storage.services.restore import RestoreResult, close_lane, fence, restore, undo
 from storage.services.savepoints import SavepointInfo, list_savepoints, make_savepoint, release_savepoint
+from storage.services.tasks import Execute, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.services.verify.verify import run_verify
 from storage.write.writer import Writer
@@ -61,7 +62,7 @@ def _service(function: Callable[Concatenate[TableLog, P], R]) -> Callable[Concat
 
     @functools.wraps(function)
     def method(self: Table, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return function(self._writable(), *args, **kwargs)
+        return function(self.writable(), *args, **kwargs)
 
     first, *others = inspect.signature(function).parameters.values()
     itself = first.replace(name="self", annotation=inspect.Parameter.empty)
@@ -265,36 +266,43 @@ class Table:
         return scan_changes(earlier, later, columns, require, before=before).to_reader()
 
     def compact(
-        self, only: Callable[[FileSlice], bool] = lambda _: True, *, execute: Execute = one_by_one
+        self, only: Only = every_group, *, policy: DuePolicy | None = None, execute: Execute = one_by_one
     ) -> CompactionResult:
         """Merge log files into new slices. Writers and readers continue, and no result changes.
 
         Args:
             only: Which file groups to compact.
+            policy: Compact only those of them that are due for compaction.
             execute: Runs the tasks; by default in this process, one file group at a time.
 
         Raises:
             CorruptData: A file is missing or damaged; the table is unchanged.
             SnapshotExpired: Cleaning has aborted the compaction as abandoned.
         """
-        table_log = self._writable()
-        result = run_compaction(table_log, self.snapshot(), only, execute)
-        self._mark_if_due()
+        table_log, snapshot = self.writable(), self.snapshot()
+        result = run_compaction(table_log, snapshot, only_due(snapshot, policy, only), execute)
+        self.mark_if_due()
         return result
 
-    def fold(self) -> FoldResult:
+    def fold(self, *, policy: DuePolicy | None = None, execute: Execute = one_by_one) -> FoldResult:
         """Merge log files that are not in slices into a few files of merge states. No result changes.
 
         Cheaper than `compact`, and makes reads faster if commits are many and small. File groups stay due for
         compaction as before.
 
+        Args:
+            policy: Do nothing unless file groups are due for a fold.
+            execute: Runs the tasks; by default in this process, one new file at a time.
+
         Raises:
             CorruptData: A file is missing or damaged; the table is unchanged.
             SnapshotExpired: Cleaning has aborted the fold as abandoned.
         """
-        table_log = self._writable()
-        result = run_fold(table_log, self.snapshot())
-        self._mark_if_due()
+        table_log, snapshot = self.writable(), self.snapshot()
+        if not fold_is_due(snapshot, policy):
+            return NOT_FOLDED
+        result = run_fold(table_log, snapshot, execute)
+        self.mark_if_due()
         return result
 
     def savepoint(self, name: str, as_of: dt.datetime | str | None = None, note: str = "") -> SavepointInfo:
@@ -304,7 +312,7 @@ class Table:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`; also if the name is not allowed.
             Conflict: There is already a savepoint of that name.
         """
-        return make_savepoint(self._writable(), name, self._settle(as_of).cut, note)
+        return make_savepoint(self.writable(), name, self._settle(as_of).cut, note)
 
     def savepoints(self) -> list[SavepointInfo]:
         """All savepoints, oldest first."""
@@ -319,7 +327,7 @@ class Table:
         Raises:
             InvalidInput, NotFound, SnapshotExpired: See `snapshot`.
         """
-        table_log = self._writable()
+        table_log = self.writable()
         snapshot = self._settle(to)
         return restore(table_log, snapshot.state, snapshot.cut, f"restore to {to}")
 
@@ -334,7 +342,7 @@ class Table:
         Raises:
             StoreUnavailable, CommitUnknown: The store refuses access, or does not say whether the mark was recorded.
         """
-        made = publish_mark(self._writable())
+        made = publish_mark(self.writable())
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
 
     def _settle(self, as_of: dt.datetime | str | None) -> Snapshot:
@@ -352,7 +360,7 @@ class Table:
             NotFound: The table has no such lane.
             Conflict: The lane is already closed.
         """
-        return close_lane(self._writable(), lane_name(lane))
+        return close_lane(self.writable(), lane_name(lane))
 
     def fence(self, lane: str) -> int:
         """Fence the writer of a lane that seems to be dead; returns the entry that fences it.
@@ -363,7 +371,7 @@ class Table:
             NotFound: The table has no such lane.
             Conflict: The lane is closed.
         """
-        return fence(self._writable(), lane_name(lane))
+        return fence(self.writable(), lane_name(lane))
 
     def clean(
         self,
@@ -393,22 +401,25 @@ class Table:
         """
         if dry_run:
             return run_clean(self._table_log, retain, versions, abandon_after, dry_run=True)
-        result = run_clean(self._writable(), retain, versions, abandon_after, dry_run=False)
-        self._mark_if_due()
+        result = run_clean(self.writable(), retain, versions, abandon_after, dry_run=False)
+        self.mark_if_due()
         return result
 
-    def verify(self, *, deep: bool = True, progress: Progress | None = None) -> VerifyReport:
+    def verify(
+        self, *, deep: bool = True, progress: Progress | None = None, execute: Execute | None = None
+    ) -> VerifyReport:
         """Check everything that can be checked from storage, and report all problems. Changes nothing.
 
         Args:
             deep: Read the files that the newest snapshot, savepoints and open compactions need; otherwise only check
                 that they exist with their size.
             progress: Called with (objects checked, objects in total).
+            execute: Where files are read; by default in this process, one at a time.
 
         Raises:
             StoreUnavailable: The store does not answer.
         """
-        return run_verify(self._table_log, deep=deep, progress=progress)
+        return run_verify(self._table_log, deep=deep, progress=progress, execute=execute)
 
     release_savepoint = _service(release_savepoint)
     undo = _service(undo)
@@ -419,13 +430,13 @@ class Table:
     widen_column = _service(schema_changes.widen_column)
     set_default = _service(schema_changes.set_default)
 
-    def _writable(self) -> TableLog:
+    def writable(self) -> TableLog:
         """Check that this version may write to the table, and complete a restore in progress (L4); returns the log."""
         check_writable(self.state(), WRITER_FEATURES)
         complete_fencing_barrier(self._table_log)
         return self._table_log
 
-    def _mark_if_due(self) -> None:
+    def mark_if_due(self) -> None:
         """Record a mark after a service has done its work; a failure is suppressed. An idle table gets no marks."""
         with contextlib.suppress(TableError):
             self._marker.mark_if_due(self.state(), unless_idle=True)
@@ -437,6 +448,7 @@ def verify_table(
     storage_options: Mapping[str, Any] | None = None,
     deep: bool = True,
     progress: Progress | None = None,
+    execute: Execute | None = None,
 ) -> VerifyReport:
     """`Table.verify` of a table that may be too damaged to open.
 
@@ -445,4 +457,4 @@ def verify_table(
         StoreUnavailable: The store does not answer.
     """
     env = open_environment(uri, storage_options)
-    return run_verify(TableLog(env, stamps_of(env.store.uri)), deep=deep, progress=progress)
+    return run_verify(TableLog(env, stamps_of(env.store.uri)), deep=deep, progress=progress, execute=execute)

@@ -3,7 +3,7 @@
     create_view, snapshot, register     read a table (`streams.read.view`, `streams.read.table_source`)
     write_stream, write_batch           append to a table (`streams.write.sink`, `streams.write.write_batch`)
     resume_point                        where a query goes on after a restore (`streams.write.resume`)
-    compact                             fold logs on a cluster (`streams.write.cluster_compaction`)
+    compact, fold, verify               services of a table on a cluster (`streams.write.cluster_services`)
 
 Names are looked up when they are first used, so that Python workers and the command line do not import all of it.
 """
@@ -17,19 +17,31 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from streams.read.table_source import register
     from streams.read.view import create_view, snapshot
-    from streams.write.cluster_compaction import compact
+    from streams.write.cluster_services import compact, fold, verify
     from streams.write.resume import resume_point
     from streams.write.sink import write_stream
     from streams.write.write_batch import write_batch
 
-__all__ = ["compact", "create_view", "register", "resume_point", "snapshot", "write_batch", "write_stream"]
+__all__ = [
+    "compact",
+    "create_view",
+    "fold",
+    "register",
+    "resume_point",
+    "snapshot",
+    "verify",
+    "write_batch",
+    "write_stream",
+]
 
 _HOMES: Final = {
-    "compact": "streams.write.cluster_compaction",
+    "compact": "streams.write.cluster_services",
     "create_view": "streams.read.view",
+    "fold": "streams.write.cluster_services",
     "register": "streams.read.table_source",
     "resume_point": "streams.write.resume",
     "snapshot": "streams.read.view",
+    "verify": "streams.write.cluster_services",
     "write_batch": "streams.write.write_batch",
     "write_stream": "streams.write.sink",
 }

@@ -22,8 +22,10 @@ from storage.environment import Tuning
 from storage.log.table_log import TableLog
 from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
-from storage.services.compaction_task import CompactionTask, Execute, one_by_one
+from storage.services.compaction_task import CompactionTask
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
+from storage.services.steps import Steps, finish
+from storage.services.tasks import Execute, one_by_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,11 @@ class CompactionResult:
     seconds: float
 
 
-def run_compaction(
+def compaction_steps(
     table_log: TableLog, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
-) -> CompactionResult:
-    """Compact file groups of a snapshot, and publish their slices as they are completed.
+) -> Steps[CompactionResult]:
+    """Compact file groups of a snapshot, in steps: one for each task. Publish their slices as they are
+    completed.
 
     Candidates are file groups with log files, and the last file groups in shared files that are mostly unreferenced.
 
@@ -81,6 +84,7 @@ def run_compaction(
             tasks = [_task(table_log, snapshot, plan, run) for run in runs]
             for number, (task, made) in enumerate(zip(tasks, execute(tasks), strict=True), start=1):
                 publisher.add(plan, task.slices, made, last=number == len(tasks))
+                yield task.bytes
     column_names = {column.id: column.name for column in snapshot.table_schema.columns}
     return CompactionResult(
         done=tuple(publisher.done),
@@ -91,6 +95,13 @@ def run_compaction(
         overflows={column_names[column]: count for column, count in publisher.overflows.items()},
         seconds=time.monotonic() - started,
     )
+
+
+def run_compaction(
+    table_log: TableLog, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
+) -> CompactionResult:
+    """`compaction_steps` to the end."""
+    return finish(compaction_steps(table_log, snapshot, only, execute))
 
 
 def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlice]]:

@@ -6,7 +6,6 @@ until a BASE entry names them (`storage.services.compaction`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storage import mergers
@@ -48,6 +47,11 @@ class CompactionTask:
     plan: int
     rev: int
 
+    @property
+    def bytes(self) -> int:
+        """Stored bytes to read."""
+        return sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
+
     def run(self) -> list[SliceFile]:
         """Write the next slice of every file group; returns them in the order of ``slices``.
 
@@ -58,16 +62,6 @@ class CompactionTask:
         loaded = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):
             return _write_slices(self, loaded)
-
-
-Execute = Callable[[Sequence[CompactionTask]], Iterable[list[SliceFile]]]
-"""Runs tasks, and yields their slices in the same order."""
-
-
-def one_by_one(tasks: Sequence[CompactionTask]) -> Iterator[list[SliceFile]]:
-    """Run tasks in this process, one after the other: memory is that of one file group."""
-    for task in tasks:
-        yield task.run()
 
 
 @dataclass(frozen=True, slots=True)

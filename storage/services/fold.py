@@ -20,19 +20,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage import mergers
-from storage.core import names
 from storage.core.log.entries import Abort, Fold
 from storage.core.log.file_refs import FileGroup, LogFile
 from storage.core.log.table_state import TableState
-from storage.core.modes import Mergers
 from storage.core.plan.fold_plan import GroupFold, cut_runs, may_publish, plan_folds, still_covered
-from storage.files.log_reader import LogReader
-from storage.files.register_file import write_register_file
 from storage.log.table_log import TableLog
-from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import read_task
 from storage.read.snapshot import Snapshot
+from storage.services.fold_task import FoldTask
 from storage.services.service_plan import PLAN_CLOSED, ServicePlan, delete_files, open_plan
+from storage.services.steps import Steps, finish
+from storage.services.tasks import Execute, one_by_one
 
 _OVERTAKEN: Final = "a compaction or another fold of it was published first"
 
@@ -44,6 +42,7 @@ class FoldResult:
     Attributes:
         done: File groups for which readers use the fold now.
         skipped: File groups that were not changed, with the reason.
+        commits: Commits that were merged and were in no fold before.
         rows: Keys with registers in the new files.
         files_read: Log files that were read, earlier folds among them.
         bytes_read: Stored bytes of the ranges that were merged.
@@ -53,11 +52,16 @@ class FoldResult:
 
     done: tuple[FileGroup, ...]
     skipped: Mapping[FileGroup, str]
+    commits: int
     rows: int
     files_read: int
     bytes_read: int
     bytes_written: int
     seconds: float
+
+
+NOT_FOLDED: Final = FoldResult((), {}, commits=0, rows=0, files_read=0, bytes_read=0, bytes_written=0, seconds=0.0)
+"""The result if nothing is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,13 @@ class _FoldFile:
         return any(fold.group in groups for fold in self.folds)
 
 
-def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
-    """Fold the events of a head snapshot that are in neither a slice nor a fold.
+def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_by_one) -> Steps[FoldResult]:
+    """Fold the events of a head snapshot that are in neither a slice nor a fold, in steps: one for each new file.
+
+    Args:
+        table_log: The table's log.
+        snapshot: A head snapshot.
+        execute: Where the work is done.
 
     Raises:
         CorruptData: A file is missing or damaged; the table is unchanged.
@@ -89,39 +98,46 @@ def run_fold(table_log: TableLog, snapshot: Snapshot) -> FoldResult:
     reason = ""
     files: list[_FoldFile] = []
     if folds:
-        loaded = mergers.load(snapshot.table_schema, table_log.env.mergers)
+        mergers.load(snapshot.table_schema, table_log.env.mergers)  # refused before a plan is published
         with open_plan(table_log, snapshot.cut, len(folds)) as plan:
-            for run in cut_runs(folds, table_log.env.tuning.fold_file_bytes):
-                with explain_missing_file(table_log.env, snapshot.cut):
-                    file = _write(table_log, snapshot, loaded, run, plan.slot)
+            runs = list(cut_runs(folds, table_log.env.tuning.fold_file_bytes))
+            tasks = [_task(table_log, snapshot, plan, run) for run in runs]
+            for run, task, file in zip(runs, tasks, execute(tasks), strict=True):
                 files.append(_FoldFile(tuple(run), file))
                 plan.unpublished.update(stored.path for stored in (file.objects if file is not None else ()))
+                yield task.bytes
             published, reason = _publish(table_log, snapshot, plan, files)
         unused = [made.file for made in files if made.file is not None and not made.has_any(published)]
         delete_files(table_log.store, (stored.path for file in unused for stored in file.objects))
+    read = [snapshot.files[i] for i in {i for fold in folds for i in fold.ranges.file.tolist()}]
     used = [made.file.file for made in files if made.file is not None and made.has_any(published)]
     return FoldResult(
         done=tuple(fold.group for fold in folds if fold.group in published),
         skipped={fold.group: reason for fold in folds if fold.group not in published},
+        commits=len({(file.lane, file.seq) for file in read if not file.is_fold}),
         rows=sum(file.rows for file in used),
-        files_read=len({number for fold in folds for number in fold.ranges.file.tolist()}),
+        files_read=len(read),
         bytes_read=sum(fold.ranges.log_bytes for fold in folds),
         bytes_written=sum(file.size for file in used),
         seconds=time.monotonic() - started,
     )
 
 
-def _write(
-    table_log: TableLog, snapshot: Snapshot, loaded: Mergers, run: list[GroupFold], plan_slot: int
-) -> LogFile | None:
-    schema = snapshot.table_schema
-    columns = tuple(schema.slice.names)
-    task = read_task([fold.ranges for fold in run], snapshot.files)
-    wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-    logs = LogReader(table_log.env, schema, task.files, task.slices, [wanted] * len(task.slices), loaded)
-    collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in task.slices)
-    states = [(group, state) for group, state in collapsed if state is not None]
-    return write_register_file(table_log.env, schema, names.fold_path(plan_slot, table_log.env.ids.new()), states)
+def run_fold(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_by_one) -> FoldResult:
+    """`fold_steps` to the end."""
+    return finish(fold_steps(table_log, snapshot, execute))
+
+
+def _task(table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, run: list[GroupFold]) -> FoldTask:
+    work = read_task([fold.ranges for fold in run], snapshot.files)
+    return FoldTask(
+        env=table_log.env,
+        schema=snapshot.table_schema,
+        slices=work.slices,
+        files=work.files,
+        at=snapshot.cut,
+        plan=plan.slot,
+    )
 
 
 def _publish(

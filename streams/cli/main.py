@@ -34,6 +34,7 @@ from streams.cli.query import explain_query, run_query
 from streams.cli.read_commands import reads
 from streams.cli.service_commands import services
 from streams.cli.show import What, show_table
+from streams.cli.table_services import table_services
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.supervisor import JobStatus, ending_of_all
@@ -130,16 +131,16 @@ def run(
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction or clean, the service of that name is called compaction-service or clean-service.
     """
-    from streams.pipeline.run import check_sources, choose_part, run_pipeline
+    from streams.pipeline.run import COMPACTION, check_sources, choose_part, run_pipeline
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
-        writers, _ = choose_part(loaded, only)
+        writers, chosen_services = choose_part(loaded, only)
         check_sources(loaded)
         place = None if http is None else parse_address(http)
     page = StatusPage()
     last: dict[str, JobStatus] = {}
-    if writers:  # services do not use Spark
+    if writers or (COMPACTION in chosen_services and loaded.compacts_on_cluster):  # other services need no Spark
         check_java()
     serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
     with serving, show_jobs(console(), as_json=as_json) as on_status:
@@ -219,6 +220,7 @@ def show(
 
 app.add_typer(reads)
 app.add_typer(services)
+app.add_typer(table_services)
 app.add_typer(package)
 app.add_typer(alter, name="alter")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, TypeVar
 
 import typer
@@ -15,7 +16,15 @@ from pydantic import BaseModel, ValidationError
 from rich.progress import Progress
 
 from storage import Table, verify_table
-from storage.engine import CompactionResult, FoldResult, RestoreResult, check_reachable, clock_lead_ms
+from storage.engine import (
+    CompactionResult,
+    Execute,
+    FoldResult,
+    RestoreResult,
+    check_reachable,
+    clock_lead_ms,
+    one_by_one,
+)
 from storage.errors import Conflict, InvalidInput
 from streams.cli.arguments import (
     FAILED,
@@ -31,7 +40,7 @@ from streams.cli.arguments import (
 )
 from streams.cli.output import print_result
 from streams.pipeline.model import CleanSection, CommandSettings, CompactionSection
-from streams.pipeline.services import CLEAN, COMPACTION, compact_due, fold_due
+from streams.pipeline.services import CLEAN, COMPACTION
 from streams.read.as_of import parse_point
 
 services = typer.Typer()
@@ -63,24 +72,46 @@ def compact(
     max_log_ratio: Annotated[
         float | None, typer.Option(help="Or when its logs are larger than this share of its base file.")
     ] = None,
+    max_read_amplification: Annotated[
+        float | None,
+        typer.Option(min=1, help="Or when a read fetches more than this many times the bytes of its base."),
+    ] = None,
+    max_age: Annotated[str | None, typer.Option(help="Or when a commit has waited for this long: 1 hour.")] = None,
     fold_commits: Annotated[int | None, typer.Option(min=2, help="Fold when this many commits are not folded.")] = None,
+    on_cluster: Annotated[
+        bool | None,
+        typer.Option("--on-cluster/--here", help="With Spark, by the pipeline's section spark; else in this process."),
+    ] = None,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
-    """Merge all logs of a table into its base files, in this process. Blocks no reader or writer.
+    """Merge all logs of a table into its base files. Blocks no reader or writer.
 
-    With a pipeline file, or with settings, compacts only what is due, like one round of the service of weft run.
+    With a pipeline file, or with settings, compacts only what is due, like one round of the service of weft run. Works
+    in this process, unless --on-cluster is given or the pipeline says compaction: {on: cluster}.
     """
-    settings = load_target(target, storage_option, COMPACTION)
-    flags = {"min_commits": min_commits, "max_log_ratio": max_log_ratio, "fold_commits": fold_commits}
+    settings = load_target(target, storage_option, COMPACTION, "spark")
+    flags = {
+        "min_commits": min_commits,
+        "max_log_ratio": max_log_ratio,
+        "max_read_amplification": max_read_amplification,
+        "max_age": max_age,
+        "fold_commits": fold_commits,
+    }
     with usage_errors():
-        policy = _compaction_policy(settings, flags, everything=everything)
+        section = _compaction_section(settings, flags, everything=everything)
+    if on_cluster is None:
+        on_cluster = settings.compaction is not None and settings.compaction.on == "cluster"
     table = open_location(settings.table)
-    if policy is None:
-        rounds = [table.fold() if fold else table.compact()]
-    else:
-        made, joined = None if fold else compact_due(table, policy), fold_due(table, policy)
-        rounds = [result for result in (made, joined and joined[0]) if result is not None]
+    policy = None if section is None else section.policy
+    rounds: list[CompactionResult | FoldResult] = []
+    with _executor("compact", settings, on_cluster=on_cluster) as execute:
+        if not fold:
+            rounds.append(table.compact(policy=policy, execute=execute))
+        if fold or policy is not None:
+            rounds.append(table.fold(policy=policy, execute=execute))
+    if policy is not None:
+        rounds = [result for result in rounds if result.done or result.skipped]
     lines = [_describe_round(result) for result in rounds] or [
         "nothing is due by the settings; --all compacts everything"
     ]
@@ -99,7 +130,16 @@ def compact(
     print_result(done, "\n".join(lines), as_json=as_json)
 
 
-def _compaction_policy(
+def _executor(what: str, settings: CommandSettings, *, on_cluster: bool) -> AbstractContextManager[Execute]:
+    """Where the tasks of a command run."""
+    if not on_cluster:
+        return nullcontext(one_by_one)
+    from streams.write.cluster_job import cluster_executor
+
+    return cluster_executor(what, settings)
+
+
+def _compaction_section(
     settings: CommandSettings, flags: Mapping[str, object], *, everything: bool
 ) -> CompactionSection | None:
     """The settings that decide what is due: the file's, overridden by flags. None: compact everything.
@@ -358,6 +398,9 @@ def clean(
 def verify(
     target: Target,
     shallow: Annotated[bool, typer.Option("--shallow", help="Look at the sizes of files, not into them.")] = False,
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="Read the files with Spark, by the pipeline's section spark.")
+    ] = False,
     storage_option: StorageOption = None,
     as_json: Json = False,
 ) -> None:
@@ -365,16 +408,19 @@ def verify(
 
     Nothing is changed. A table that cannot even be opened is checked, too.
     """
-    location = load_target(target, storage_option).table
+    settings = load_target(target, storage_option, "spark")
+    location = settings.table
     with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as bar:
         check_reachable(location.uri, location.storage_options)
         task = bar.add_task("verifying", total=None)
-        report = verify_table(
-            location.uri,
-            storage_options=location.storage_options,
-            deep=not shallow,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        with _executor("verify", settings, on_cluster=True) if on_cluster else nullcontext() as execute:
+            report = verify_table(
+                location.uri,
+                storage_options=location.storage_options,
+                deep=not shallow,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                execute=execute,
+            )
     print_result(report, str(report), as_json=as_json)
     if not report.ok:
         raise typer.Exit(FAILED)

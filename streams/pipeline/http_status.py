@@ -57,6 +57,7 @@ _GAUGES: Final = {
         "waiting_seconds",
         "Time for which a broker or a store has not answered. Absent if all answer.",
     ),
+    "due_bytes": ("due_bytes", "Stored bytes that are due for compaction or a fold. Absent if unknown."),
     "failures": ("failures_in_a_row", "Consecutive failed runs of the process without progress."),
 }
 _AT_WORK: Final = frozenset({"running", "idle", "compacting", "cleaning"})

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from storage import DuePolicy
 from storage.config import TableConfig
 from storage.config_file import FieldError
 from storage.engine import DEFAULT_ABANDON, DEFAULT_RETENTION
@@ -21,6 +22,7 @@ from storage.errors import InvalidInput
 from streams.formats import check_format
 from streams.pipeline.pipeline_file import parse_duration, parse_lateness
 
+_POLICY: Final = DuePolicy()
 _MIN_EVERY_SECONDS: Final = 0.1  # at shorter intervals the service would only check the table
 
 
@@ -108,12 +110,29 @@ class WriterSection(_Model):
 
 
 class CompactionSection(_Model):
-    """How often compaction checks the table, when a file group is due, and when logs are folded."""
+    """How often compaction checks the table, what is due, and where the work is done.
+
+    The defaults of what is due are those of `storage.DuePolicy`.
+    """
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
-    min_commits: int = Field(default=8, ge=1)
-    max_log_ratio: float = Field(default=0.5, gt=0)
-    fold_commits: Annotated[int | None, BeforeValidator(_none_if_off)] = Field(default=64, ge=2)
+    min_commits: int = Field(default=_POLICY.min_commits, ge=1)
+    max_log_ratio: float = Field(default=_POLICY.max_log_ratio, gt=0)
+    max_read_amplification: float | None = Field(default=_POLICY.max_read_amplification, ge=1)
+    max_age: Duration | None = None
+    fold_commits: Annotated[int | None, BeforeValidator(_none_if_off)] = Field(default=_POLICY.fold_commits, ge=2)
+    on: Literal["here", "cluster"] = "here"
+
+    @property
+    def policy(self) -> DuePolicy:
+        """When file groups are due."""
+        return DuePolicy(
+            min_commits=self.min_commits,
+            max_log_ratio=self.max_log_ratio,
+            max_read_amplification=self.max_read_amplification,
+            max_age=None if self.max_age is None else dt.timedelta(seconds=self.max_age),
+            fold_commits=self.fold_commits,
+        )
 
 
 class CleanSection(_Model):
@@ -252,6 +271,11 @@ class Pipeline:
     clean: CleanSection | None
     spark: Mapping[str, str] = field(repr=False)
     state: Path
+
+    @property
+    def compacts_on_cluster(self) -> bool:
+        """Whether the compaction service is a Spark application."""
+        return self.compaction is not None and self.compaction.on == "cluster"
 
     def writer(self, name: str) -> WriterSpec:
         """The writer of that name.

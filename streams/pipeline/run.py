@@ -105,16 +105,12 @@ def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
 def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
     """The job of a service, or of one round of it."""
     name = _service_job_name(pipeline, service)
+    command: tuple[str, ...] = ("streams.pipeline.services", str(pipeline.path), "--service", service)
+    if service == COMPACTION and pipeline.compacts_on_cluster:
+        command = ("streams.write.cluster_job", str(pipeline.path))
     return Job(
         name,
-        (
-            *_PYTHON,
-            "streams.pipeline.services",
-            str(pipeline.path),
-            "--service",
-            service,
-            *(("--once",) if once else ()),
-        ),
+        (*_PYTHON, *command, *(("--once",) if once else ())),
         log=pipeline.state / "logs" / f"{name}.log",
         background=not once,
         stop_seconds=services.STOP_SECONDS,

@@ -2,9 +2,9 @@
 
     python -m streams.pipeline.services PIPELINE [--service compaction|clean] [--once]
 
-A service works with Arrow in its process, without Spark. Writers never wait for it, and it may be killed at any time:
-unpublished files of a compaction are garbage, and the next cleaning continues where one was killed. On SIGTERM the
-current round is finished.
+A service works with Arrow in its process, without Spark; `streams.write.cluster_job` compacts on a cluster. Writers
+never wait for a service, and it may be killed at any time: unpublished files of a compaction are garbage, and the next
+cleaning continues where one was killed. On SIGTERM the current round is finished.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 from streams.pipeline.error_kinds import Ending, describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages, pause_seconds, store_name
-from streams.pipeline.status import Reporter, StopSignal
+from streams.pipeline.status import Report, Reporter, StopSignal
 
 if TYPE_CHECKING:
     from storage import Table
-    from storage.engine import CompactionResult, FoldResult
+    from storage.engine import CleanResult, CompactionResult, Execute, FoldResult
     from streams.pipeline.model import CleanSection, CompactionSection, Pipeline
 
 COMPACTION: Final = "compaction"
@@ -38,19 +39,40 @@ Round = Callable[[], None]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service; returns the exit code of the process."""
-    stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.pipeline.services", description="A service of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("--service", choices=(COMPACTION, CLEAN), default=COMPACTION)
     parser.add_argument("--once", action="store_true", help="one round: compact whatever has logs, or clean; then end")
     given = parser.parse_args(arguments)
+    return run_service(given.pipeline, given.service, once=given.once)
+
+
+def run_service(
+    path: str,
+    service: str,
+    *,
+    once: bool,
+    executor: Callable[[Pipeline], AbstractContextManager[Execute | None]] = lambda _: nullcontext(),
+) -> int:
+    """Run a service until told to stop.
+
+    Args:
+        path: The pipeline file.
+        service: Its name.
+        once: One round: compact whatever has logs, or clean.
+        executor: Opens the place where compaction works; None in the block: in this process.
+
+    Returns:
+        The exit code of the process.
+    """
+    stop, reporter = StopSignal(), Reporter.from_environment()
     reporter.update(doing="starting")
     try:
         from storage import Table
         from storage.engine import check_reachable
         from streams.pipeline.pipeline import load_pipeline
 
-        pipeline = load_pipeline(given.pipeline)
+        pipeline = load_pipeline(path)
         location, outages = pipeline.table, JobOutages(reporter, stop)
 
         def open_table() -> Table:
@@ -58,14 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return Table.open(location.uri, storage_options=location.storage_options)
 
         what = store_name(location.uri)
-        table = open_table() if given.once else outages.wait_out(open_table, what)
+        table = open_table() if once else outages.wait_out(open_table, what)
         if table is None:
             return Ending.DONE
-        every, work = _service(given.service, pipeline, table, reporter, once=given.once)
-        if given.once:
-            work()
-        else:
-            repeat(stop, every, work, reporter, what)
+        with executor(pipeline) as execute:
+            every, work = _service(service, pipeline, table, reporter, execute, once=once)
+            if once:
+                work()
+            else:
+                repeat(stop, every, work, reporter, what)
     except Exception as error:
         traceback.print_exc()
         reporter.update(doing="failed", message=describe(error))
@@ -74,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _service(service: str, pipeline: Pipeline, table: Table, reporter: Reporter, *, once: bool) -> tuple[float, Round]:
+def _service(
+    service: str, pipeline: Pipeline, table: Table, reporter: Reporter, execute: Execute | None, *, once: bool
+) -> tuple[float, Round]:
     """The interval between rounds in seconds, and the function that runs one round."""
     from streams.pipeline.model import CleanSection, CompactionSection
 
@@ -82,7 +107,7 @@ def _service(service: str, pipeline: Pipeline, table: Table, reporter: Reporter,
         clean = pipeline.clean or CleanSection()
         return clean.every, lambda: clean_round(table, clean, reporter)
     compaction = pipeline.compaction or CompactionSection()
-    return compaction.every, lambda: compact_round(table, None if once else compaction, reporter)
+    return compaction.every, lambda: compact_round(table, None if once else compaction, reporter, execute)
 
 
 def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, store: str = "the store") -> None:
@@ -126,64 +151,77 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
             delay = max(0.0, every - (time.monotonic() - started))
 
 
-def compact_round(table: Table, policy: CompactionSection | None, reporter: Reporter) -> None:
-    """Compact what is due (everything, without a policy), fold if due, and report."""
+def compact_round(
+    table: Table, section: CompactionSection | None, reporter: Reporter, execute: Execute | None = None
+) -> None:
+    """Compact what is due (everything, without a section), fold if due, and report.
+
+    Args:
+        table: The table.
+        section: Says what is due.
+        reporter: Reports what was done.
+        execute: Where the work is done; in this process by default.
+    """
+    from storage.engine import one_by_one
+
+    tasks: Execute = execute if execute is not None else one_by_one
+    policy = None if section is None else section.policy
     reporter.update(doing="compacting")
-    compacted = table.compact() if policy is None else compact_due(table, policy)
-    if compacted is not None:
-        skipped = f", {len(compacted.skipped)} skipped" if compacted.skipped else ""
-        done = f"{len(compacted.done)} file groups{skipped}"
-        message = f"{done}, {compacted.bytes_read / 1e6:.1f} MB compacted in {compacted.seconds:.1f} s"
-        _done(reporter, message, counts=bool(compacted.done), rows=compacted.rows)
-    folded = None if policy is None else fold_due(table, policy)
-    if folded is not None:
-        result, waited = folded
-        message = f"{waited} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
-        _done(reporter, message, counts=bool(result.done), rows=result.rows)
+    compacted = table.compact(policy=policy, execute=tasks)
+    if policy is None or compacted.done or compacted.skipped:
+        reporter.update(**after_compaction(reporter.report, compacted))
+    if policy is not None:
+        folded = table.fold(policy=policy, execute=tasks)
+        if folded.done or folded.skipped:
+            reporter.update(**after_fold(reporter.report, folded))
     reporter.update(doing="idle")
 
 
-def compact_due(table: Table, policy: CompactionSection) -> CompactionResult | None:
-    """Compact what is due; None if nothing is."""
-    from storage import engine
-
-    return engine.compact_due(table, min_commits=policy.min_commits, max_log_ratio=policy.max_log_ratio)
-
-
-def fold_due(table: Table, policy: CompactionSection) -> tuple[FoldResult, int] | None:
-    """Fold if enough commits are in neither slices nor folds.
-
-    Returns:
-        The result and the number of such commits; None if there were too few.
-    """
-    if policy.fold_commits is None:
-        return None
-    waiting = {(file.lane, file.seq) for file in table.snapshot().files if not file.is_fold}
-    return None if len(waiting) < policy.fold_commits else (table.fold(), len(waiting))
+def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
+    """What changes in a report after a compaction."""
+    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
+    done = f"{len(result.done)} file groups{skipped}"
+    message = f"{done}, {result.bytes_read / 1e6:.1f} MB compacted in {result.seconds:.1f} s"
+    return _changes(last, message, counts=bool(result.done), rows=result.rows)
 
 
-def clean_round(table: Table, policy: CleanSection, reporter: Reporter) -> None:
-    """Delete what is not needed any more, and report."""
-    reporter.update(doing="cleaning")
-    result = table.clean(
-        retain=dt.timedelta(seconds=policy.retain),
-        versions=policy.versions,
-        abandon_after=dt.timedelta(seconds=policy.abandon_after),
-    )
+def after_fold(last: Report, result: FoldResult) -> dict[str, Any]:
+    """What changes in a report after a fold."""
+    message = f"{result.commits} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
+    return _changes(last, message, counts=bool(result.done), rows=result.rows)
+
+
+def after_clean(last: Report, result: CleanResult) -> dict[str, Any]:
+    """What changes in a report after a clean."""
     message = f"{result.files} files, {result.bytes / 1e6:.1f} MB deleted"
     if result.archived:
         message += f", {result.archived} entries archived"
-    _done(reporter, message, counts=bool(result.files or result.archived), rows=0)
+    return _changes(last, message, counts=bool(result.files or result.archived), rows=0)
 
 
-def _done(reporter: Reporter, message: str, *, counts: bool, rows: int) -> None:
-    last = reporter.report
-    reporter.update(
-        doing="idle",
-        commits=last.commits + counts,
-        rows=last.rows + rows,
-        committed_at_ms=time.time_ns() // 1_000_000 if counts else last.committed_at_ms,
-        message=message,
+def _changes(last: Report, message: str, *, counts: bool, rows: int) -> dict[str, Any]:
+    return {
+        "doing": "idle",
+        "commits": last.commits + counts,
+        "rows": last.rows + rows,
+        "committed_at_ms": time.time_ns() // 1_000_000 if counts else last.committed_at_ms,
+        "message": message,
+    }
+
+
+def clean_round(table: Table, section: CleanSection, reporter: Reporter) -> None:
+    """Delete what is not needed any more, and report."""
+    reporter.update(doing="cleaning")
+    result = clean_table(table, section)
+    reporter.update(**after_clean(reporter.report, result))
+
+
+def clean_table(table: Table, section: CleanSection) -> CleanResult:
+    """Clean a table by the settings of a pipeline."""
+    return table.clean(
+        retain=dt.timedelta(seconds=section.retain),
+        versions=section.versions,
+        abandon_after=dt.timedelta(seconds=section.abandon_after),
     )
 
 

@@ -57,6 +57,7 @@ class Report:
         waiting_for: What does not answer, such as "the broker 127.0.0.1:9092"; empty if the job does not wait.
         waiting_since_ms: Time when it was first found not to answer; None if the job does not wait.
         tombstones: Messages without a value that were skipped.
+        due_bytes: Stored bytes that were due for compaction or a fold at the last look; None if that is not known.
     """
 
     doing: str = "starting"
@@ -74,6 +75,7 @@ class Report:
     waiting_for: str = ""
     waiting_since_ms: int | None = None
     tombstones: int = 0
+    due_bytes: int | None = None
 
     def restarted(self) -> Report:
         """The report after its process has ended: totals are kept, measurements are unknown."""

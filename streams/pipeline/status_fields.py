@@ -34,6 +34,7 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "commits": report.commits,
         "dead_letters": report.dead_letters,
         "tombstones_ignored": report.tombstones,
+        "due_bytes": report.due_bytes,
         "restarts": status.restarts,
         "failures": status.failures,
         "pid": status.pid,

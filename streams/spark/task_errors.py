@@ -116,3 +116,22 @@ def worker_hints() -> Iterator[None]:
         if error_in(text) is None and (problem := python_problem(text)) is not None:
             raise problem from error
         raise
+
+
+@contextmanager
+def raise_task_errors() -> Iterator[None]:
+    """Raise an error of weft that a task has raised as what it is; otherwise as `worker_hints`.
+
+    Raises:
+        TableError: The error of the task.
+        InvalidInput: See `python_problem`.
+    """
+    with worker_hints():
+        try:
+            yield
+        except TableError:
+            raise
+        except Exception as error:
+            if (found := error_in(str(error))) is not None:
+                raise found from error
+            raise

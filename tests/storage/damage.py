@@ -23,6 +23,7 @@ from storage.files.slice_file_writer import SliceFileWriter
 from storage.services.verify.findings import Finding, VerifyReport
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
+from tests.elsewhere import elsewhere
 from tests.faulty_store import FakeClock, other_process
 from tests.storage.shop import SHOP, append, orders, payments
 
@@ -162,7 +163,12 @@ def shop(uri: str) -> Table:
 
 
 def verified(table: Table, *, deep: bool = True) -> VerifyReport:
-    return other_process(table.uri, FakeClock()).verify(deep=deep)
+    """The report, which is the same wherever files are read."""
+    report = other_process(table.uri, FakeClock()).verify(deep=deep)
+    spread = other_process(table.uri, FakeClock()).verify(deep=deep, execute=elsewhere)
+    assert (spread.findings, spread.omitted, spread.cut) == (report.findings, report.omitted, report.cut)
+    assert spread.checked == report.checked
+    return report
 
 
 def wrong(table: Table, *, deep: bool = True) -> list[Finding]:

@@ -12,7 +12,7 @@ from storage import Table
 from storage.core.log.file_refs import FileGroup, FilePart
 from storage.core.merge.locate_keys import locate_keys
 from storage.core.names import Path
-from storage.core.plan.compaction_plan import plan_due
+from storage.core.plan.due_policy import DuePolicy, plan_due
 from storage.core.plan.mostly_unreferenced import UNREFERENCED_FACTOR, mostly_unreferenced
 from storage.read.pruning import key_table
 from storage.store.open_store import open_store
@@ -87,7 +87,8 @@ def test_compaction_services_find_such_file_groups_due(table: Table) -> None:
     table.compact(lambda file_slice: file_slice.group != LAST)
     append(table, orders(10**6, status="far"))
     snapshot = table.snapshot()
-    due = plan_due(snapshot.slices, snapshot.files, snapshot.cut.lanes, min_commits=5, max_log_ratio=100.0)
+    policy = DuePolicy(min_commits=5, max_log_ratio=100.0)
+    due = plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes)
     assert {group: why.reason for group, why in due.items()} == {LAST: "mostly unreferenced"}
 
 

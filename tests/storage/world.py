@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from storage import Table, mergers
 from storage.core.types import parse_type
+from storage.engine import Execute, one_by_one
 from storage.read.snapshot import Snapshot
 from storage.write.writer import Commit, Writer
+from tests.elsewhere import elsewhere
 from tests.oracle import Oracle
 from tests.strategies import Append, Compact, Config, Fold, Remember, Step, input_type
 
@@ -34,6 +36,7 @@ class World:
         self.oracle = Oracle(config)
         self.arrival = 0
         self.remembered: list[tuple[str, Answer]] = []
+        self._rounds = 0
         self._writers: dict[str, Writer] = {}
         self._stack = ExitStack()
 
@@ -51,7 +54,7 @@ class World:
                 case Compact():
                     self.compact(step)
                 case Fold():
-                    self.table.fold()
+                    self.table.fold(execute=self._place())
                 case Remember():
                     self.remember()
 
@@ -75,7 +78,12 @@ class World:
     def compact(self, step: Compact) -> None:
         groups = [file_slice.group for file_slice in self.table.snapshot().slices]
         chosen = {group for number, group in enumerate(groups) if number % 8 in step.chosen}
-        self.table.compact(only=lambda file_slice: file_slice.group in chosen)
+        self.table.compact(only=lambda file_slice: file_slice.group in chosen, execute=self._place())
+
+    def _place(self) -> Execute:
+        """Here and elsewhere in turns: where the tasks of a service run makes no difference."""
+        self._rounds += 1
+        return elsewhere if self._rounds % 2 else one_by_one
 
     def remember(self) -> None:
         self.check_remembered()

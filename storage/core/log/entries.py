@@ -67,7 +67,7 @@ class Header(Strict):
             entry before; 0 in the table lane.
         stamp: Orders versions. Milliseconds, but never compared with a clock.
         committed_at_ms: Wall clock of the writer in milliseconds since 1970 UTC; never decreases within a lane. Only
-            used to find a snapshot by time.
+            used to find a snapshot by time, and to decide when a compaction is due.
     """
 
     lane: LaneName

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -190,11 +190,25 @@ class LaneChecker:
         self._promised = dict(entry.watermarks)
 
 
+class _Commits(NamedTuple):
+    """The commits of a lane that could be read, in the order of stamps; ``whole``: these are all."""
+
+    name: LaneName
+    whole: bool
+    stamps: Indices
+    seqs: Indices
+
+
 class Arrivals:
-    """The commits of all lanes, found by the arrivals that registers in slices and folds carry."""
+    """The commits of all lanes, found by the arrivals that registers in slices and folds carry. Can be pickled."""
 
     def __init__(self, state: TableState, lanes: Mapping[LaneName, LaneChecker]) -> None:
-        self._lanes = {state.lanes[name].lane_id: (name, lane) for name, lane in lanes.items() if name in state.lanes}
+        """``lanes``: all their commits have been read."""
+        self._lanes = {
+            state.lanes[name].lane_id: _Commits(name, lane.whole, lane.stamps, lane.seqs)
+            for name, lane in lanes.items()
+            if name in state.lanes
+        }
         self._rolled_back = state.rolled_back
 
     def check(self, cut: Seqs, arrivals: pa.Array, at: Place) -> None:
@@ -204,7 +218,8 @@ class Arrivals:
             if lane_id not in self._lanes:
                 at.violation("S5", f"it has rows of lane id {lane_id}, which does not exist")
                 continue
-            name, lane = self._lanes[lane_id]
+            lane = self._lanes[lane_id]
+            name = lane.name
             stamps = known[known & _LANE_MASK == lane_id] >> LANE_BITS
             place = np.searchsorted(lane.stamps, stamps)
             missing = place == np.searchsorted(lane.stamps, stamps, side="right")

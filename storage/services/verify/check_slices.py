@@ -39,15 +39,15 @@ class SliceFiles:
     Slices that share a file are checked one after the other, and several of them may be in one row group.
     """
 
-    def __init__(self, store: ObjectStore, findings: Findings) -> None:
-        self.store, self.findings = store, findings
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
         self._intact: dict[Path, bool] = {}
         self._last: dict[bool, tuple[object, Arrays]] = {}
 
-    def are_intact(self, file: FileRef) -> bool:
+    def are_intact(self, file: FileRef, findings: Findings) -> bool:
         """Whether a file has the bytes that were written; a problem is reported the first time."""
         if file.path not in self._intact:
-            self._intact[file.path] = check_bytes(self.store, file, self.findings)
+            self._intact[file.path] = check_bytes(self.store, file, findings)
         return self._intact[file.path]
 
     def row_group(
@@ -64,10 +64,13 @@ class SliceFiles:
 class SliceChecker:
     """Checks one slice: its base and its shadow."""
 
-    def __init__(self, files: SliceFiles, schema: TableSchema, file: SliceFile, on_arrivals: OnArrivals) -> None:
+    def __init__(
+        self, files: SliceFiles, schema: TableSchema, file: SliceFile, on_arrivals: OnArrivals, findings: Findings
+    ) -> None:
         """``schema``: the one that the slice was written with."""
         self._files, self._schema, self._file, self._on_arrivals = files, schema, file, on_arrivals
-        self._at = files.findings.at(f"slice of {file.group}")
+        self._findings = findings
+        self._at = findings.at(f"slice of {file.group}")
         self._statistics = SliceStatistics(schema)
         self._complete = True
 
@@ -98,18 +101,18 @@ class SliceChecker:
         """The keys of each row group, after all its other checks."""
         if file is None:
             return
-        if not self._files.are_intact(file):
+        if not self._files.are_intact(file, self._findings):
             self._complete = False
             return
         try:
             yield from self._row_groups(file, part, visible=visible)
         except UNREADABLE as error:
             self._complete = False
-            self._files.findings.at(file.path).bad_content("S7", f"it cannot be decoded: {error}")
+            self._findings.at(file.path).bad_content("S7", f"it cannot be decoded: {error}")
 
     def _row_groups(self, file: FileRef, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         schema = self._schema
-        at = self._files.findings.at(file.path if part is None else f"{file.path}, rows of {self._at.where}")
+        at = self._findings.at(file.path if part is None else f"{file.path}, rows of {self._at.where}")
         checker = RowChecker(schema, schema.groups, at, self._on_arrivals, distinct=True)
         aggregated = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
         columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregated)
@@ -157,7 +160,7 @@ class SliceChecker:
             else ("S12", shown, "shadow rows are visible: readers of base files alone miss them")
         )
         vector = checker.check(batch, [self._file.group], [count], wrong)
-        self._files.findings.count("rows", count)
+        self._findings.count("rows", count)
         self._statistics.add(batch)
         return vector
 

@@ -7,7 +7,7 @@ was checked.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -117,6 +117,28 @@ def _counted(findings: Sequence[Finding], what: str) -> str:
     return f"{len(findings):,} {what}{'s' * (len(findings) != 1)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one task has found, in the order in which it was found.
+
+    Attributes:
+        findings: At most `MAX_ALIKE` of one rule and severity.
+        omitted: Number of the others.
+        checked: What was checked and how many of it.
+    """
+
+    findings: tuple[Finding, ...]
+    omitted: int
+    checked: Mapping[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """A place among the findings for what a task will have found."""
+
+    found: Found | None = None
+
+
 class Findings:
     """Collects findings, and counts what was checked."""
 
@@ -124,6 +146,8 @@ class Findings:
         self._progress = progress
         self._found: list[Finding] = []
         self._alike: Counter[tuple[str, Severity]] = Counter()
+        self._open: deque[Finding | Part] = deque()  # from the first part on that is not known yet
+        self._open_alike: Counter[tuple[str, Severity]] = Counter()
         self._done = self._total = 0
         self.omitted = 0
         self.checked: Counter[str] = Counter()
@@ -133,6 +157,17 @@ class Findings:
         return Place(self, where)
 
     def add(self, finding: Finding) -> None:
+        if not self._open:
+            self._keep(finding)
+            return
+        kind = (finding.invariant, finding.severity)
+        self._open_alike[kind] += 1
+        if self._open_alike[kind] <= MAX_ALIKE:
+            self._open.append(finding)
+        else:  # more than enough of this kind precede it, whatever the parts hold
+            self.omitted += 1
+
+    def _keep(self, finding: Finding) -> None:
         kind = (finding.invariant, finding.severity)
         self._alike[kind] += 1
         if self._alike[kind] <= MAX_ALIKE:
@@ -140,8 +175,35 @@ class Findings:
         else:
             self.omitted += 1
 
+    def part(self) -> Part:
+        """Reserve the next place for what a task will have found."""
+        made = Part()
+        self._open.append(made)
+        return made
+
+    def settle(self) -> None:
+        """Take in the parts that are known, up to the first one that is not."""
+        while self._open:
+            first = self._open[0]
+            if isinstance(first, Finding):
+                self._open_alike[first.invariant, first.severity] -= 1
+                self._keep(first)
+            elif first.found is None:
+                return
+            else:
+                for finding in first.found.findings:
+                    self._keep(finding)
+                self.omitted += first.found.omitted
+                self.checked.update(first.found.checked)
+            self._open.popleft()
+
+    def result(self) -> Found:
+        """What was found so far."""
+        return Found(tuple(self._found), self.omitted, dict(self.checked))
+
     def drop(self, unwanted: Callable[[Finding], bool]) -> int:
-        """Remove findings; returns their number."""
+        """Remove findings; returns their number. All parts have to be known."""
+        assert not self._open, "a part is not known yet"
         kept = [finding for finding in self._found if not unwanted(finding)]
         dropped = len(self._found) - len(kept)
         self._found = kept

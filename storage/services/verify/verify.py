@@ -14,7 +14,6 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from storage.core.log.cut import Cut, Seqs
@@ -29,12 +28,11 @@ from storage.log.commit_log import CommitLog, read_table_lane
 from storage.log.heartbeat import SILENT_AFTER_MS, newest_heartbeats
 from storage.log.table_log import TableLog
 from storage.services.clean.clean import run_clean
+from storage.services.tasks import Execute, Shared
 from storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
-from storage.services.verify.check_log_files import LogFileChecker
-from storage.services.verify.check_rows import OnArrivals
-from storage.services.verify.check_slices import SliceChecker, SliceFiles
 from storage.services.verify.check_slots import check_archives, list_slots
 from storage.services.verify.check_table_lane import NOT_REPLAYED, TableLane, TableLaneReader, check_fencing_barriers
+from storage.services.verify.contents import ContentChecks, SliceToCheck
 from storage.services.verify.findings import Findings, Progress, VerifyReport
 from storage.services.verify.required_files import Retained, StoredFiles, find_retained
 
@@ -45,13 +43,16 @@ _UNCOMMITTED: Final = (
 )
 
 
-def run_verify(table_log: TableLog, *, deep: bool, progress: Progress | None) -> VerifyReport:
+def run_verify(
+    table_log: TableLog, *, deep: bool, progress: Progress | None, execute: Execute | None = None
+) -> VerifyReport:
     """Verify a table.
 
     Args:
         table_log: Says where the table is; nothing that it has read is used.
         deep: Read the contents of files; otherwise only entries are read, and the sizes of files are compared.
         progress: Called during the work.
+        execute: Where the contents of files are checked; by default here, one file at a time.
 
     Raises:
         NotFound: There is no table.
@@ -59,7 +60,7 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: Progress | None) ->
     """
     started = time.monotonic()
     findings = Findings(progress)
-    at = _Verification(table_log, findings, deep=deep).run()
+    at = _Verification(table_log, findings, execute, deep=deep).run()
     findings.finish()
     return VerifyReport(
         uri=table_log.store.uri,
@@ -73,9 +74,10 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: Progress | None) ->
 
 
 class _Verification:
-    def __init__(self, table_log: TableLog, findings: Findings, *, deep: bool) -> None:
+    def __init__(self, table_log: TableLog, findings: Findings, execute: Execute | None, *, deep: bool) -> None:
         self._table_log, self._env, self._store = table_log, table_log.env, table_log.store
         self._findings, self._deep = findings, deep
+        self._contents = ContentChecks(self._store, findings, execute)
         self._files = StoredFiles(self._store, findings)
         self._lanes: dict[LaneName, LaneChecker] = {}
 
@@ -105,6 +107,8 @@ class _Verification:
             self._check_reach(retained)
             if self._deep:
                 self._check_contents(table, retained)
+        self._contents.finish()
+        if table.state is not None:
             self._describe_open_work(table.state)
             for lane in table.state.archived:
                 check_archives(self._env, lane, self._findings)
@@ -160,11 +164,12 @@ class _Verification:
         self,
         schema: TableSchema | None,
         files: Sequence[LogFile],
-        on_arrivals: OnArrivals = lambda _arrivals, _at: None,
+        registers_of: Shared[Arrivals] | None = None,
+        to: Seqs | None = None,
     ) -> None:
         for file in files:
             if schema is not None and self._files.have(file.file):
-                LogFileChecker(self._store, schema, file, self._findings, on_arrivals).check()
+                self._contents.add_log_file(schema, file, registers_of, to)
 
     def _check_reach(self, retained: Retained) -> None:
         """R3: snapshots, slices and folds end where the lanes end, or before."""
@@ -192,22 +197,20 @@ class _Verification:
     def _check_contents(self, table: TableLane, retained: Retained) -> None:
         """Check the slices and folds of all named snapshots, each once."""
         done: set[object] = set()
-        files = SliceFiles(self._store, self._findings)
         for snapshot in retained.snapshots:
-            arrivals = Arrivals(snapshot.state, self._lanes)
+            arrivals = Shared(Arrivals(snapshot.state, self._lanes))
             for group, file in sorted(snapshot.state.slices.items(), key=_by_base_file):
                 key = (group, tuple(sorted(file.cut.items())), *(stored.path for stored in file.objects))
                 schema = table.schema_at(file.rev)
                 if key not in done and schema is not None and self._files.have(*file.objects):
                     done.add(key)
                     self._findings.count("slices")
-                    SliceChecker(files, schema, file, partial(arrivals.check, file.cut)).check()
+                    self._contents.add_slice(SliceToCheck(schema, file, arrivals))
             for fold in snapshot.state.folds:
                 if fold.slot not in done:
                     done.add(fold.slot)
                     # Files may have rows of file groups of which another fold or compaction was published first.
-                    schema, on_arrivals = table.fold_schemas.get(fold.slot), partial(arrivals.check, fold.to)
-                    self._check_log_files(schema, fold.files, on_arrivals)
+                    self._check_log_files(table.fold_schemas.get(fold.slot), fold.files, arrivals, fold.to)
 
     def _drop_expired(self, table: TableLane) -> None:
         """Forget missing files that a clean has expired during the verification."""

@@ -1,13 +1,16 @@
-"""Which file groups are due for compaction, and why; on values alone."""
+"""Which file groups are due for compaction or a fold, and why; on values alone."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from storage.core.log.file_refs import Blocks, FileGroup, FileRef, LogFile, LogIndex, LogRanges, SliceFile
 from storage.core.names import TABLE_LANE, LaneName, Path
-from storage.core.plan.compaction_plan import COLD_FACTOR, Due, plan_due
+from storage.core.plan.due_policy import COLD_FACTOR, Due, DuePolicy, Work, plan_due, read_amplification
 from storage.core.plan.slices import FileSlice, LiveFile
 
 A, B = LaneName("a"), LaneName("b")
@@ -54,13 +57,8 @@ def group(bucket: int, positions: list[int], *, base: int = 0, log: int = 1) -> 
 
 def due(slices: list[FileSlice], files: list[LiveFile], *, head: int = 10, **policy: float) -> dict[int, Due]:
     given = {"min_commits": 3, "max_log_ratio": 0.5, **policy}
-    planned = plan_due(
-        slices,
-        files,
-        {A: head, B: head},
-        min_commits=int(given["min_commits"]),
-        max_log_ratio=given["max_log_ratio"],
-    )
+    whole = DuePolicy(min_commits=int(given["min_commits"]), max_log_ratio=given["max_log_ratio"])
+    planned = plan_due(whole, slices, files, {A: head, B: head})
     return {found.bucket: why for found, why in planned.items()}
 
 
@@ -103,3 +101,58 @@ def test_a_fold_counts_as_one_commit_and_is_as_cold_as_its_commits(behind: int, 
     fold = LiveFile(TABLE_LANE, 7, 0, file.file, EMPTY, {A: 100, B: 100 - behind})
     found = due([group(0, [0], base=1000)], [fold], head=100)
     assert found == ({0: Due(1, 1, 1000, "cold")} if cold else {})
+
+
+def works(policy: DuePolicy, slices: list[FileSlice], files: list[LiveFile], **given: Any) -> dict[int, str]:
+    """Per bucket the work, and its reason."""
+    planned = plan_due(policy, slices, files, {A: 10, B: 10}, **given)
+    return {group.bucket: f"{due.work}: {due.reason}" for group, due in planned.items()}
+
+
+PATIENT = DuePolicy(min_commits=5, max_log_ratio=100.0, fold_commits=3)
+
+
+def test_what_is_not_due_for_compaction_is_folded_when_enough_commits_wait() -> None:
+    files = [log_file(A, 8), log_file(A, 9), log_file(B, 9)]
+    two = [group(0, [0], base=1000), group(1, [1], base=1000)]
+    assert works(PATIENT, two, files) == {}
+    three = [*two, group(2, [2], base=1000)]
+    assert works(PATIENT, three, files) == dict.fromkeys(range(3), "fold: commits")
+    assert works(replace(PATIENT, fold_commits=None), three, files) == {}
+
+
+def test_a_file_group_that_is_compacted_is_not_folded() -> None:
+    files = [log_file(A, 7), log_file(A, 8), log_file(A, 9), log_file(B, 9)]
+    slices = [group(0, [0]), group(1, [1, 2], base=1000), group(2, [1, 2, 3], base=1000)]
+    compacted = "compact: bytes"
+    assert works(PATIENT, slices, files) == {0: compacted, 1: "fold: commits", 2: "fold: commits"}
+    assert works(PATIENT, slices, files, work={Work.COMPACT}) == {0: compacted}
+    assert works(PATIENT, slices, files, work={Work.FOLD}) == dict.fromkeys(range(3), "fold: commits")
+
+
+def test_folds_are_not_folded_again() -> None:
+    file = log_file(TABLE_LANE, 7)
+    folds = [LiveFile(TABLE_LANE, seq, 0, file.file, EMPTY, {A: 9}) for seq in (5, 6, 7)]
+    assert works(PATIENT, [group(0, [0, 1, 2], base=1000)], folds) == {}
+
+
+def test_one_old_commit_makes_the_file_groups_with_its_rows_due() -> None:
+    files = [log_file(A, 8), log_file(A, 9)]
+    slices = [group(0, [0], base=1000), group(1, [1], base=1000)]
+    assert works(PATIENT, slices, files, aged=[0]) == {0: "compact: age"}
+
+
+def with_blocks(file: LiveFile, *length: int) -> LiveFile:
+    return replace(
+        file, index=EMPTY.model_copy(update={"blocks": EMPTY.blocks.model_copy(update={"length": [*length]})})
+    )
+
+
+def test_blocks_are_fetched_whole_and_once() -> None:
+    files = [with_blocks(log_file(A, 8), 300, 700), with_blocks(log_file(A, 9), 1000)]
+    first = replace(group(0, [0, 0, 1], base=1000), block=np.array([1, 1, 0]))
+    assert read_amplification(first, files) == 1 + 1.7
+    assert read_amplification(group(0, [], base=1000), files) == 1
+    assert read_amplification(group(0, [0]), files) == float("inf")
+    assert works(replace(PATIENT, max_read_amplification=2.7), [first], files) == {}
+    assert works(replace(PATIENT, max_read_amplification=2.6), [first], files) == {0: "compact: read amplification"}

@@ -1,0 +1,194 @@
+"""Decides which file groups are due for compaction or a fold. Pure functions of the sizes that a snapshot knows.
+
+The service, ``weft compact`` and the functions on a cluster use this one policy. A file group is due for compaction for
+the first of these reasons that holds:
+
+- **commits**: many commits (or folds) wait, and every read has to fetch and merge a range of each.
+- **bytes**: its logs are large compared to its base, so merging is a large part of reading it. A base grows with each
+  compaction, so each row is rewritten a bounded number of times per doubling.
+- **read amplification**: a read of it fetches many times the bytes of its base, because log blocks are fetched whole.
+- **age**: a commit has waited for too long.
+- **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. Otherwise a file group that hardly
+  ever gets rows would keep shared log files without a limit. All file groups with logs are due then, because only a
+  complete compaction moves the start of the log for file groups that have no slice.
+- **mostly unreferenced**: it is one of the last in a shared file (`storage.core.plan.mostly_unreferenced`).
+
+The other file groups with events that are not folded are due for a **fold** when a given number of their commits are
+not folded.
+
+A clock decides only about ``age``, and only when work is done, never what a read returns (S22 ClockFree).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from storage.core.log import cut
+from storage.core.log.file_refs import FileGroup
+from storage.core.names import LaneName
+from storage.core.plan.mostly_unreferenced import mostly_unreferenced
+from storage.core.plan.slices import FileSlice, LiveFile
+
+COLD_FACTOR: Final = 8
+"""A commit is cold when this many times ``min_commits`` entries of its lane follow it."""
+
+
+class Work(StrEnum):
+    """What is done with a file group that is due."""
+
+    COMPACT = "compact"
+    FOLD = "fold"
+
+
+ALL_WORK: Final = frozenset(Work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuePolicy:
+    """When file groups are due.
+
+    Attributes:
+        min_commits: A file group is due for compaction when this many commits or folds wait for it; at least 1.
+        max_log_ratio: Or when its logs have more than this share of the bytes of its base; without a base any log does.
+        max_read_amplification: Or when a read of it fetches more than this many times the bytes of its base; at
+            least 1. None: not considered.
+        max_age: Or when a commit has waited for longer than this. None: not considered.
+        fold_commits: The other file groups are due for a fold when this many of their commits are not folded; at least
+            2. None: never.
+    """
+
+    min_commits: int = 8
+    max_log_ratio: float = 0.5
+    max_read_amplification: float | None = None
+    max_age: dt.timedelta | None = None
+    fold_commits: int | None = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One file group that is due, and why.
+
+    Attributes:
+        commits: Commits and folds whose rows are not in its slice.
+        log_bytes: Stored bytes of those rows.
+        base_bytes: Stored bytes of its base and shadow.
+        reason: ``commits``, ``bytes``, ``read amplification``, ``age``, ``cold`` or ``mostly unreferenced``.
+        work: Compaction or fold.
+    """
+
+    commits: int
+    log_bytes: int
+    base_bytes: int
+    reason: str
+    work: Work = Work.COMPACT
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes that the work reads."""
+        return self.log_bytes + (self.base_bytes if self.work is Work.COMPACT else 0)
+
+
+def plan_due(
+    policy: DuePolicy,
+    slices: Sequence[FileSlice],
+    files: Sequence[LiveFile],
+    heads: cut.Seqs,
+    *,
+    aged: Collection[int] = (),
+    work: Collection[Work] = ALL_WORK,
+) -> Mapping[FileGroup, Due]:
+    """The file groups that are due, in order of file group.
+
+    Args:
+        policy: When they are due.
+        slices: All slices of a snapshot.
+        files: The log files of the snapshot.
+        heads: Per lane the last entry of the snapshot.
+        aged: Positions in ``files`` of those with rows that have waited longer than ``policy.max_age``.
+        work: The kinds of work that will be done. File groups that are due for compaction are due for a fold if no
+            compaction will be done.
+    """
+    waiting = {s.group: set(s.file.tolist()) for s in slices if len(s.rows)}
+    due: dict[FileGroup, Due] = {}
+    if Work.COMPACT in work:
+        due = _due_for_compaction(policy, slices, files, heads, waiting, frozenset(aged))
+    if Work.FOLD in work and policy.fold_commits is not None:
+        unfolded = {
+            group: used
+            for group, used in waiting.items()
+            if group not in due and any(not files[i].is_fold for i in used)
+        }
+        commits = {(files[i].lane, files[i].seq) for used in unfolded.values() for i in used if not files[i].is_fold}
+        if len(commits) >= policy.fold_commits:
+            due |= {
+                s.group: _due(s, waiting[s.group], files, "commits", Work.FOLD) for s in slices if s.group in unfolded
+            }
+    return {s.group: due[s.group] for s in slices if s.group in due}
+
+
+def read_amplification(file_slice: FileSlice, files: Sequence[LiveFile]) -> float:
+    """How many times the bytes of its base and shadow a read of a file group fetches; infinite without any.
+
+    Each block of a log file that has rows of the file group is fetched whole.
+    """
+    if len(file_slice.rows) == 0:
+        return 1.0
+    if file_slice.base_bytes == 0:
+        return float("inf")
+    blocks = np.unique(np.stack([file_slice.file, file_slice.block]), axis=1)
+    fetched = sum(files[file].index.blocks.length[block] for file, block in blocks.T.tolist())
+    return 1.0 + float(fetched) / file_slice.base_bytes
+
+
+def _due_for_compaction(
+    policy: DuePolicy,
+    slices: Sequence[FileSlice],
+    files: Sequence[LiveFile],
+    heads: cut.Seqs,
+    waiting: Mapping[FileGroup, set[int]],
+    aged: frozenset[int],
+) -> dict[FileGroup, Due]:
+    cold_after = COLD_FACTOR * policy.min_commits
+    used = [files[i] for i in set().union(*waiting.values())]
+    cold = any(heads[lane] - seq >= cold_after for file in used for lane, seq in file.reach.items())
+    reasons: dict[FileGroup, str] = {}
+    for file_slice in slices:
+        if file_slice.group not in waiting:
+            continue
+        if len(_commits(waiting[file_slice.group], files)) >= policy.min_commits:
+            reason = "commits"
+        elif file_slice.log_bytes > policy.max_log_ratio * file_slice.base_bytes:
+            reason = "bytes"
+        elif (
+            policy.max_read_amplification is not None
+            and read_amplification(file_slice, files) > policy.max_read_amplification
+        ):
+            reason = "read amplification"
+        elif aged and not aged.isdisjoint(waiting[file_slice.group]):
+            reason = "age"
+        elif cold:
+            reason = "cold"
+        else:
+            continue
+        reasons[file_slice.group] = reason
+    reasons |= dict.fromkeys(mostly_unreferenced(slices, reasons.keys(), heads), "mostly unreferenced")
+    return {
+        s.group: _due(s, waiting.get(s.group, set()), files, reasons[s.group]) for s in slices if s.group in reasons
+    }
+
+
+def _due(
+    file_slice: FileSlice, used: set[int], files: Sequence[LiveFile], reason: str, work: Work = Work.COMPACT
+) -> Due:
+    return Due(len(_commits(used, files)), file_slice.log_bytes, file_slice.base_bytes, reason, work)
+
+
+def _commits(used: set[int], files: Sequence[LiveFile]) -> set[tuple[LaneName, int]]:
+    """(lane, seq) of the commits and folds that log files belong to."""
+    return {(files[i].lane, files[i].seq) for i in used}

@@ -1,0 +1,76 @@
+"""What is due in a snapshot, by a policy: collects what `storage.core.plan.due_policy` needs to decide."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping
+from functools import reduce
+
+from storage.core.log import cut
+from storage.core.log.file_refs import FileGroup
+from storage.core.log.table_state import LiveFold, TableState
+from storage.core.names import TABLE_LANE, LaneName, slot_path
+from storage.core.plan.due_policy import ALL_WORK, Due, DuePolicy, Work, plan_due
+from storage.core.plan.slices import FileSlice
+from storage.errors import CorruptData
+from storage.log.commit_log import CommitLog
+from storage.read.snapshot import Snapshot
+
+Only = Callable[[FileSlice], bool]
+"""Which file groups to work on."""
+
+
+def every_group(_: FileSlice) -> bool:
+    """Select all file groups."""
+    return True
+
+
+def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL_WORK) -> Mapping[FileGroup, Due]:
+    """The file groups of a head snapshot that are due, in order of file group; see `plan_due`."""
+    aged: Collection[int] = ()
+    if policy.max_age is not None:
+        aged = _find_aged(snapshot, policy.max_age)
+    return plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes, aged=aged, work=work)
+
+
+def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
+    """Restrict ``only`` to the file groups that are due for compaction; no policy: no restriction."""
+    if policy is None:
+        return only
+    due = find_due(snapshot, policy, {Work.COMPACT})
+    return lambda file_slice: file_slice.group in due and only(file_slice)
+
+
+def fold_is_due(snapshot: Snapshot, policy: DuePolicy | None) -> bool:
+    """Whether to fold a snapshot; always without a policy."""
+    return policy is None or bool(find_due(snapshot, policy, {Work.FOLD}))
+
+
+def _find_aged(snapshot: Snapshot, max_age: dt.timedelta) -> list[int]:
+    """Positions of the log files with rows that were committed longer ago than ``max_age``, by the writers' clocks."""
+    table_log = snapshot.table_log
+    before = table_log.clock.now_ms() - max_age // dt.timedelta(milliseconds=1)
+    waiting = {(file.lane, file.seq): [(file.lane, file.seq)] for file in snapshot.files if not file.is_fold}
+    waiting |= {(TABLE_LANE, fold.slot): _first_entries(snapshot.state, fold) for fold in snapshot.state.folds}
+    aged = {
+        commit
+        for commit, entries in waiting.items()
+        if any(_committed_at(table_log.commit_log, entry) < before for entry in entries)
+    }
+    return [position for position, file in enumerate(snapshot.files) if (file.lane, file.seq) in aged]
+
+
+def _first_entries(state: TableState, fold: LiveFold) -> list[tuple[LaneName, int]]:
+    """The first entries after the slices below a fold: no event of the fold was committed before all of them."""
+    below = reduce(cut.lowest, {id(at): at for at in map(state.slices.cut_of, fold.groups)}.values())
+    return [(lane, below.get(lane, 0) + 1) for lane, to in fold.to.items() if to > below.get(lane, 0)]
+
+
+def _committed_at(commit_log: CommitLog, entry: tuple[LaneName, int]) -> int:
+    found = commit_log.entry(*entry)
+    if found is None:
+        raise CorruptData(
+            f"{slot_path(*entry)} is missing, although the table has later entries",
+            hint="restore it from a copy of the store; weft verify finds more",
+        )
+    return found.committed_at_ms

@@ -1,0 +1,64 @@
+"""The work of a fold on some neighbouring file groups: merges events and earlier folds into registers, in one file.
+
+Nothing of it is visible until a FOLD entry names the file (`storage.services.fold`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage import mergers
+from storage.core import names
+from storage.core.log.cut import Cut
+from storage.core.log.file_refs import LogFile
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.files.log_reader import LogReader
+from storage.files.register_file import write_register_file
+from storage.read.missing_file import explain_missing_file
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask:
+    """Work on some file groups. Can be pickled and run in any process.
+
+    Attributes:
+        env: The table's environment.
+        schema: Schema of the snapshot.
+        slices: Per file group the log ranges to merge; in order of file group.
+        files: The log files that ``slices`` refer to by number.
+        at: Cut of the snapshot.
+        plan: Slot of the fold's PLAN, which is part of the name of its file.
+    """
+
+    env: Environment
+    schema: TableSchema
+    slices: tuple[FileSlice, ...]
+    files: tuple[LiveFile, ...]
+    at: Cut
+    plan: int
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes to read."""
+        return sum(ranges.log_bytes for ranges in self.slices)
+
+    def run(self) -> LogFile | None:
+        """Write the file; None if the events leave no registers.
+
+        Raises:
+            CorruptData: A file is missing or damaged.
+            SnapshotExpired: A file is missing because cleaning has aborted the fold as abandoned.
+        """
+        with explain_missing_file(self.env, self.at):
+            return self._write()
+
+    def _write(self) -> LogFile | None:
+        schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
+        columns = tuple(schema.slice.names)
+        wanted = frozenset((*columns, names.OP, names.SUPPLIED))
+        logs = LogReader(self.env, schema, self.files, self.slices, [wanted] * len(self.slices), loaded)
+        collapsed = ((ranges.group, logs.collapse(ranges, schema.groups, columns)) for ranges in self.slices)
+        states = [(group, state) for group, state in collapsed if state is not None]
+        return write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)

@@ -1,0 +1,43 @@
+"""Work in steps: a generator that yields the stored bytes that each step has read, and returns the result.
+
+Whoever runs it may do other work between two steps. `finish` runs all of them. If the generator is closed early, by
+`cancel`, the work ends in the table as well; what was published stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+from storage.errors import Conflict, TableError
+
+T = TypeVar("T")
+Steps = Generator[int, None, T]
+
+
+def finish(steps: Steps[T]) -> T:
+    """Run all steps, and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+def cancel(steps: Steps[T]) -> None:
+    """End work between two of its steps: it publishes an ABORT, and deletes the files that were not published (K4).
+
+    Raises:
+        StoreUnavailable: The store does not answer: cleaning ends the work, as that of a dead process.
+    """
+    stopped = Conflict("the work was cancelled", hint="start it again")
+    try:
+        steps.throw(stopped)
+    except StopIteration:
+        return
+    except TableError as error:
+        if error is not stopped:
+            raise
+    finally:
+        steps.close()

@@ -1,0 +1,46 @@
+"""Tasks: the work of a service, divided into parts that may run in other processes.
+
+A service makes tasks, which can be pickled, and passes them to a function that runs them somewhere (`Execute`). What
+they return is published by the service alone, so a task may be run twice, or be killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Task(Protocol[T_co]):
+    """One part of the work of a service."""
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes that it reads."""
+        ...
+
+    def run(self) -> T_co:
+        """Do the work. Raises errors of weft."""
+        ...
+
+
+class Execute(Protocol):
+    """Runs tasks, and yields their results in the same order."""
+
+    def __call__(self, tasks: Sequence[Task[T]], /) -> Iterable[T]: ...
+
+
+def one_by_one(tasks: Sequence[Task[T]], /) -> Iterator[T]:
+    """Run tasks in this process, one after the other: memory is that of one task."""
+    for task in tasks:
+        yield task.run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared(Generic[T]):
+    """A value that many tasks have in common. An `Execute` may send it to each process once, not with each task."""
+
+    value: T

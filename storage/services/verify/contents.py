@@ -1,0 +1,167 @@
+"""Checks of the contents of files as tasks: they may run in other processes, and give the same findings in any of them.
+
+A task reads files and checks them by what it carries; the entries are read before, by `verify` itself. What a task
+finds is inserted where `verify` was when it made the task. So a report does not depend on where tasks run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from storage.core.log.cut import Seqs
+from storage.core.log.file_refs import LogFile, SliceFile
+from storage.core.names import Path
+from storage.core.schema.table_schema import TableSchema
+from storage.services.tasks import Execute, Shared, one_by_one
+from storage.services.verify.check_lanes import Arrivals
+from storage.services.verify.check_log_files import LogFileChecker
+from storage.services.verify.check_slices import SliceChecker, SliceFiles
+from storage.services.verify.findings import Findings, Found, Part
+from storage.store.object_store import ObjectStore
+
+MAX_WAITING: Final = 1_000  # tasks that are collected before they are run: bounds their memory
+
+
+class ContentTask(Protocol):
+    """Checks the contents of some files; returns what was found for each `Part` that was reserved for it."""
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes that it reads."""
+        ...
+
+    def run(self) -> list[Found]:
+        """Check them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLogFile:
+    """Checks one log file of a commit or a fold.
+
+    Attributes:
+        store: The table's folder.
+        schema: The one that the file was written with.
+        file: The file.
+        registers_of: The commits that its registers may come from; None for a file of events.
+        to: Of a fold, per lane the last entry that it contains.
+    """
+
+    store: ObjectStore
+    schema: TableSchema
+    file: LogFile
+    registers_of: Shared[Arrivals] | None = None
+    to: Seqs | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        return self.file.file.size
+
+    def run(self) -> list[Found]:
+        """Check it."""
+        findings = Findings()
+        of, to = self.registers_of, self.to
+        on_arrivals = partial(of.value.check, to) if of is not None and to is not None else _ignore
+        LogFileChecker(self.store, self.schema, self.file, findings, on_arrivals).check()
+        return [findings.result()]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceToCheck:
+    """A slice, the schema that it was written with, and the commits that its registers may come from."""
+
+    schema: TableSchema
+    file: SliceFile
+    arrivals: Shared[Arrivals]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSlices:
+    """Checks slices that share files, in the order in which they are reported: each file is read once."""
+
+    store: ObjectStore
+    slices: tuple[SliceToCheck, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the files."""
+        return sum({stored.path: stored.size for each in self.slices for stored in each.file.objects}.values())
+
+    def run(self) -> list[Found]:
+        """Check them."""
+        files = SliceFiles(self.store)
+        return [self._check(files, each) for each in self.slices]
+
+    def _check(self, files: SliceFiles, each: SliceToCheck) -> Found:
+        findings = Findings()
+        SliceChecker(files, each.schema, each.file, partial(each.arrivals.value.check, each.file.cut), findings).check()
+        return findings.result()
+
+
+class ContentChecks:
+    """Runs content checks: here and at once, or collected, by an `Execute`."""
+
+    def __init__(self, store: ObjectStore, findings: Findings, execute: Execute | None) -> None:
+        self._store, self._findings, self._execute = store, findings, execute
+        self._waiting: list[tuple[ContentTask, list[Part]]] = []
+        self._slices: list[tuple[SliceToCheck, Part]] = []
+
+    def add_log_file(
+        self, schema: TableSchema, file: LogFile, registers_of: Shared[Arrivals] | None = None, to: Seqs | None = None
+    ) -> None:
+        """Check a log file; see `CheckLogFile`."""
+        self._add(CheckLogFile(self._store, schema, file, registers_of, to), [self._findings.part()])
+
+    def add_slice(self, each: SliceToCheck) -> None:
+        """Check a slice, when `finish` knows which others share its files."""
+        self._slices.append((each, self._findings.part()))
+
+    def finish(self) -> None:
+        """Run what has not been run."""
+        slices, self._slices = self._slices, []
+        for chosen in _sharing_files([each.file for each, _ in slices]):
+            task = CheckSlices(self._store, tuple(slices[i][0] for i in chosen))
+            self._add(task, [slices[i][1] for i in chosen])
+        self._run()
+
+    def _add(self, task: ContentTask, parts: list[Part]) -> None:
+        self._waiting.append((task, parts))
+        if self._execute is None or len(self._waiting) >= MAX_WAITING:
+            self._run()
+
+    def _run(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        execute: Execute = self._execute if self._execute is not None else one_by_one
+        for (_, parts), found in zip(waiting, execute([task for task, _ in waiting]), strict=True):
+            for part, of_part in zip(parts, found, strict=True):
+                part.found = of_part
+        self._findings.settle()
+
+
+def _sharing_files(slices: Sequence[SliceFile]) -> list[list[int]]:
+    """Positions of slices, together if they share a file directly or through others; each list ascends."""
+    leader = list(range(len(slices)))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    first: dict[Path, int] = {}
+    for i, file in enumerate(slices):
+        for stored in file.objects:
+            one, other = find(first.setdefault(stored.path, i)), find(i)
+            leader[max(one, other)] = min(one, other)
+    together: dict[int, list[int]] = {}
+    for i in range(len(slices)):
+        together.setdefault(find(i), []).append(i)
+    return list(together.values())
+
+
+def _ignore(*_: object) -> None:
+    """Events are not traced back to commits: they are in the log files of their commits."""

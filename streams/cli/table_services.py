@@ -1,0 +1,137 @@
+"""``weft services``: compaction, folding and cleaning of many tables by one process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from storage.errors import InvalidInput
+from streams.cli.arguments import (
+    FAILED,
+    StorageOption,
+    console,
+    errors,
+    parse_storage_options,
+    usage_errors,
+)
+from streams.cli.display import show_jobs
+from streams.pipeline.http_status import StatusPage, parse_address, serve_status
+from streams.pipeline.many_tables import ManyTables, TableSettings, serve_tables
+from streams.pipeline.model import CleanSection, CompactionSection
+from streams.pipeline.pipeline import is_pipeline, load_settings
+from streams.pipeline.services import CLEAN, COMPACTION
+from streams.pipeline.supervisor import JobStatus
+from streams.pipeline.table_list import list_tables
+
+table_services = typer.Typer()
+
+LINE_SECONDS: Final = 60.0  # time between two lines about a table that is at work
+
+
+@table_services.command(name="services")
+def serve(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLES...", help="Tables' locations, pipeline files, patterns of both, or @FILE: a list."
+        ),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="One round of each table, then end.")] = False,
+    every: Annotated[
+        str | None, typer.Option(help="Time between two rounds of a table; by default 30 seconds.")
+    ] = None,
+    retain: Annotated[
+        str | None, typer.Option(help="Clean all tables, and keep the snapshots of this last period: 24 hours.")
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
+    ] = None,
+    storage_option: StorageOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Status as JSON lines.")] = False,
+) -> None:
+    """Compact, fold and clean many tables in this process until Ctrl-C, fair between them.
+
+    A pipeline file says what is due and what is kept by its sections compaction and clean; of a table that is named by
+    its location what is due by default is compacted, and nothing is deleted without --retain. Options of the command
+    line win over the files.
+
+    A table that is broken, or whose store does not answer, is tried again later; the others go on. With --once the exit
+    code is 1 if a table failed.
+    """
+    with usage_errors():
+        targets = list_tables(tables)
+        options = parse_storage_options(storage_option or ())
+        flags = {name: value for name, value in (("every", every), ("retain", retain)) if value is not None}
+        _check_flags(flags)
+        place = None if http is None else parse_address(http)
+    many = ManyTables({target.name: _loader(target.text, options, flags) for target in targets}, once=once)
+    page, stop = StatusPage(), threading.Event()
+    serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
+    with serving, show_jobs(console(), as_json=as_json, line_seconds=LINE_SECONDS) as on_status, _signals(stop):
+
+        def noted(statuses: Sequence[JobStatus]) -> None:
+            page.update(statuses)
+            on_status(statuses)
+
+        serve_tables(many, stop, noted)
+    failed = [status for status in many.statuses if status.is_lost]
+    for status in failed:
+        errors.print(f"{status.name}: {status.message}", style="red", soft_wrap=True)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _loader(text: str, options: Mapping[str, Any], flags: Mapping[str, str]) -> Callable[[], TableSettings]:
+    """Reads the settings of a table: its pipeline file, with the options of the command line."""
+
+    def load() -> TableSettings:
+        settings = load_settings(text, COMPACTION, CLEAN)
+        known = settings.table.storage_options
+        location = replace(settings.table, storage_options={**known, **options})
+        compaction = settings.compaction if is_pipeline(text) else CompactionSection()
+        if compaction is not None and "every" in flags:
+            compaction = CompactionSection.model_validate({**compaction.model_dump(), "every": flags["every"]})
+        clean = settings.clean
+        if "retain" in flags:
+            clean = CleanSection.model_validate({**(clean or CleanSection()).model_dump(), "retain": flags["retain"]})
+        return TableSettings(location, compaction, clean)
+
+    return load
+
+
+def _check_flags(flags: Mapping[str, str]) -> None:
+    """Refuse a duration that cannot be read, before anything is done.
+
+    Raises:
+        InvalidInput: It names the flag.
+    """
+    try:
+        CleanSection.model_validate(flags)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InvalidInput(f"--{wrong['loc'][0]}: {wrong['msg'].removeprefix('Value error, ')}") from None
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C ask to stop after the step in progress; a second one ends the process at once."""
+
+    def ask(number: int, _: object) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

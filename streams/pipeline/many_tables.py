@@ -1,0 +1,330 @@
+"""Compaction, folding and cleaning of many tables by one process, fair between them. For ``weft services``.
+
+Each table has rounds: what is due is compacted, then folded, then cleaned. A round is divided into steps that read some
+file groups. `streams.pipeline.fair_turns` says whose step is next, so a huge table cannot keep small ones waiting: they
+wait for its steps of one turn, not for its round. The PLAN of a round stays open between its steps, and what is done is
+published as in any compaction.
+
+An error ends the round of its table alone, which is tried again after a growing pause, for ever. Memory: a round in
+progress keeps the plan of its table, so at most `MAX_LARGE` tables have rounds of more than one turn at the same time;
+tables whose work fits into one turn do not wait for them. At most `MAX_OPEN` tables stay open between rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from storage import Table
+from storage.engine import Steps, cancel, check_reachable, plan_compaction, plan_fold
+from storage.errors import TableError
+from streams.pipeline.error_kinds import describe, is_outage
+from streams.pipeline.fair_turns import FairTurns
+from streams.pipeline.model import CleanSection, CompactionSection, TableLocation
+from streams.pipeline.outage import pause_seconds, store_name
+from streams.pipeline.services import MAX_BACK_OFF_SECONDS, after_clean, after_compaction, after_fold, clean_table
+from streams.pipeline.status import Report
+from streams.pipeline.supervisor import JobStatus, Phase
+
+MIB: Final = 1024 * 1024
+TURN_BYTES: Final = 64 * MIB  # some seconds of work
+STEP_BYTES: Final = MIB  # what a step costs at least: requests, entries
+FILE_BYTES: Final = 64 * 1024  # what cleaning a file costs
+MAX_LARGE: Final = 8
+MAX_OPEN: Final = 64
+STATUS_SECONDS: Final = 0.5
+_IDLE_SECONDS: Final = 1.0  # bounds how late a round begins
+_DAY_SECONDS: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What is done with a table.
+
+    Attributes:
+        location: Location of the table.
+        compaction: None: neither compaction nor folds.
+        clean: None: nothing is deleted.
+    """
+
+    location: TableLocation
+    compaction: CompactionSection | None
+    clean: CleanSection | None
+
+    @property
+    def every(self) -> float:
+        """Seconds from the start of one round to the start of the next."""
+        return min((each.every for each in (self.compaction, self.clean) if each is not None), default=_DAY_SECONDS)
+
+
+Load = Callable[[], TableSettings]
+"""Reads the settings of a table; called again after an error."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One table.
+
+    Attributes:
+        settings: As they were read last; None before that, and after an error.
+        table: None while it is not open.
+        round: The round in progress.
+        due: Stored bytes that the work in progress will read.
+        large: The round in progress takes more than one turn.
+        postponed: The round begins when fewer large ones are in progress.
+        next_at: When the next round may begin, by the loop's clock.
+        began_at: When the last round began.
+        cleaned_at: When the last clean began; None if there was none.
+        failures: Failed rounds in a row.
+        error: The message of the last failure.
+        rounds: How many have ended, well or not.
+    """
+
+    name: str
+    load: Load
+    report: Report = field(default_factory=Report)
+    settings: TableSettings | None = None
+    table: Table | None = None
+    round: Steps[None] | None = None
+    due: int = 0
+    large: bool = False
+    postponed: bool = False
+    next_at: float = 0.0
+    began_at: float = 0.0
+    cleaned_at: float | None = None
+    failures: int = 0
+    error: str = ""
+    rounds: int = 0
+    phase: Phase = Phase.RUNNING
+
+    def update(self, **changes: Any) -> None:
+        self.report = replace(self.report, **changes, reported_at_ms=time.time_ns() // 1_000_000)
+
+
+class ManyTables:
+    """Works for many tables, one step at a time. Belongs to one thread; `statuses` may be read by others."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, Load],
+        *,
+        once: bool = False,
+        turn_bytes: int = TURN_BYTES,
+        max_large: int = MAX_LARGE,
+        max_open: int = MAX_OPEN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is read before `step`.
+
+        Args:
+            tables: By name their settings.
+            once: One round of each table.
+            turn_bytes: Bytes that a table reads in one turn; the last step of a turn may exceed it.
+            max_large: Rounds of more than one turn that are in progress at the same time.
+            max_open: Tables that stay open between rounds; others are opened for each round.
+            clock: Seconds; for tests.
+        """
+        self._entries = {name: _Entry(name, load) for name, load in tables.items()}
+        self._turns = FairTurns(tables, turn_bytes)
+        self._once, self._turn_bytes, self._max_large, self._max_open = once, turn_bytes, max_large, max_open
+        self._clock = clock
+
+    @property
+    def statuses(self) -> tuple[JobStatus, ...]:
+        """Status of each table, in order."""
+        return tuple(_status(entry) for entry in self._entries.values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether each table has had its only round."""
+        return self._once and all(entry.rounds for entry in self._entries.values())
+
+    def step(self) -> str | None:
+        """Do one step of the table whose turn it is.
+
+        Returns:
+            Its name; None if no table has a step to do now.
+        """
+        now, room = self._clock(), self._large() < self._max_large
+        name = self._turns.next(lambda name: self._has_work(self._entries[name], now, room=room))
+        if name is None:
+            return None
+        entry, cost = self._entries[name], 0
+        try:
+            cost = self._advance(entry)
+        except Exception as error:  # of one table: the others go on
+            self._fail(entry, error)
+        self._turns.charge(name, max(cost, STEP_BYTES))
+        return name
+
+    def wait_seconds(self) -> float:
+        """Seconds until the next round may begin."""
+        return max(0.0, min((entry.next_at for entry in self._entries.values()), default=0.0) - self._clock())
+
+    def stop(self) -> None:
+        """End all rounds in progress. What they have published stays; files that are not published are deleted."""
+        for entry in self._entries.values():
+            if entry.round is not None:
+                with contextlib.suppress(TableError):  # cleaning ends it, as that of a dead process
+                    cancel(entry.round)
+                entry.round, entry.large = None, False
+            if entry.phase is Phase.RUNNING:
+                entry.phase = Phase.STOPPED
+
+    def _has_work(self, entry: _Entry, now: float, *, room: bool) -> bool:
+        if entry.round is not None:
+            return True
+        return entry.next_at <= now and (room or not entry.postponed) and not (self._once and entry.rounds)
+
+    def _large(self) -> int:
+        return sum(entry.large for entry in self._entries.values())
+
+    def _advance(self, entry: _Entry) -> int:
+        """Do a step of a table, and return what it cost."""
+        if entry.round is None:
+            entry.began_at, entry.postponed = self._clock(), False
+            entry.round = self._round(entry)
+        try:
+            cost = next(entry.round)
+        except StopIteration:
+            self._end(entry)
+            return 0
+        if not entry.large and entry.due > self._turn_bytes:
+            if self._large() < self._max_large:
+                entry.large = True
+            else:
+                entry.round.close()  # the work has not begun: nothing of it is published
+                entry.round, entry.postponed = None, True
+                waits = f"{entry.due / 1e6:.1f} MB are due, and wait until fewer large tables are in progress"
+                entry.update(doing="idle", message=waits)
+        return cost
+
+    def _round(self, entry: _Entry) -> Steps[None]:
+        """One round in steps. The first step of compaction and of fold only looks; then ``entry.due`` is known."""
+        settings, table = self._open(entry)
+        if settings.compaction is not None:
+            policy = settings.compaction.policy
+            compaction = plan_compaction(table, policy)
+            entry.due = compaction.bytes
+            entry.update(due_bytes=entry.due)
+            yield 0
+            entry.update(doing="compacting")
+            compacted = yield from compaction.steps
+            if compacted.done or compacted.skipped:
+                entry.update(**after_compaction(entry.report, compacted))
+            fold = plan_fold(table, policy)
+            entry.due = fold.bytes
+            entry.update(due_bytes=entry.due)
+            yield 0
+            folded = yield from fold.steps
+            if folded.done or folded.skipped:
+                entry.update(**after_fold(entry.report, folded))
+            entry.update(due_bytes=0)
+        if settings.clean is not None and self._cleans(entry, settings.clean):
+            entry.cleaned_at = self._clock()
+            entry.update(doing="cleaning")
+            cleaned = clean_table(table, settings.clean)
+            entry.update(**after_clean(entry.report, cleaned))
+            yield FILE_BYTES * cleaned.files
+
+    def _cleans(self, entry: _Entry, section: CleanSection) -> bool:
+        return entry.cleaned_at is None or self._clock() - entry.cleaned_at >= section.every
+
+    def _open(self, entry: _Entry) -> tuple[TableSettings, Table]:
+        if entry.settings is None:
+            entry.settings = entry.load()
+        location = entry.settings.location
+        check_reachable(location.uri, location.storage_options)  # the SDKs of stores would try for minutes
+        if entry.table is None:
+            entry.table = Table.open(location.uri, storage_options=location.storage_options)
+        return entry.settings, entry.table
+
+    def _end(self, entry: _Entry) -> None:
+        """The round is over."""
+        assert entry.settings is not None, "a round begins with the settings"
+        message = "" if entry.report.message == entry.error else entry.report.message
+        entry.update(
+            doing="idle", message=message, waiting_for="", waiting_since_ms=None, progress=entry.report.progress + 1
+        )
+        entry.failures, entry.error = 0, ""
+        self._close(entry, entry.began_at + entry.settings.every)
+        if sum(other.table is not None for other in self._entries.values()) > self._max_open:
+            entry.table = None
+
+    def _fail(self, entry: _Entry, error: Exception) -> None:
+        """The round has failed: report it, and try again later."""
+        entry.failures += 1
+        now_ms = time.time_ns() // 1_000_000
+        if is_outage(error) and entry.settings is not None:
+            pause, entry.error = pause_seconds(entry.failures), describe(error)
+            since_ms = entry.report.waiting_since_ms or now_ms
+            waiting = {"waiting_for": store_name(entry.settings.location.uri), "waiting_since_ms": since_ms}
+        else:
+            pause = min(2.0 ** min(entry.failures, 20), MAX_BACK_OFF_SECONDS)
+            entry.error = describe(error) + ("" if self._once else f"; next try in {pause:.0f} s")
+            waiting = {"waiting_for": "", "waiting_since_ms": None}
+        entry.update(doing="waiting", message=entry.error, **waiting)
+        self._close(entry, self._clock() + pause)
+        # Both are read anew: when the file or the table was repaired, this process need not be restarted.
+        entry.settings = entry.table = None
+
+    def _close(self, entry: _Entry, next_at: float) -> None:
+        entry.round, entry.large, entry.due = None, False, 0
+        entry.rounds += 1
+        entry.next_at = next_at
+        if self._once:
+            entry.phase = Phase.FAILED if entry.failures else Phase.DONE
+
+
+def serve_tables(
+    tables: ManyTables, stop: threading.Event, on_status: Callable[[Sequence[JobStatus]], None] = lambda _: None
+) -> None:
+    """Work in a thread until told to stop, or until all is done. The step in progress is finished first.
+
+    Args:
+        tables: The tables.
+        stop: Set to stop.
+        on_status: Called about twice a second, and at the end, with the status of each table.
+    """
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not stop.is_set() and not tables.finished:
+                if tables.step() is None:
+                    stop.wait(min(tables.wait_seconds(), _IDLE_SECONDS))
+            tables.stop()
+        except BaseException as error:  # raised in the other thread
+            failures.append(error)
+
+    # A daemon: a second Ctrl-C ends the process without waiting for the step.
+    thread = threading.Thread(target=work, name="weft-tables", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        on_status(tables.statuses)
+        thread.join(STATUS_SECONDS)
+    on_status(tables.statuses)
+    if failures:
+        raise failures[0]
+
+
+def _status(entry: _Entry) -> JobStatus:
+    return JobStatus(
+        name=entry.name,
+        phase=entry.phase,
+        pid=os.getpid(),
+        restarts=0,
+        report=entry.report,
+        message=entry.error if entry.phase is Phase.FAILED else "",
+        log=Path(),
+        tail=(),
+        next_start_seconds=None,
+        background=True,
+        failures=entry.failures,
+    )

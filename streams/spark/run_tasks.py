@@ -1,0 +1,119 @@
+"""Runs tasks of services of `storage` on a Spark cluster (`storage.engine.Execute`).
+
+Executors get the tasks and return what they have written, so the memory of the driver does not grow with rows. Spark
+repeats a task that fails; that is harmless, because nothing is published but by the driver.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from storage.engine import Execute, Shared, Task
+from streams.spark.for_workers import for_workers
+from streams.spark.task_errors import raise_task_errors
+from streams.spark.task_jobs import plan_jobs
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast, SparkContext
+
+T = TypeVar("T")
+
+
+def spark_executor(spark: SparkSession, what: str) -> Execute:
+    """An `Execute` that runs tasks as jobs of a session.
+
+    Args:
+        spark: A session with a Spark context (not Spark Connect).
+        what: What is done, such as "compact s3://lake/orders_wide", for Spark's own web pages.
+    """
+    context = spark.sparkContext
+
+    def execute(tasks: Sequence[Task[T]], /) -> Iterator[T]:
+        done = 0
+        with _Broadcasts(context) as broadcasts:
+            for bundles in plan_jobs([task.bytes for task in tasks], context.defaultParallelism):
+                payloads = [broadcasts.dump([tasks[position] for position in bundle]) for bundle in bundles]
+                last = done + sum(map(len, bundles))
+                with raise_task_errors(), _described(context, f"{what}: tasks {done + 1} to {last} of {len(tasks)}"):
+                    answers = _run_job(context, payloads, tuple(broadcasts.sent))
+                made: dict[int, T] = {}
+                for bundle, answer in zip(bundles, answers, strict=True):
+                    made.update(zip(bundle, answer, strict=True))
+                done = last
+                yield from (made[position] for position in sorted(made))
+
+    return execute
+
+
+def _run_job(context: SparkContext, bundles: Sequence[bytes], shared: Sequence[Broadcast[Any]]) -> list[list[Any]]:
+    run = for_workers(_run_bundle)
+    return context.parallelize(bundles, len(bundles)).map(lambda bundle: run(bundle, shared)).collect()
+
+
+def _run_bundle(bundle: bytes, shared: Sequence[Broadcast[Any]]) -> list[Any]:
+    return [task.run() for task in _Unpickler(bundle, shared).load()]
+
+
+@contextmanager
+def _described(context: SparkContext, text: str) -> Iterator[None]:
+    """Show a text as the description of the jobs of the block."""
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]  # None removes it
+
+
+class _Broadcasts:
+    """Values that tasks share (`storage.engine.Shared`): each is sent to each executor once, until the block ends."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Shared[Any]] = []
+        self.sent: list[Broadcast[Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for broadcast in self.sent:
+            broadcast.destroy()
+
+    def dump(self, value: Any) -> bytes:
+        """Pickle a value; what it shares is replaced by numbers."""
+        file = io.BytesIO()
+        _Pickler(file, self._number).dump(value)  # type: ignore[no-untyped-call]
+        return file.getvalue()
+
+    def _number(self, shared: Shared[Any]) -> int:
+        if id(shared) not in self._numbers:
+            self._numbers[id(shared)] = len(self.sent)
+            self._kept.append(shared)  # its id must not be given again
+            self.sent.append(self._context.broadcast(cloudpickle.dumps(shared)))  # type: ignore[no-untyped-call]
+        return self._numbers[id(shared)]
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, number: Any) -> None:
+        super().__init__(file)  # type: ignore[no-untyped-call]
+        self._number = number
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._number(value) if isinstance(value, Shared) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, shared: Sequence[Broadcast[Any]]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._shared = shared
+
+    def persistent_load(self, number: int) -> Any:
+        return pickle.loads(self._shared[number].value)  # noqa: S301

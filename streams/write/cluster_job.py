@@ -1,0 +1,78 @@
+"""The compaction service of a pipeline as a Spark application: this process is the driver, executors do the work.
+
+    python -m streams.write.cluster_job PIPELINE [--once]
+
+``weft run`` starts it if the file says ``compaction: {on: cluster}``; spark-submit can start it too. It does what
+`streams.pipeline.services` does, in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from storage.engine import Execute
+from streams.pipeline.pipeline import CommandSettings, Pipeline
+from streams.pipeline.services import COMPACTION, run_service
+from streams.spark.run_tasks import spark_executor
+from streams.spark.session import build_session
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the service; returns the exit code of the process."""
+    parser = argparse.ArgumentParser(prog="streams.write.cluster_job", description="Compaction on a Spark cluster.")
+    parser.add_argument("pipeline")
+    parser.add_argument("--once", action="store_true", help="one round: compact whatever has logs; then end")
+    given = parser.parse_args(arguments)
+    return run_service(given.pipeline, COMPACTION, once=given.once, executor=_executor)
+
+
+@contextlib.contextmanager
+def _executor(pipeline: Pipeline) -> Iterator[Execute]:
+    scratch = pipeline.state / "scratch" / COMPACTION
+    with _session("weft compaction", pipeline.spark, scratch, quick_start=False) as spark:
+        yield spark_executor(spark, f"weft compact {pipeline.table.uri}")
+
+
+@contextlib.contextmanager
+def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
+    """A place on the cluster for the work of one command: a Spark session until the end of the block.
+
+    Args:
+        what: The work: ``compact`` or ``verify``.
+        settings: The table and the Spark settings; without a master Spark runs on this machine.
+
+    Raises:
+        NotFound: There is no Java.
+        InvalidInput: Spark does not start.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="weft-") as folder,
+        _session(f"weft {what}", settings.spark, Path(folder, "scratch"), quick_start=True) as spark,
+    ):
+        yield spark_executor(spark, f"weft {what} {settings.table.uri}")
+
+
+@contextlib.contextmanager
+def _session(name: str, settings: Mapping[str, str], scratch: Path, *, quick_start: bool) -> Iterator[SparkSession]:
+    spark = build_session(name, settings, scratch=scratch, quick_start=quick_start, quiet=quick_start)
+    try:
+        yield spark
+    finally:
+        with contextlib.suppress(Exception):  # the first error counts; the JVM ends with this process
+            spark.stop()
+
+
+if __name__ == "__main__":
+    ending = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: threads of py4j that wait for a JVM that has ended would keep the process alive for ever.
+    os._exit(ending)

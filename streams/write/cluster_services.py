@@ -1,0 +1,90 @@
+"""Services of a table on a Spark cluster: tasks work on file groups and files, and the driver publishes.
+
+They need a session with a Spark context (not Spark Connect). Results are those of the methods of `storage.Table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from storage import DuePolicy, Table, verify_table
+from storage.engine import CompactionResult, FoldResult, Only, Progress, VerifyReport, every_group
+from streams.spark.run_tasks import spark_executor
+
+
+def compact(
+    spark: SparkSession,
+    uri: str | Path,
+    policy: DuePolicy | None = None,
+    *,
+    only: Only = every_group,
+    storage_options: Mapping[str, Any] | None = None,
+) -> CompactionResult:
+    """Compact file groups of a table with Spark tasks: one for each, or for several small ones.
+
+    Args:
+        spark: The session.
+        uri: The table.
+        policy: Compact what is due; None: all file groups that have logs.
+        only: Which of these file groups to compact.
+        storage_options: For the table's store.
+
+    Raises:
+        CorruptData, SnapshotExpired, Conflict: As in `storage.Table.compact`.
+        InvalidInput: The executors cannot run weft.
+    """
+    table = Table.open(uri, storage_options=storage_options)
+    return table.compact(only, policy=policy, execute=spark_executor(spark, f"weft compact {table.uri}"))
+
+
+def fold(
+    spark: SparkSession,
+    uri: str | Path,
+    policy: DuePolicy | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> FoldResult:
+    """Fold the log files of a table with Spark tasks: one for each new file.
+
+    Args:
+        spark: The session.
+        uri: The table.
+        policy: Do nothing unless file groups are due for a fold.
+        storage_options: For the table's store.
+
+    Raises:
+        CorruptData, SnapshotExpired, Conflict: As in `storage.Table.fold`.
+        InvalidInput: The executors cannot run weft.
+    """
+    table = Table.open(uri, storage_options=storage_options)
+    return table.fold(policy=policy, execute=spark_executor(spark, f"weft fold {table.uri}"))
+
+
+def verify(
+    spark: SparkSession,
+    uri: str | Path,
+    *,
+    deep: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Verify a table. Spark tasks read the contents of files, the driver reads entries. See `storage.verify_table`.
+
+    Args:
+        spark: The session.
+        uri: The table.
+        deep: Read the contents of files; otherwise only their sizes are compared, by the driver alone.
+        storage_options: For the table's store.
+        progress: Called with (objects checked, objects in total).
+
+    Raises:
+        NotFound: There is no table, and no part of one.
+        StoreUnavailable: The store does not answer.
+        InvalidInput: The executors cannot run weft.
+    """
+    execute = spark_executor(spark, f"weft verify {uri}")
+    return verify_table(uri, storage_options=storage_options, deep=deep, progress=progress, execute=execute)

@@ -1,0 +1,16 @@
+"""Runs tasks of services as other processes would: pickled, the last ones first, and their results pickled."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from storage.engine import Task
+
+T = TypeVar("T")
+
+
+def elsewhere(tasks: Sequence[Task[T]], /) -> Iterable[T]:
+    results = [pickle.dumps(pickle.loads(sent).run()) for sent in reversed([pickle.dumps(task) for task in tasks])]
+    return [pickle.loads(result) for result in reversed(results)]

@@ -1,0 +1,118 @@
+"""Compaction, fold and verify by Spark tasks do what they do in one process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import streams
+from storage import DuePolicy, Table
+from storage.core.names import Path as StorePath
+from storage.errors import CorruptData, NotFound
+from storage.services.verify.findings import VerifyReport
+from tests.storage.damage import Damage, shop
+from tests.storage.shop import append, contents, orders, payments
+from tests.tuning import tune
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Several tasks for each service: nothing is small enough to share a file."""
+    tune(monkeypatch, small_group_bytes=1, fold_file_bytes=1)
+    return shop(str(tmp_path / "spread"))
+
+
+def copied(table: Table) -> Table:
+    folder = table.uri.removeprefix("file://")
+    shutil.copytree(folder, f"{folder}-here")
+    return Table.open(f"{folder}-here")
+
+
+def same(spread: VerifyReport, here: VerifyReport) -> VerifyReport:
+    assert (spread.findings, spread.omitted, spread.cut) == (here.findings, here.omitted, here.cut)
+    assert spread.checked == here.checked
+    return spread
+
+
+def slices(table: Table) -> list[tuple[Any, ...]]:
+    """What compaction writes, but for random names and stored sizes."""
+    return [
+        (group, made.cut, made.base_rows, made.shadow_rows, made.ordering_max)
+        for group, made in sorted(table.state().slices.items())
+    ]
+
+
+def test_a_compaction_gives_the_slices_that_one_process_gives(spark: SparkSession, table: Table) -> None:
+    other, before = copied(table), contents(table)
+    spread, here = streams.compact(spark, table.uri), other.compact()
+    assert len(spread.done) > 1
+    assert (spread.done, spread.rows, spread.bytes_read) == (here.done, here.rows, here.bytes_read)
+    assert slices(table) == slices(other)
+    assert contents(table) == before
+    assert streams.compact(spark, table.uri).done == ()
+
+
+def test_a_fold_gives_the_registers_that_one_process_gives(spark: SparkSession, table: Table) -> None:
+    other, before = copied(table), contents(table)
+    spread, here = streams.fold(spark, table.uri), other.fold()
+    assert len(spread.done) > 1
+    assert (spread.done, spread.commits, spread.rows) == (here.done, here.commits, here.rows)
+    assert [len(fold.files) for fold in table.state().folds] == [len(fold.files) for fold in other.state().folds]
+    assert contents(table) == before
+
+
+def test_the_policy_and_the_filter_decide_what_is_done(spark: SparkSession, table: Table) -> None:
+    patient = DuePolicy(min_commits=3, max_log_ratio=1e9, fold_commits=3)
+    assert streams.compact(spark, table.uri, patient).done == ()
+    assert streams.fold(spark, table.uri, patient).done == ()
+    append(table, payments(1), "payments")
+    (due,) = streams.compact(spark, table.uri, patient).done
+    assert due in {file_slice.group for file_slice in table.snapshot().slices if not len(file_slice.rows)}
+    other = next(file_slice.group for file_slice in table.snapshot().slices if len(file_slice.rows))
+    assert streams.compact(spark, table.uri, only=lambda file_slice: file_slice.group == other).done == (other,)
+
+
+def test_verify_finds_nothing_wrong_with_a_sound_table(spark: SparkSession, table: Table) -> None:
+    table.fold()
+    table.savepoint("before")
+    append(table, orders(*range(30), ts=9))
+    table.compact()
+    report = same(streams.verify(spark, table.uri), table.verify())
+    assert report.ok, str(report)
+    assert report.checked["slices"] > 4
+
+
+def test_verify_finds_the_same_damage(spark: SparkSession, table: Table) -> None:
+    """Damage to every kind of file: events, registers, base and shadow; bytes, rows, and what entries say of them."""
+    table.savepoint("before")
+    append(table, orders(*range(30), ts=9))
+    table.fold()
+    damage = Damage(table)
+    (fold,) = table.state().folds
+    damage.flip(fold.files[0].file.path)
+    damage.flip(damage.paths("shadow")[0])
+    damage.remove(damage.paths("base")[0])
+    damage.edit_slice(lambda slice_: slice_.update(ordering_max={"1": 77}), number=3)
+    damage.rewrite("base", lambda rows: rows.take(list(reversed(range(len(rows))))), number=2)
+    damage.rewrite_log(lambda rows: rows.take(list(reversed(range(len(rows))))), number=2)
+    report = same(streams.verify(spark, table.uri), table.verify())
+    assert {"S7", "S12", "S15"} <= {finding.invariant for finding in report.errors}
+    assert len(report.errors) >= 6, str(report)
+
+
+def test_an_error_of_a_task_is_raised_as_what_it_is(spark: SparkSession, table: Table) -> None:
+    file = table.snapshot().files[-1].file.file
+    table.env.store.delete(StorePath(file.path))
+    with pytest.raises(CorruptData, match=rf"{file.path} is missing"):
+        streams.compact(spark, table.uri)
+    assert not Table.open(table.uri).state().plans, "the plan was aborted"
+    with pytest.raises(CorruptData, match=rf"{file.path} is missing"):
+        streams.fold(spark, table.uri)
+    with pytest.raises(NotFound):
+        streams.verify(spark, f"{table.uri}-none")
