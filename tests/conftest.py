@@ -1,16 +1,16 @@
-"""Markers and their guard, the order of the tests, and Hypothesis profiles.
+"""Markers and their enforcement, the order of the tests, and Hypothesis profiles.
 
 pyproject.toml says what each marker means. Those that follow from a test itself (from its fixtures, or from Hypothesis)
-are added here, so that none can forget them. A test that starts a JVM in another way says so itself: without a marker
-it finds only a `java` that fails.
+are added here, so that they cannot be forgotten. A test that starts a JVM in another way needs an explicit marker:
+without one it finds only a `java` that fails.
 
 Hypothesis profiles:
 
-quick     the default: seconds a test, a failure is printed as it was found
-fast      a few examples a test, for the fast loop
-shrink    as quick, but a failure is reduced first, which may take minutes
-mutation  the same few examples in every run: what mutants of the kernel are looked for with
-deep      thousands of examples a test: ``pytest tests/storage/test_laws.py --hypothesis-profile=deep --timeout=0``
+quick     the default: seconds per test, a failure is printed without shrinking
+fast      a few examples per test, for the fast loop
+shrink    like quick, but a failure is shrunk first, which may take minutes
+mutation  the same few examples in every run, for mutation testing of the kernel
+deep      thousands of examples per test: ``pytest tests/storage/test_laws.py --hypothesis-profile=deep --timeout=0``
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-# An example is the history of a whole table: large, and as slow as the machine is busy.
+# An example is the history of a whole table: it is large, and slow on a busy machine.
 _COMMON = {
     "deadline": None,
     "print_blob": True,
@@ -55,12 +55,12 @@ _LONGEST = [
     "test_smoke.py",
     "test_supervisor.py",
 ]
-"""Files and folders that take longest: begun first, so that no process waits for them in the end."""
+"""Files and folders that take longest: started first, so that no process waits for them at the end."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Add the markers that follow from a test itself; begin with the longest, in the same order in every process."""
+    """Add the markers that follow from the test itself; put the longest tests first, in the same order everywhere."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("laws")
@@ -77,7 +77,7 @@ def _place(item: pytest.Item) -> int:
 
 @pytest.fixture(scope="session")
 def _no_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Java home whose `java` runs nothing, and says what is wrong."""
+    """A Java home whose `java` runs nothing and prints what is wrong."""
     home = tmp_path_factory.mktemp("no-java")
     program = home / "bin" / "java"
     program.parent.mkdir()
@@ -88,7 +88,7 @@ def _no_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _java_needs_a_marker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the JVM from tests that have no marker for it, and from every process that they start."""
+    """Hide Java from tests without a marker for it, and from every process that they start."""
     if any(request.node.get_closest_marker(marker) for marker in _MAY_START_JAVA):
         return
     home = request.getfixturevalue("_no_java")

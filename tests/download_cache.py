@@ -1,4 +1,4 @@
-"""Where tests keep what they fetch or build once per machine: ``weft-tests`` in $XDG_CACHE_HOME, or in ~/.cache."""
+"""Folder for files that tests fetch or build once per machine: ``weft-tests`` in $XDG_CACHE_HOME, or in ~/.cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def locked_cache(name: str) -> Iterator[Path]:
-    """The folder, while this process alone may look for ``name`` in it and make it."""
+    """The folder; within the block only this process may check for ``name`` in it and create it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-tests"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{name}.lock").open("w") as lock:

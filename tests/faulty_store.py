@@ -1,7 +1,7 @@
-"""A store that fails on demand, and a clock that moves only when told: the two seams of `storage`, made nasty.
+"""A store that fails on demand, and a clock that tests control.
 
-The store passes every call on to a real one. A `Fault` names a call and a part of its path and says when it strikes:
-*before* the call takes effect, or *after*, so that the answer is lost although the effect is there.
+The store passes every call to a real one. A `Fault` names a call and a part of its path, and when it occurs: *before*
+the call takes effect, or *after*, so that the call takes effect but its answer is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOREVER = 1_000_000
 class Fault:
     """The next ``times`` calls of ``call`` whose path contains ``path`` fail with ``error``.
 
-    With an ``action`` (what others do just then) and no ``error`` they succeed.
+    With an ``action`` (what other processes do at that time) and no ``error`` they succeed.
     """
 
     call: str
@@ -39,7 +39,7 @@ class Fault:
 
 
 class FaultyStore:
-    """Wraps a store. ``faults`` are looked at in order; ``calls`` is what was asked for, as (call, path)."""
+    """Wraps a store. ``faults`` are checked in order; ``calls`` records the requests as (call, path)."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -106,7 +106,7 @@ class FaultyStore:
 
 
 class FakeClock:
-    """Time stands still; sleeping moves it on."""
+    """A clock that only advances when it is set, or when the code sleeps."""
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
         self.time_ms = now_ms
@@ -121,5 +121,5 @@ class FakeClock:
 
 
 def other_process(uri: str, clock: Clock, store: ObjectStore | None = None) -> Table:
-    """The table as another process has it: its own stamps, its own caches, its own clock."""
+    """The table opened by another process, with separate stamps, caches and clock."""
     return Table(Environment(store or open_store(uri), clock), Stamps())

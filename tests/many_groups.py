@@ -1,7 +1,7 @@
-"""A table of many file groups and lanes, and one step after another on it: what grows faster than the table is found.
+"""A table with many file groups and lanes, and a series of operations on it, to measure how costs grow with its size.
 
 Two columns of one group besides the key; file groups are partitions of `BUCKETS` buckets. Every commit has rows of
-every file group. The lanes beside the first have a commit each.
+every file group. Each lane except the first has one commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.read.snapshot import Snapshot
 
 BUCKETS = 4
 KEYS = 32
-"""Keys of a partition, 8 of a file group: so that hardly any bucket of any partition has none."""
+"""Number of keys of a partition, 8 per file group, so that hardly any bucket is empty."""
 
 CONFIG = {
     "key": ["p", "id"],
@@ -36,19 +36,19 @@ Step = tuple[str, Callable[[], object]]
 
 
 def rows(partitions: int, keys: int, ts: int) -> pa.Table:
-    """The first so many keys of every partition."""
+    """The first ``count`` keys of every partition."""
     p = np.repeat(np.arange(partitions, dtype=np.int32), keys)
     ids = np.tile(np.arange(keys), partitions)
     return pa.table({"p": p, "id": ids, "v": ids + ts, "ts": np.full(len(p), ts)})
 
 
 def steps(uri: str, groups: int, lanes: int, clock: Clock | None = None) -> Iterator[Step]:
-    """What is done with the table, in order: (name, what to run once). What has an empty name prepares the next.
+    """The operations on the table, in order: (name, function). An operation with an empty name prepares the next one.
 
     Args:
-        uri: Where there is no table yet.
-        groups: About how many file groups it gets.
-        lanes: How many lanes it gets.
+        uri: Location without a table.
+        groups: Approximate number of file groups.
+        lanes: Number of lanes.
         clock: By default the machine's clock.
     """
     partitions = max(groups // BUCKETS, 1)
@@ -100,7 +100,7 @@ def read(table: Table) -> None:
 
 
 def changes(table: Table) -> None:
-    """What the last commit of the first lane has changed."""
+    """The rows that the last commit of the first lane has changed."""
     snapshot = table.snapshot()
     lane = LaneName("lane0")
     before = f"cut:1:{snapshot.cut.table}:" + ",".join(
@@ -120,7 +120,7 @@ def new_uri(root: str) -> str:
 
 
 class CountingStore:
-    """Counts what is asked of a store, by kind and in objects: a call for many objects counts as many."""
+    """Counts requests to a store by kind; a call for many objects counts as many."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

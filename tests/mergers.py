@@ -1,4 +1,4 @@
-"""Custom mergers for the tests: one that uses all a merger may use, and some that misbehave."""
+"""Custom mergers for the tests: one that uses every feature of mergers, and some wrong ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BALANCE_STATE = {"ups": "bigint", "downs": "bigint", "best": "bigint", "final": 
 def balance(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
     """Present while upserts outnumber deletes; column ``*_n`` is the largest value, ``*_t`` that of the newest upsert.
 
-    Values of an absent group are nowhere but in the state.
+    Values of an absent group are only in the state.
     """
     names = [name for name in rows.column_names if name.endswith(("_n", "_t"))]
     result: dict[str, list[object]] = {name: [] for name in [*names, *BALANCE_STATE, "_present"]}
@@ -50,7 +50,7 @@ def balance(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
 
 
 def hiding(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
-    """Newest row of each key; absent where its ``*_t`` is "hide", which an upsert alone can thus do."""
+    """Newest row of each key; the group is absent if its ``*_t`` is "hide", so an upsert can hide a row."""
     (name,) = (name for name in rows.column_names if name.endswith("_t"))
     words = pc.coalesce(rows.column("word"), rows.column(name)).take(pa.array(offsets[1:] - 1))
     return pa.table({name: words, "word": words, "_present": pc.not_equal(words, "hide")})
@@ -66,12 +66,12 @@ def short(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:  # noqa: 
 
 
 def wrong(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:  # noqa: ARG001
-    """Returns no column that is needed."""
+    """Returns none of the required columns."""
     return pa.table({"other": pa.nulls(len(offsets) - 1, pa.int64())})
 
 
 def row_count(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
-    """Not associative: counts the rows it is shown, be they events or results."""
+    """Not associative: counts its rows, events and earlier results alike."""
     counts = pa.array(np.diff(offsets), pa.int64())
     return pa.table({name: counts for name in rows.column_names if name.endswith("_n")})
 

@@ -1,12 +1,13 @@
-"""How many changes of the merge kernel the tests notice: mutmut's mutants, per module, and what was recorded.
+"""Mutation score of the merge kernel: the share of mutmut's mutants that the tests find, per module, and the recorded
+scores.
 
-    python -m tests.mutation_score             run; goes on where the last run was stopped (folder `mutants`)
+    python -m tests.mutation_score             run; continues where the last run was stopped (folder `mutants`)
     python -m tests.mutation_score --record    the same, and record the scores in mutation_score.json
     python -m tests.mutation_score --only storage.core.modes.latest
 
-Which modules are mutated, and which tests must notice, pyproject.toml says ([tool.mutmut]). A mutant that survives is a
-line that no test holds, or a change that makes no difference: ``mutmut results`` and ``mutmut show NAME`` tell which.
-Ends with status 1 if a module has a lower score than was recorded.
+pyproject.toml ([tool.mutmut]) defines which modules are mutated and which tests run. A surviving mutant is a line that
+no test covers, or a change that makes no difference: ``mutmut results`` and ``mutmut show NAME`` show which. Exits with
+status 1 if a module has a lower score than the recorded one.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[1]
 RECORD: Final = Path(__file__).with_name("mutation_score.json")
 SLACK_PERCENT: Final = 2.0
-"""New code brings new mutants: a score that is lower by less than this is no loss."""
+"""Tolerance, because new code adds new mutants: a smaller decrease of a score is accepted."""
 NOTICED: Final = frozenset({"killed", "timeout", "suspicious", "segfault"})
 NOT_RUN: Final = frozenset({"not checked", "check was interrupted by user"})
 NO_MUTANT: Final = frozenset({"skipped"})
 
 
 class Score(NamedTuple):
-    """How many mutants there are, and how many of them a test notices; a hang or a crash is noticed."""
+    """The number of mutants, and how many of them a test finds; hangs and crashes count as found."""
 
     killed: int
     total: int
@@ -46,7 +47,7 @@ class Score(NamedTuple):
 def read_scores(results: str) -> dict[str, Score]:
     """Per module its score, from what ``mutmut results --all true`` prints.
 
-    A module of which not every mutant was run has none.
+    A module has no score if not all of its mutants were run.
     """
     counts: dict[str, Counter[str]] = {}
     for line in results.splitlines():
@@ -62,12 +63,12 @@ def read_scores(results: str) -> dict[str, Score]:
 
 
 def read_record() -> dict[str, Score]:
-    """The scores that were recorded, per module."""
+    """The recorded scores, per module."""
     return {module: Score(*counts) for module, counts in json.loads(RECORD.read_text(encoding="utf-8")).items()}
 
 
 def lower(scores: Mapping[str, Score], recorded: Mapping[str, Score]) -> list[str]:
-    """Modules whose score is lower than the recorded one by more than new code explains."""
+    """Modules whose score is lower than the recorded one by more than the tolerance."""
     return [
         module
         for module, score in scores.items()

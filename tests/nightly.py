@@ -1,11 +1,11 @@
-"""The nightly loop: everything that is too deep for a test run, part after part, each with a time limit.
+"""The nightly loop: checks that take too long for a normal test run, one part after the other, each with a time limit.
 
     bash deploy/nightly.sh                      all parts, in a separate environment
     python -m tests.nightly --only soak models  some of them
-    python -m tests.nightly --scale 0.1         a tenth of the time for what runs for a time
+    python -m tests.nightly --scale 0.1         a tenth of the time for parts with a duration
 
-A part that fails or takes too long does not keep the others from running. The end is a table of all parts; the exit
-status is 0 only if every part passed. The output of each part is in its own file, in the folder that is printed first.
+If a part fails or takes too long, the others still run. At the end a table of all parts is printed; the exit status is
+0 only if every part passed. The output of each part is in a separate file, in the folder that is printed first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 TAIL_LINES: Final = 40
 END_SECONDS: Final = 30.0
-"""Between asking a part that takes too long to end, and killing what is left of it."""
+"""Seconds from SIGTERM to SIGKILL for a part that takes too long."""
 
 _BENCHMARKS: Final = (
     ("append", "--keys", "20000", "--rows", "1000", "--rounds", "2"),
@@ -46,12 +46,12 @@ _BENCHMARKS: Final = (
     ("view_overhead", "--keys", "20000", "--rounds", "2"),
     ("writer", "--rows", "20000", "--batch", "10000", "--runs", "1"),
 )
-"""Each benchmark at a small size: that it runs, not what it measures."""
+"""Each benchmark at a small size, to check that it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Commands that run one after the other, and the time that they get together."""
+    """Commands that run one after the other, and their common time limit."""
 
     name: str
     minutes: float
@@ -81,7 +81,7 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 
 def all_parts(scale: float = 1.0) -> list[Part]:
-    """The parts in their order; those that run for a time run for ``scale`` times as long."""
+    """The parts in order; the durations are multiplied by ``scale``."""
     hours, soak_minutes, examples = 1.0 * scale, 20.0 * scale, "deep" if scale >= 1 else "quick"
     jobs = str(os.cpu_count() or 1)
     side_by_side = ("-n", jobs, "--dist", "loadfile", "--no-loadscope-reorder")
@@ -101,7 +101,7 @@ def all_parts(scale: float = 1.0) -> list[Part]:
 
 
 def run(parts: Sequence[Part], folder: Path) -> list[Result]:
-    """Run the parts, print what comes of each, and then the summary."""
+    """Run the parts, print the result of each, and then the summary."""
     results = []
     for part in parts:
         print(f"{part.name}: at most {part.minutes:g} minutes", flush=True)
@@ -131,7 +131,7 @@ def _run(part: Part, log: Path) -> Result:
 
 
 def _run_command(command: Sequence[str], output: int, seconds: float) -> int | None:
-    """Exit status of a command; None if it did not end in time. Nothing that it started is left."""
+    """Exit status of a command; None if it did not end in time. Its child processes are killed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(
         command,

@@ -1,7 +1,8 @@
-"""The oracle: MERGE semantics in plain Python, slow and obviously right. To be checked by eye against that page.
+"""The oracle: the semantics of MERGE.md in plain Python, slow and simple enough to be checked against that document by
+reading.
 
-It knows nothing of files, lanes, batches or compaction: only the *set* of events that were accepted. The answer is
-computed anew from all of them at every read. Rows and answers are dicts of Python values.
+It has no files, lanes, batches or compaction, only the *set* of accepted events. Every read computes the result from
+all of them. Rows and results are dicts of Python values.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Register:
-    """What is known of one group of one key. ``values`` is None where the group is absent."""
+    """The state of one group of one key. ``values`` is None if the group is absent."""
 
     values: Row | None
     hides_row: bool = False
 
 
 class Oracle:
-    """Collects events, answers reads."""
+    """Collects events and computes the rows that a reader must see."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.key: Sequence[str] = config["key"]
@@ -60,7 +61,7 @@ class Oracle:
                 self.events.append(Event(arrival, position, op, row))
 
     def read(self, require: Iterable[str] = ()) -> dict[tuple[Any, ...], Row]:
-        """The table: per key its row, where it is visible ("Row visibility")."""
+        """The visible rows by key ("Row visibility")."""
         by_key: dict[tuple[Any, ...], list[Event]] = {}
         for event in self.events:
             by_key.setdefault(tuple(event.row[name] for name in self.key), []).append(event)
@@ -77,7 +78,7 @@ class Oracle:
         shown = dict(zip(self.key, key, strict=True))
         for name, register in registers.items():
             for column in self.groups[name]["columns"]:
-                # A default is shown where the group is absent, not where an event supplied NULL.
+                # A default is shown if the group is absent, not if an event supplied NULL.
                 shown[column] = self.defaults[column] if register.values is None else register.values[column]
         return {name: shown[name] for name in self.types}
 
@@ -93,7 +94,7 @@ class Oracle:
 
 
 def touches(event: Event, group: Mapping[str, Any]) -> bool:
-    """A batch that omits a group does not touch it; nor does an event whose ordering values are all NULL."""
+    """Neither a batch that omits a group nor an event whose ordering values are all NULL touches the group."""
     if not any(name in event.row for name in group["columns"]):
         return False
     return not group["ordering"] or any(event.row[name] is not None for name in group["ordering"])
@@ -130,7 +131,7 @@ def latest_non_null(group: Mapping[str, Any], events: Sequence[Event]) -> Regist
 
 
 def aggregate(group: Mapping[str, Any], events: Sequence[Event], types: Mapping[str, str]) -> Register:
-    """Per column a function of all events; whatever is not an upsert takes its values back."""
+    """Per column a function of all events; events other than upserts retract their values."""
     upserts = [event for event in events if event.op == "upsert"]
     if not upserts:
         return Register(values=None)
@@ -156,7 +157,7 @@ def exact_sum(values: Sequence[Any]) -> Any:
 
 
 def fitting(value: Any, type_name: str) -> Any:
-    """NULL where a result does not fit its column."""
+    """NULL if a result does not fit its column."""
     if type_name.startswith("decimal"):
         precision, scale = (int(part) for part in type_name[len("decimal(") : -1].split(","))
         return value if value.copy_abs() < decimal.Decimal(10) ** (precision - scale) else None

@@ -1,10 +1,10 @@
 """Run schedules of the simulation from the command line.
 
     python tests/simulate.py --seed 17              one schedule again, with its trace
-    python tests/simulate.py --schedules 2000       so many, from --first on
-    python tests/simulate.py --hours 8 --jobs 4     for so long; prints schedules, steps and faults as it goes
+    python tests/simulate.py --schedules 2000       this many, from --first on
+    python tests/simulate.py --hours 8 --jobs 4     for this time; prints totals as it goes
 
-Ends with status 1 at the first schedule that breaks an invariant, and says how to replay it.
+Exits with status 1 at the first schedule that violates an invariant, and prints how to replay it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.simulation.mutant import mutated
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.run import Outcome, run_seed
 
-CHUNK = 20  # schedules a job does at a time: about a second
+CHUNK = 20  # schedules that a job runs at a time: about a second
 REPORT_SECONDS = 10
 TRACE_LINES = 60
 
@@ -45,12 +45,12 @@ def run_chunk(first: int, count: int, mutant: str | None) -> list[Outcome]:
 
 
 def _theme(mutant: str | None) -> str | None:
-    """The theme of the schedules that look for a mutant, so that a seed means here what it means to its test."""
+    """The theme of the schedules that search for a mutant, so that a seed gives the same schedule as in its test."""
     return MUTANTS[mutant].theme if mutant else None
 
 
 def report(outcome: Outcome, lines: int = TRACE_LINES) -> str:
-    """What a failed schedule did in the end, and how to see it again."""
+    """The last steps of a failed schedule, and how to replay it."""
     return "\n".join(
         [
             *outcome.trace[-lines:],
@@ -64,7 +64,7 @@ def report(outcome: Outcome, lines: int = TRACE_LINES) -> str:
 
 
 class Totals:
-    """What was run so far."""
+    """The totals so far."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -89,7 +89,7 @@ class Totals:
 
 
 def run_many(first: int, schedules: int | None, seconds: float | None, jobs: int, mutant: str | None) -> int:
-    """Run until the number or the time is up, or something breaks; the exit status."""
+    """Run until the number or the time is reached, or a schedule fails; returns the exit status."""
     totals, reported = Totals(), time.monotonic()
     chunks = _chunks(first, schedules)
     with ProcessPoolExecutor(jobs) as pool:
@@ -121,7 +121,7 @@ def _chunks(first: int, schedules: int | None) -> Iterator[tuple[int, int]]:
 
 
 def run_one(seed: int, mutant: str | None) -> int:
-    """One schedule with its whole trace; the exit status."""
+    """Run one schedule and print its whole trace; returns the exit status."""
     with mutated(MUTANTS[mutant]) if mutant else nullcontext():
         outcome = run_seed(seed, _theme(mutant))
     print(report(outcome, len(outcome.trace)) if outcome.failure else "\n".join(outcome.trace))

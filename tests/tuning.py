@@ -1,4 +1,4 @@
-"""Tables with other sizes than those of production: see `storage.environment.Tuning`."""
+"""Tables with other tuning values than in production: see `storage.environment.Tuning`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from storage import Table, environment
 
 
 def tune(patch: pytest.MonkeyPatch, **sizes: int) -> None:
-    """Use these sizes in all tables that are opened from now on, until the patch is undone."""
+    """Use these tuning values in all tables that are opened from now on, until the patch is undone."""
     patch.setattr(environment, "DEFAULT_TUNING", replace(environment.DEFAULT_TUNING, **sizes))
 
 
 def tuned(table: Table, **sizes: int) -> Table:
-    """An open table once more, with other sizes: the same store, clock and stamps."""
+    """Open a table again with other tuning values, but the same store, clock and stamps."""
     return Table(table.env.tuned(**sizes), table._table_log.stamps)

@@ -1,16 +1,16 @@
-"""How soon new values of one column group are visible: weft in process and through Spark, and a MERGE of Delta Lake.
+"""Time until new values of one column group are visible: weft in process and through Spark, and a MERGE of Delta Lake.
 
     pip install deltalake    (without it weft alone is measured)
     python -m tests.benchmarks.append [--keys 2000000] [--rows 40000] [--rounds 5] [--folder DIR]
 
-A wide table (63 columns by default) is there as a weft table, compacted, and as a Delta table with the same rows. Each
-round sends the same ``rows`` new events of one group to all, of keys all over the table. *In process*: `Writer.append`
-until its commit is durable, then another reader that opens the table anew, plans a snapshot and looks one of the keys
-up, which must show the new value; Delta's ``MERGE ... WHEN MATCHED UPDATE ... WHEN NOT MATCHED INSERT`` with
-``deltalake`` until it is committed, and nothing is read. *Through Spark*: the rows are in a Parquet file, which
-`streams.write_batch` commits (a job that opens the table, claims a lane, runs tasks, commits and closes the lane);
-beside it Spark appends the same rows to a folder of plain Parquet, and hands them to Python tasks that do nothing,
-which is what of the former no writer in Spark's Python tasks can save. Medians; the first round is not counted.
+A wide table (63 columns by default) exists as a compacted weft table and as a Delta table with the same rows. Each
+round sends the same ``rows`` new events of one group, with keys from the whole table, to all of them. *In process*:
+`Writer.append` until its commit is durable, then another reader opens the table, plans a snapshot and looks up one of
+the keys, which must show the new value; Delta's ``MERGE ... WHEN MATCHED UPDATE ... WHEN NOT MATCHED INSERT`` with
+``deltalake`` until it is committed, without a read. *Through Spark*: the rows are in a Parquet file, which
+`streams.write_batch` commits (a job that opens the table, claims a lane, runs tasks, commits and closes the lane); for
+comparison Spark appends the same rows to a folder of plain Parquet, and sends them to Python tasks that do nothing,
+which is the minimum cost of a writer in Spark's Python tasks. Medians; the first round is not counted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ THROUGH_SPARK, PLAIN, BARE, DELTA = "through Spark", "plain", "bare", "Delta"
 
 
 def show(uri: Path, writer: Writer, rows: pa.Table) -> dict[str, float]:
-    """Seconds of each part of making new rows visible; the reader knows nothing of the table before."""
+    """Seconds of each part of making new rows visible; the reader has an empty cache."""
     key, value = rows["k"][0].as_py(), rows[f"{GROUP}_ts"][0].as_py()
     moments = [time.perf_counter()]
     writer.append(rows)
@@ -99,7 +99,7 @@ def run_bare_job(spark: SparkSession, rows: Path) -> float:
 
 
 def compare(folder: Path, shape: Shape, count: int, rounds: int) -> dict[str, float]:
-    """Median seconds of weft's parts in process, and of everything else."""
+    """Median seconds of weft's parts in process, and of the other systems."""
     built = build(folder / "data", shape)
     for name in ("weft", "spark", "delta", "appended"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -118,7 +118,7 @@ def compare(folder: Path, shape: Shape, count: int, rounds: int) -> dict[str, fl
         with table.writer(GROUP) as writer:
             for number in range(rounds + 1):
                 keys = chance.choice(shape.keys, count, replace=False)
-                # Events lie within two hours of their moment: later rounds are later.
+                # Events lie within two hours of the time of their round, so later rounds have later events.
                 rows = events(shape, GROUP, keys, shape.commits + 2 + 2 * number, chance)
                 pq.write_table(rows, folder / "rows.parquet")
                 times = show(folder / "weft", writer, rows)

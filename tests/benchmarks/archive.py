@@ -1,10 +1,10 @@
-"""Archiving the log: 2,000 commits of one writer, compacted and cleaned; and what asking for archives costs.
+"""Archiving the log: 2,000 commits of one writer, compacted and cleaned; and the cost of requests for archives.
 
     python -m tests.benchmarks.archive [--commits 2000]
 
-First the objects of a table, the time of `verify`, and what opening, a snapshot, a commit and the look-up of an old
-batch cost, before and after a clean. Then polling and committing with 1, 8, 64 and 512 lanes: requests of one new
-snapshot and of one commit, and how many of these ask only whether a slot is archived.
+First the objects of a table, the time of `verify`, and the cost of opening it, a snapshot, a commit and the look-up of
+an old batch, before and after a clean. Then polling and committing with 1, 8, 64 and 512 lanes: requests of one new
+snapshot and of one commit, and how many of them are requests for archives.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ROW = pa.table({"k": [1], "v": [1], "ts": [1]})
 
 
 def opened(uri: str) -> tuple[Table, FaultyStore]:
-    """The table as a new process has it, and its store, which notes what is asked for."""
+    """The table opened by a new process, and its store, which records requests."""
     store = FaultyStore(open_store(uri))
     return Table(Environment(store), Stamps()), store
 
 
 def requests(store: FaultyStore, run: Callable[[], object]) -> tuple[int, int]:
-    """How many requests something takes, and how many of these ask for an archive."""
+    """The number of requests of a call, and how many of them are for archives."""
     store.calls.clear()
     run()
     return len(store.calls), sum("_weft/archive" in path for _, path in store.calls)

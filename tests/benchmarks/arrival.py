@@ -1,4 +1,4 @@
-"""What a commit costs whose writer looks at other lanes first (rule W7), by how many there are; on a local disk.
+"""The cost of a commit whose writer reads other lanes first (rule W7), by the number of lanes; on a local disk.
 
 python -m tests.benchmarks.arrival
 """
@@ -24,7 +24,7 @@ WARM_UP = 5
 
 
 def config(*, ordered: bool) -> dict[str, object]:
-    """One group that several lanes write: in commit order, or in that of a column."""
+    """One group that several lanes write, in commit order or ordered by a column."""
     group = {"columns": ["value", "version"], **({"ordering": ["version"]} if ordered else {})}
     return {
         "key": ["id"],

@@ -2,16 +2,16 @@
 
     python -m tests.benchmarks.arrow [--keys 2000000] [--folder DIR] [--rounds 7] [--profile]
 
-7 of 63 columns as one Arrow table, all on the same cores. *plain* is ``pyarrow`` reading one Parquet file that holds
-the merged rows already: as Spark writes it, which the ratios are to, and as pyarrow does, both with zstd; *weft* is
+7 of 63 columns as one Arrow table, all on the same cores. *plain* is ``pyarrow`` reading one Parquet file with the
+merged rows: as Spark writes it, which is the base of the ratios, and as pyarrow writes it, both with zstd; *weft* is
 `Snapshot.to_arrow` while 10 % of the keys of every group are in the log, and again when compacted; opening the table
-and planning are part of it. *DuckDB* is what somebody with one machine would do instead with the per-stream files: of
-each stream the newest row of every key, then two full joins; three ways of writing it, of which the fastest counts: all
-are run once, and that one then takes turns with the others. All answers are compared before.
+and planning are part of it. *DuckDB* is the alternative on one machine with the per-stream files: of each stream the
+newest row of every key, then two full joins. Of three ways to write it the fastest counts: all are run once, and that
+one then takes turns with the others. All results are compared before.
 
-Medians, the first round is not counted; they take turns within each round, so a change of the machine's speed hits all
-of them. Memory is the peak of resident memory that one run adds to a process of its own with everything imported, as
-Linux tells it. ``--profile`` says where the dirty read's time goes.
+Medians, the first round is not counted; they take turns within each round, so a change of the machine's speed affects
+all of them. Memory is the peak of resident memory, as Linux reports it, that one run adds to a separate process with
+everything imported. ``--profile`` shows where the dirty read spends its time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NEWEST = {
     "DISTINCT ON": "SELECT DISTINCT ON (k) * FROM stream_{g} ORDER BY k, {g}_ts DESC",
     "arg_max": "SELECT k, arg_max({g}0, {g}_ts) AS {g}0, arg_max({g}1, {g}_ts) AS {g}1 FROM stream_{g} GROUP BY k",
 }
-"""The newest row of every key of one stream, in the ways that DuckDB's users write it."""
+"""Queries for the newest row of every key of one stream, as DuckDB's users write them."""
 
 
 def plain(folder: Path) -> pa.Table:
@@ -78,13 +78,13 @@ def dedupe_and_join(streams: Path, way: str) -> pa.Table:
 
 
 def write_merged(table: Table, folder: Path) -> None:
-    """What the table shows, all columns, as somebody would keep it: one sorted Parquet file, zstd like base files."""
+    """All columns of the table as one sorted Parquet file, with zstd like base files."""
     write_with_pyarrow([table.snapshot().to_arrow().sort_by("k")], folder / "pyarrow")
     write_in_process_of_its_own(folder / "pyarrow", folder / "spark")
 
 
 def check(runs: dict[str, Callable[[], pa.Table]]) -> dict[str, float]:
-    """Run each once and compare the answers; the seconds that each took."""
+    """Run each once and compare the results; returns the seconds that each took."""
     expected = runs[SPARK]().sort_by("k")
     seconds = {}
     for name, run in runs.items():
@@ -111,7 +111,7 @@ def take_turns(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, 
 
 
 def _highest_kib() -> int:
-    # Not `getrusage`: what that tells begins with what the parent process had.
+    # Not `getrusage`: its value starts with that of the parent process.
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert found is not None, "Linux tells the peak of resident memory"
     return int(found.group(1))
@@ -125,7 +125,7 @@ def _peak(run: Callable[[], object], found: multiprocessing.SimpleQueue[int]) ->
 
 
 def peak_mib(run: Callable[[], object]) -> float:
-    """Of resident memory that one run adds, in a process of its own."""
+    """Peak of the resident memory that one run adds, in a separate process."""
     context = multiprocessing.get_context("spawn")
     found: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
     process = context.Process(target=_peak, args=(run, found))
@@ -137,7 +137,7 @@ def peak_mib(run: Callable[[], object]) -> float:
 
 
 def profile(uri: Path) -> None:
-    """One thread, so that the profile sees all of it."""
+    """One thread, so that the profile covers all of the work."""
     recorder = cProfile.Profile()
     recorder.enable()
     scan = Table.open(uri).snapshot().scan(COLUMNS, parallelism=1)
@@ -149,7 +149,7 @@ def profile(uri: Path) -> None:
 
 
 def prepare(folder: Path, shape: Shape) -> None:
-    """``data`` (dirty table and streams), ``compacted``, ``merged``; kept between runs if they are whole."""
+    """``data`` (dirty table and streams), ``compacted``, ``merged``; kept between runs if they are complete."""
     table = build(folder / "data", shape)
     if not (folder / "merged").exists():
         shutil.rmtree(folder / "compacted", ignore_errors=True)

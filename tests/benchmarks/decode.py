@@ -1,9 +1,9 @@
-"""What decoding costs, beside Spark's own `from_json` with the same fields: `python -m tests.benchmarks.decode`.
+"""The cost of decoding, compared with Spark's `from_json` with the same fields: `python -m tests.benchmarks.decode`.
 
 Flat messages (5 fields) and nested ones (structs, an array of structs, a map) are in a Parquet file. One core decodes
 them, computes the same ``select`` and ``where``, and throws the rows away. *weft* is `decode_messages` as a writer uses
-it, with the source of each message; *unguarded* is the same without the source; *from_json* ignores what follows an
-object, does not tell a wrong type from NULL, and fails the query where an expression fails. Runs are interleaved;
+it, with the source of each message; *unguarded* is the same without the source; *from_json* ignores text after an
+object, does not distinguish a wrong type from NULL, and fails the query if an expression fails. Runs are interleaved;
 medians of wall clock and of the CPU seconds of the tasks, each without those of reading the file.
 """
 
@@ -46,7 +46,7 @@ WHERE = "order_id IS NOT NULL"
 
 
 def write_messages(file: Path, count: int) -> None:
-    """Columns ``flat`` and ``nested``, and what Kafka knows of a message."""
+    """Columns ``flat`` and ``nested``, and the metadata of Kafka messages."""
     chance = random.Random(7)
     flat, nested = [], []
     for number in range(count):

@@ -1,11 +1,11 @@
-"""Reading many small commits: as they are, fewer and larger, folded, compacted; all from one run.
+"""Reading many small commits: unchanged, fewer and larger ones, folded, compacted; all from one run.
 
     python -m tests.benchmarks.fold [--keys 500000] [--rows 2000000] [--commits 200] [--rounds 5]
 
 One reader, one thread, 7 of 63 columns of a table whose first load is compacted and one of whose three streams then has
 sent ``rows`` updates. *many* is ``commits`` commits, *few* a tenth of them with the same rows, *folded* is *many* after
 one fold, *steps* after folds every tenth of the commits, as a service would make them. Medians; they take turns within
-each round, so a change of the machine's speed hits all of them. Opening and planning are part of a read.
+each round, so a change of the machine's speed affects all of them. Opening and planning are part of a read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build(folder: Path, shape: Shape, commits: int, rows: int, after: Callable[[
             writer.append(events(shape, group, np.arange(shape.keys), 0, rng))
     table.compact()
     with table.writer(GROUPS[0]) as writer:
-        # The same events whatever the commits.
+        # The same events for any number of commits.
         updates = events(shape, GROUPS[0], rng.integers(0, shape.keys, rows), 1, rng)
         size = rows // commits
         for number in range(commits):

@@ -1,20 +1,19 @@
-"""What every operation costs on tables of many file groups and many lanes, and how that grows.
+"""The cost of every operation on tables with many file groups and lanes, and how it grows.
 
     python -m tests.benchmarks.groups [--groups 500 2000 8000] [--lanes 8 64 512] [--repeat 3] [--folder DIR]
 
 Two sweeps: the file groups at the least number of lanes, and the lanes at the least number of file groups. For every
 operation CPU and wall seconds (the least of the repeats), the requests to the store by kind (a call for many objects
 counts as many), and the exponents of growth: the slopes of CPU seconds, of function calls and of requests over the
-size, all logarithmic, between the last two sizes, where costs that do not grow weigh least. 1 is proportional, 2
-quadratic. Calls are counted in a run of their own: they do not depend on what else the machine does, but do not tell
-what one call into C does. Seconds do; below `NOISE` at the largest size they are not judged. Their exponent leaves out
-Python's collector of cycles, which is told beside it: it runs when the objects in memory have grown by a quarter, so
-its cost comes in steps, and is proportional over many. Every size is measured in a process of its own; peak memory is
-what it adds to the imports.
+size, all logarithmic, between the last two sizes, where constant costs matter least. 1 is proportional, 2 quadratic.
+Calls are counted in a separate run: they do not depend on the load of the machine, but do not show the work of one call
+into C. Seconds do; below `NOISE` at the largest size they are not judged. Their exponent leaves out Python's cyclic
+garbage collector, which is printed separately: it runs when the number of objects has grown by a quarter, so its cost
+comes in steps, and is proportional over many. Every size is measured in a separate process; peak memory is what it adds
+to the imports.
 
-Every operation opens the table anew, and knows nothing that is kept between openings. *append* is one commit of one
-writer, entering included; a table of n lanes had n of those, each of which looks at the heads of all others
-(PROTOCOL.md, W2).
+Every operation opens the table again, with empty caches. *append* is one commit of one writer, including entering it; a
+table of n lanes had n of those, each of which reads the heads of all others (PROTOCOL.md, W2).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ READ_REPEATS = 3
 
 @dataclass
 class Figure:
-    """Of one operation at one size."""
+    """The costs of one operation at one size."""
 
     cpu: float
     collector: float
@@ -55,7 +54,7 @@ class Figure:
     calls: int = 0
 
     def least(self, other: Figure) -> Figure:
-        """Of two runs the faster; calls are those of the first, which is the one that counts them."""
+        """The faster of two runs, with the calls of the first, which counts them."""
         cpu, collector = min((figure.cpu, figure.collector) for figure in (self, other))
         return Figure(cpu, collector, min(self.wall, other.wall), other.requests, self.calls)
 
@@ -70,7 +69,7 @@ class Figure:
 
 @dataclass
 class Measured:
-    """One size: file groups that the table has in the end, and the figures by operation."""
+    """One size: the number of file groups that the table has in the end, and the figures by operation."""
 
     groups: int
     lanes: int
@@ -118,7 +117,7 @@ def measure(root: Path, groups: int, lanes: int, *, count_calls: bool) -> Measur
 
 
 class _Collector:
-    """CPU seconds of Python's collector of cycles."""
+    """CPU seconds of Python's cyclic garbage collector."""
 
     def __init__(self) -> None:
         self.seconds = self._started = 0.0
@@ -150,7 +149,7 @@ def exponent(first: float, second: float, growth: float) -> float:
 
 
 def report(title: str, sizes: list[int], measured: list[Measured]) -> list[str]:
-    """Prints one sweep; what grew faster than allowed."""
+    """Print one sweep; returns what grew faster than allowed."""
     growth = sizes[-1] / sizes[-2]
     wrong = []
     print(f"\n{title}: {', '.join(f'{size:,}' for size in sizes)}; peak memory in MiB: ", end="")
@@ -188,7 +187,7 @@ def report(title: str, sizes: list[int], measured: list[Measured]) -> list[str]:
 
 
 def sweep(root: Path, sizes: list[tuple[int, int]], repeat: int) -> list[Measured]:
-    """Every size, repeated in turns: a change of the machine's speed hits all sizes."""
+    """Every size, repeated in turns, so that a change of the machine's speed affects all sizes."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         rounds = [
             [pool.apply(measure, (root, *size), {"count_calls": number == 0}) for size in sizes]
@@ -201,7 +200,7 @@ def size(text: str) -> int:
     """A number of file groups, lanes or repeats.
 
     Raises:
-        ArgumentTypeError: It is no number, or less than 1.
+        ArgumentTypeError: The text is not a number, or is less than 1.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")

@@ -1,11 +1,11 @@
-"""How fast Kafka gets into Spark: ``weft_kafka`` beside a bare consumer reading the same messages.
+"""Throughput from Kafka to Spark: ``weft_kafka`` compared with a bare consumer of the same messages.
 
     python tests/benchmarks/kafka.py [--messages 1000000] [--partitions 4] [--rounds 3]
 
-Both read the same topic of an embedded broker, in turns in one run, so that a busy machine slows both. The bare one
-is one process that polls large batches with the source's own fetch settings and looks at nothing. Spark has two cores,
-runs ``Trigger.AvailableNow`` into the noop sink, and is timed whole (start of the query to its end) and for the reading
-batch alone.
+Both read the same topic of an embedded broker, in turns in one run, so that a busy machine slows both. The bare
+consumer is one process that polls large batches with the fetch settings of the source and ignores the content. Spark
+has two cores, runs ``Trigger.AvailableNow`` into the noop sink, and is timed whole (start of the query to its end) and
+for the reading batch alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reading costs by the layout of a table: width, file groups, commits, kind of key; and single keys, compaction.
+"""The cost of reads by the layout of a table (width, file groups, commits, type of key), of look-ups and of compaction.
 
     python -m tests.benchmarks.layout [--keys 1000000] [--rows 2000000] [--rounds 5] [--folder DIR] [--only width ...]
 
@@ -7,12 +7,12 @@ log unless a line says otherwise. Ratios are against the first line of their par
 of a part take turns; the first round is not counted.
 
 - *width*: 5 of 63 and 5 of 300 columns.
-- *groups*: the same data in 8 and in 1024 file groups; and what ``pyarrow`` takes for these columns of the same base
-  files on as many threads, which merges nothing: the least that so many files cost.
+- *groups*: the same data in 8 and in 1024 file groups; and the time of ``pyarrow`` for these columns of the same base
+  files on as many threads without merging, which is the minimum cost of so many files.
 - *commits*: ``rows`` updates of one group in 20 commits, in 200 and in 1, of half as many keys.
 - *keys*: bigint keys and strings of 16 characters.
-- *look-up*: one key by `Table.get`, all columns. *warm*: the same `Table`, another key each time; *cold*: the system
-  has forgotten the files, and the table is opened anew.
+- *look-up*: one key by `Table.get`, all columns. *warm*: the same `Table`, another key each time; *cold*: the files are
+  not in the page cache, and the table is opened again.
 - *compaction*: all file groups with their logs, against ``pyarrow`` reading and writing the same base files in the same
   encodings.
 - *sql*: 8 and 1024 file groups through a view in Spark, the same columns aggregated.
@@ -55,7 +55,7 @@ Line = tuple[str, float, float | None]
 
 
 def filled(folder: Path, shape: Shape) -> Path:
-    """A table whose load is compacted and whose updates are in the log; kept between runs if it is whole."""
+    """A table whose load is compacted and whose updates are in the log; kept between runs if it is complete."""
     if not (folder / "done").exists():
         table = Table.create(folder / "table", shape.config())
         compacted = False
@@ -84,7 +84,7 @@ def read(uri: Path, expected: int) -> None:
 
 
 def read_bases(uri: Path) -> None:
-    """Columns of the base files as they are."""
+    """Columns of the base files, read without merging."""
 
     def one(path: str) -> pa.Table:
         with pq.ParquetFile(uri / path) as file:
@@ -207,7 +207,7 @@ def look_up(folder: Path, shape: Shape, rounds: int, rows: int) -> list[Line]:
 
 
 def forget(folder: Path) -> None:
-    """Let the operating system drop what it remembers of the files."""
+    """Drop the files from the operating system's page cache."""
     os.sync()
     for path in folder.rglob("*"):
         if path.is_file():

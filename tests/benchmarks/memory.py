@@ -2,8 +2,8 @@
 
     python tests/benchmarks/memory.py [--rows 5000000] [--columns 60]
 
-The table is built by this process in parts; the compaction that is measured runs in a process of its own, whose peak of
-resident memory the operating system tells. Bounded by the logs of one file group plus one row group of the base.
+The table is built by this process in parts; the compaction that is measured runs in a separate process, whose peak of
+resident memory the operating system reports. Bounded by the logs of one file group plus one row group of the base.
 """
 
 from __future__ import annotations

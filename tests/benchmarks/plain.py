@@ -1,8 +1,7 @@
-"""The same rows as plain Parquet, as Spark writes them and as pyarrow does: what the benchmarks of reads compare with.
+"""The same rows as plain Parquet, written by Spark and by pyarrow: the baseline of the benchmarks of reads.
 
 Both with zstd, sorted by key within each file, in as many files. Spark's are smaller (it writes dictionaries of larger
-pages), and its own reader reads them faster, so they are the baseline that counts; pyarrow's are what a Python job
-leaves.
+pages), and its reader reads them faster, so they are the main baseline; pyarrow's are typical for Python jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ROW_GROUP_ROWS = 128 * 1024
 
 
 def write_with_pyarrow(parts: Iterable[pa.Table], folder: Path) -> None:
-    """A file a part."""
+    """One file per part."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for number, rows in enumerate(parts):
@@ -32,14 +31,14 @@ def write_with_pyarrow(parts: Iterable[pa.Table], folder: Path) -> None:
 
 
 def write_with_spark(spark: SparkSession, source: Path, folder: Path, key: str = "k") -> None:
-    """What another folder has, in as many files; where each row is differs."""
+    """The rows of another folder, in as many files, but distributed differently."""
     files = len(list(source.glob("*.parquet")))
     rows = spark.read.parquet(str(source)).repartition(files, key).sortWithinPartitions(key)
     rows.write.mode("overwrite").option("compression", "zstd").parquet(str(folder))
 
 
 def write_in_process_of_its_own(source: Path, folder: Path) -> None:
-    """`write_with_spark` for benchmarks that have no use for a JVM: it ends with the process."""
+    """`write_with_spark` for benchmarks that do not need a JVM otherwise: it ends with the process."""
     process = multiprocessing.get_context("spawn").Process(target=_write, args=(source, folder))
     process.start()
     process.join()
@@ -56,5 +55,5 @@ def _write(source: Path, folder: Path) -> None:
 
 
 def size_mb(folder: Path) -> float:
-    """Of the Parquet files of a folder, in MB (10^6 bytes)."""
+    """Total size of the Parquet files of a folder, in MB (10^6 bytes)."""
     return sum(file.stat().st_size for file in folder.rglob("*.parquet")) / 1e6

@@ -1,18 +1,18 @@
-"""What operations cost on an object store: requests, bytes, seconds and dollars.
+"""The cost of operations on an object store: requests, bytes, seconds and dollars.
 
     python -m tests.benchmarks.requests [--lanes 1 60 500] [--groups 8 1000 8000] [--commits 100 100000]
                                         [--latency-ms 30] [--megabytes 100] [--put 5.0] [--get 0.4]
 
 Three sweeps, each from a table of 8 lanes, 8 file groups and 100 commits: the lanes, the file groups, and the commits
-of the history. The store is S3 as `storage.store.remote_store` uses it, request by request, above an S3 in memory that
-takes its time: every request takes the latency and the time of its bytes at the bandwidth of one connection, and no
-more run at once than the connection pool of the S3 client allows. So seconds are those of a client that waits for the
-store; this machine's own work is in them too, and is shown as CPU seconds. Tables are made in a local folder, without
-any of this.
+of the history. The store is S3 as `storage.store.remote_store` uses it, request by request, over an S3 in memory with
+simulated latency: every request takes the latency and the time of its bytes at the bandwidth of one connection, and the
+connection pool of the S3 client limits how many run at once. So seconds are those of a client that waits for the store;
+they include the work of this machine, which is also shown as CPU seconds. Tables are created in a local folder, without
+simulated latency.
 
 Prices are dollars for a million requests (S3 Standard, us-east-1: PUT, POST and LIST 5.00, GET and HEAD 0.40, DELETE
-free). *again* is a snapshot by a reader that has taken one before; *commit* is the second of a writer, *enter* what a
-writer does before its first.
+free). *again* is a snapshot by a reader that has taken one before; *commit* is the second commit of a writer, *enter*
+what a writer does before the first one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BASE_LANES, BASE_GROUPS, BASE_COMMITS = 8, 8, 100
 
 @dataclass
 class Server:
-    """Objects by path, what was asked for, and how long it takes."""
+    """Objects by path, the requests so far, and the simulated time of each."""
 
     latency: float = 0.0
     bytes_per_second: float = 0.0
@@ -61,7 +61,7 @@ class Server:
     running: asyncio.Semaphore | None = None
 
     async def answer(self, kind: str, size: int = 0) -> None:
-        """Count one request of so many bytes, and take its time."""
+        """Count one request of some bytes, and wait for its simulated time."""
         self.requests[kind] += 1
         self.transferred += size
         if self.latency:
@@ -144,7 +144,7 @@ class _Upload(AbstractBufferedFile):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Figure:
-    """What one operation cost."""
+    """The cost of one operation."""
 
     requests: Counter[str]
     megabytes: float
@@ -168,7 +168,7 @@ def load(folder: Path) -> None:
 
 
 def build(folder: Path, lanes: int, groups: int, commits: int) -> None:
-    """A table: all keys loaded and compacted, then so many commits of all lanes in turn, at least one each."""
+    """A table: all keys loaded and compacted, then a number of commits of all lanes in turn, at least one each."""
     partitions = max(groups // BUCKETS, 1)
     table = Table.create(folder, CONFIG)
     with table.writer("s", lane=LaneName("lane0")) as writer:
@@ -182,7 +182,7 @@ def build(folder: Path, lanes: int, groups: int, commits: int) -> None:
 
 
 def steps(history: bool) -> Iterator[tuple[str, Callable[[], object]]]:  # noqa: FBT001
-    """What is measured, in order; ``history``: of a table that `timeline` made, whose files are not all there."""
+    """The measured operations, in order; ``history``: for a table that `timeline` made, which lacks some files."""
     tables: list[Table] = []
 
     def snapshot() -> Snapshot:

@@ -3,10 +3,10 @@
     python tests/benchmarks/snapshot.py [--keys 2000000] [--folder DIR] [--rounds 7]
 
 One aggregate over 7 of 63 columns through ``spark.sql``. *plain* is Spark's scan of the merged table as one Parquet
-folder: as Spark writes it, which counts, as pyarrow writes it (both zstd), and as pyarrow writes it with the encodings
+folder: as Spark writes it (the baseline), as pyarrow writes it (both zstd), and as pyarrow writes it with the encodings
 of base files; *view* is the weft view while 10 % of the keys of every group are in the log, and again when compacted;
-*join* is what it replaces: per stream the latest row of every key, then two full outer joins. Warm, medians; all take
-turns within each round, so a change of the machine's speed hits all of them.
+*join* is the query that the view replaces: per stream the latest row of every key, then two full outer joins. Warm,
+medians; all take turns within each round, so a change of the machine's speed affects all of them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def stages(table: Table) -> dict[str, float]:
 
 
 def rounds(spark: SparkSession, names: list[str], count: int) -> dict[str, float]:
-    """Median seconds per table name; the answers must agree."""
+    """Median seconds per table name; the results must be equal."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(count + 1):
         answers = set()
@@ -134,7 +134,7 @@ def main() -> None:
 
 def run(folder: Path, shape: Shape, count: int) -> None:
     built = build(folder / "data", shape)
-    # The compacted variant is a copy: the dirty one stays as it is.
+    # The compacted variant is a copy, so that the dirty one is not changed.
     shutil.rmtree(folder / "compacted", ignore_errors=True)
     shutil.copytree(folder / "data" / "table", folder / "compacted", copy_function=os.link)  # files never change
     compacted = Table.open(folder / "compacted")
@@ -176,13 +176,13 @@ def run(folder: Path, shape: Shape, count: int) -> None:
 
 
 def bases(table: Table, columns: list[str]) -> Iterator[pa.Table]:
-    """What a compacted table shows, a base file at a time."""
+    """The rows of a compacted table, one base file at a time."""
     for file in base_files(table):
         yield pq.read_table(Path(table.uri.removeprefix("file://")) / file.path, columns=columns, partitioning=None)
 
 
 def stored_mb(table: Table) -> float:
-    """What a snapshot reads: base files, shadows and logs."""
+    """Bytes that a snapshot reads: base files, shadows and logs."""
     return sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in table.snapshot().slices) / 1e6
 
 

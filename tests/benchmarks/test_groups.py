@@ -1,4 +1,4 @@
-"""The benchmark of growth says what is wrong with its arguments, before it measures anything."""
+"""The benchmark of growth checks its arguments before it measures anything."""
 
 from __future__ import annotations
 

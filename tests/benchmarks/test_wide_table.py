@@ -1,4 +1,4 @@
-"""The table of the read benchmarks has the shape that it is asked for."""
+"""The table of the read benchmarks has the requested shape."""
 
 from __future__ import annotations
 

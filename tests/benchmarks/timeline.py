@@ -1,13 +1,13 @@
-"""Opening a table with a long history: 100,000 commits in 8 lanes, and what each first step costs then.
+"""Opening a table with a long history: 100,000 commits in 8 lanes, and the cost of each first operation.
 
     python -m tests.benchmarks.timeline [--commits 100000] [--lanes 8] [--waiting 400] [--buckets 64] [--keep FOLDER]
 
 `compacted`: slices reach up to the last few hundred commits. `folded`: nothing was ever compacted, folds reach that
-far. Both with checkpoints as writers and compactions leave them, and without any. Every line is measured in a process
-of its own; `calls` are those of the store (each a round trip where the store is remote; one `get_many` is one), `gets`
-the objects that were asked for. Memory is the peak above what the process had before it opened the table.
+far. Both with the checkpoints that writers and compactions write, and without any. Every line is measured in a separate
+process; `calls` are calls of the store (each is a round trip if the store is remote; one `get_many` is one), `gets` the
+requested objects. Memory is the peak above that of the process before it opened the table.
 
-Entries are made by the real encoders from a few real commits, and written past `publish`: a hundred thousand durable
+Entries are made by the real encoders from a few real commits, and written without `publish`: a hundred thousand durable
 puts would take an hour, and measure the disk.
 """
 
@@ -64,7 +64,7 @@ def config(buckets: int) -> dict[str, object]:
 
 
 def build(folder: Path, shape: Shape, folded: bool) -> None:  # noqa: FBT001 - processes take positions
-    """The table, by copying real entries again and again under new numbers and ids."""
+    """Create the table by copying real entries repeatedly with new numbers and ids."""
     table = Table.create(folder, config(shape.buckets), clock=FakeClock(START_MS))
     rows = pa.table({"k": np.arange(ROWS), "v": np.arange(ROWS), "ts": np.zeros(ROWS, np.int64)})
     lanes = [LaneName(f"lane{number}") for number in range(shape.lanes)]
@@ -182,7 +182,7 @@ class _History:
 
 
 class CountingStore:
-    """Counts calls and objects on their way to a store, and takes its time over each call."""
+    """Counts the calls and objects of a store, and delays each call."""
 
     def __init__(self, inner: Any, latency_ms: int) -> None:
         self._inner, self._latency_ms = inner, latency_ms
@@ -203,7 +203,7 @@ class CountingStore:
 
 
 def steps(table: Table, commits: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What is measured, in the order in which a process would do it."""
+    """The measured operations, in the order in which a process would do them."""
 
     def enter(writer: Writer) -> None:
         with writer:

@@ -1,12 +1,12 @@
-"""What the view costs beside Spark's own Parquet scan, and what reading a mix in two parts is worth, from one run.
+"""The cost of the view compared with Spark's Parquet scan, and the benefit of reading a mix in two parts; from one run.
 
     python -m tests.benchmarks.view_overhead [--keys 2000000] [--rounds 7] [--folder DIR]
 
-*Planning*: the fixed cost of a query before its first task starts, on a table of a few rows: Spark's own over a folder
-of Parquet files (as Spark writes them, which the ratios are to, and as pyarrow does), the view over a compacted table,
-over one with logs, and over a mix; and the whole query. *Mix*: one aggregate over 7 of 63 columns while the logs of
-some of the file groups wait: read in two parts, and all of it by tasks. Medians of rounds in which all take turns; the
-ratios are what counts, the seconds belong to the machine.
+*Planning*: the fixed cost of a query before its first task starts, on a table of a few rows: Spark's over a folder of
+Parquet files (as Spark writes them, the base of the ratios, and as pyarrow does), the view over a compacted table, over
+one with logs, and over a mix; and the whole query. *Mix*: one aggregate over 7 of 63 columns while the logs of some of
+the file groups wait: read in two parts, and all of it by tasks. Medians of rounds in which all take turns; the ratios
+matter, the seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Way = Callable[[], Any]
 
 
 def measure(ways: Mapping[str, Way], rounds: int) -> dict[str, float]:
-    """Median seconds; ways that answer must agree."""
+    """Median seconds; all ways must give the same result."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 2):  # the first two warm up
         answers = set()
@@ -92,7 +92,7 @@ def with_batches_of(rows: int, run: Way) -> Way:
 
 
 def compacted_copy(table: Table, folder: Path, file_groups: int) -> Table:
-    """A copy in which so many file groups are compacted and the logs of the others wait."""
+    """A copy in which some file groups are compacted and the others have logs."""
     if not folder.exists():
         unfinished = folder.with_suffix(".new")
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The table that the read benchmarks share: three streams' history, as files for others and as commits for weft.
+"""The table of the read benchmarks: the history of three streams, as Parquet files for others and as commits for weft.
 
 2 M keys x 63 columns by default: the key and three groups of about 20 columns (half bigint, half double or string),
 each with an ordering column; a first full load, then 10 % of the keys updated in each group over 5 commits.
@@ -34,7 +34,7 @@ class Shape:
     key_type: str = "bigint"
 
     def value_columns(self, group: str) -> list[tuple[str, str]]:
-        """Name and type of a group's columns but its ordering column; the first groups may have one more."""
+        """Name and type of a group's columns except its ordering column; the first groups may have one more."""
         kinds = ("bigint", "double", "bigint", "string")
         each, more = divmod(self.columns - 1, len(GROUPS))
         count = each + (GROUPS.index(group) < more) - 1
@@ -57,14 +57,14 @@ class Shape:
 
 
 def key_column(shape: Shape, keys: np.ndarray) -> pa.Array:
-    """Numbers of keys as keys; a string has 16 characters, as an order number might."""
+    """Numbers as keys; strings have 16 characters, like order numbers."""
     if shape.key_type == "bigint":
         return pa.array(keys)
     return pc.binary_join_element_wise("key", pc.utf8_lpad(pa.array(keys).cast(pa.string()), 12, "0"), "-")
 
 
 def events(shape: Shape, group: str, keys: np.ndarray, moment: int, rng: np.random.Generator) -> pa.Table:
-    """One batch of a stream: the given keys at about one moment."""
+    """One batch of a stream: the given keys at about one time."""
     columns: dict[str, pa.Array] = {"k": key_column(shape, keys)}
     words = pa.array([f"word-{i:05d}" for i in range(10_000)])
     for name, kind in shape.value_columns(group):
@@ -74,7 +74,7 @@ def events(shape: Shape, group: str, keys: np.ndarray, moment: int, rng: np.rand
             columns[name] = pa.array(rng.random(len(keys)))
         else:
             columns[name] = words.take(pa.array(rng.integers(0, len(words), len(keys))))
-    # To the microsecond: two events of one key never tie, so the join that we are compared with has one answer too.
+    # To the microsecond: two events of one key never tie, so the result of the join is unique, too.
     micros = moment * 3_600_000_000 + rng.integers(0, 7_200_000_000, len(keys))
     columns[f"{group}_ts"] = pa.array(micros).view(pa.timestamp("us", tz="UTC"))
     return pa.table(columns)
@@ -94,7 +94,7 @@ def batches(shape: Shape) -> Iterator[tuple[str, int, pa.Table]]:
 def build(folder: Path, shape: Shape) -> Table:
     """The table with its load compacted and its updates in the log; and per stream a folder of Parquet files.
 
-    ``folder/table`` and ``folder/streams/<group>/<commit>.parquet``. Kept between runs if it is whole.
+    ``folder/table`` and ``folder/streams/<group>/<commit>.parquet``. Kept between runs if it is complete.
     """
     if (folder / "done").exists():
         return Table.open(folder / "table")

@@ -1,9 +1,10 @@
-"""Kafka JSON into a table beside the same query into plain Parquet, from one run: `python -m tests.benchmarks.writer`.
+"""Kafka JSON into a table, compared with the same query into plain Parquet, from one run: `python -m
+tests.benchmarks.writer`.
 
 Both queries read the same topic of an embedded broker, decode the same JSON with the same expressions, and append; one
 with Spark's own Parquet sink, one with `streams.write_stream`. First throughput (large batches), then latency (10,000
-rows a batch: from the trigger to the commit that makes the rows visible). Runs are interleaved; medians. The ratios are
-what counts, the seconds belong to the machine.
+rows a batch: from the trigger to the commit that makes the rows visible). Runs are interleaved; medians. The ratios
+matter, the seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ CONFIG = {
 
 @dataclass
 class Measured:
-    """Of one way to write: seconds of every run, milliseconds from trigger to commit of every batch."""
+    """Results of one way to write: seconds of every run, milliseconds from trigger to commit of every batch."""
 
     seconds: list[float] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)

@@ -49,7 +49,7 @@ def every_row_its_own_commit(steps: Steps) -> Steps:
     result: Steps = []
     for step in steps:
         if "append" in step:
-            # The columns of the batch stay: a column that one row lacks is NULL, not absent.
+            # The batch keeps its columns: a column that one row lacks is NULL, not absent.
             columns = {name for row in step["append"]["rows"] for name in row}
             for row in step["append"]["rows"]:
                 whole = {name: row.get(name) for name in columns}
@@ -60,7 +60,7 @@ def every_row_its_own_commit(steps: Steps) -> Steps:
 
 
 def appends_joined(steps: Steps) -> Steps:
-    """Consecutive appends of one lane with the same columns; expectations between them have no state to look at."""
+    """Join consecutive appends of one lane with the same columns; expectations between them are dropped."""
     result: Steps = []
     pending: dict[str, Any] | None = None
     skipped: Steps = []
@@ -96,7 +96,7 @@ VARIATIONS: dict[str, Callable[[Steps], Steps]] = {
 
 
 def interleavings(steps: Steps) -> Iterator[Steps]:
-    """Every merge of the lanes, then what is expected in the end (earlier states may not occur in another order)."""
+    """Every interleaving of the lanes, with the final expectation (earlier states may not occur in another order)."""
     by_lane: dict[str, Steps] = {}
     for step in steps:
         if "append" in step:
@@ -143,7 +143,7 @@ class Run:
             name: parse_type(given["type"] if isinstance(given, Mapping) else given)
             for name, given in config["columns"].items()
         }
-        # Collected columns take elements; what is counted may be anything, here what it is declared to be.
+        # Collected columns take elements; a counted column may have any type, here the declared one.
         self.input_types = {name: parse_type(input_type(dict(config), name)) for name in config["columns"]}
         self.labels: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""Reads SparkApplications as JSON and prints what the Spark operator does not know of them. Needs its models."""
+"""Reads SparkApplications as JSON and prints fields that the Spark operator does not know. Needs its models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kubeflow_spark_api.models.spark_v1beta2_spark_application import SparkV1bet
 
 
 def unknown(given: Any, understood: Any, path: str = "") -> list[str]:
-    """Paths of the values that are not understood as they were given."""
+    """Paths of the values that change when the models parse them."""
     if isinstance(given, dict) and isinstance(understood, dict):
         return [found for key, value in given.items() for found in unknown(value, understood.get(key), f"{path}.{key}")]
     if isinstance(given, list) and isinstance(understood, list) and len(given) == len(understood):

@@ -1,8 +1,8 @@
-"""Builds the image of deploy/docker/Dockerfile for real, without a container engine, and runs commands in it.
+"""Builds the image of deploy/docker/Dockerfile without a container engine, and runs commands in it.
 
 `buildah` reads the Dockerfile and runs its steps in a chroot, so that it needs no daemon. Its base image, which would
-come from a registry, is made on the spot by `debootstrap`: the same Debian release, cut down as the slim images are.
-Both are packages of Debian and need root.
+come from a registry, is created locally by `debootstrap`: the same Debian release, reduced like the slim images. Both
+are packages of Debian and need root.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BASE_SECONDS: Final = 600  # takes 80
 BUILD_SECONDS: Final = 2_400  # takes 240, most of it the packages of Python
 RUN_SECONDS: Final = 600
 
-# What the slim images of Debian leave out; packages that are installed later must cope with that.
+# Files that Debian's slim images leave out; packages that are installed later must work without them.
 _SLIM: Final = """path-exclude /usr/share/doc/*
 path-include /usr/share/doc/*/copyright
 path-exclude /usr/share/groff/*
@@ -65,11 +65,11 @@ class Image:
 
         Args:
             environment: In addition to that of the image.
-            volumes: Files and folders of this machine, and where the command sees them.
+            volumes: Files and folders of this machine, with their paths in the container.
         """
         options = [f"--env={name}={value}" for name, value in (environment or {}).items()]
         options += [f"--volume={source}:{target}" for source, target in (volumes or {}).items()]
-        # A container engine would make the name of the container resolve, which Spark relies on.
+        # A container engine would let the name of the container resolve, which Spark requires.
         options += ["--isolation=chroot", "--hostname=localhost"]
         with tempfile.TemporaryDirectory(prefix="weft-scratch-") as scratch:
             os.chown(scratch, USER, USER)
@@ -80,10 +80,10 @@ class Image:
 
 @contextlib.contextmanager
 def built_image() -> Iterator[Image]:
-    """Build the image, and make a container of it.
+    """Build the image, and create a container from it.
 
     Raises:
-        Unavailable: A program is missing, or Debian's packages cannot be had.
+        Unavailable: A program is missing, or Debian's packages cannot be fetched.
         RuntimeError: A step of the Dockerfile fails; the text is the end of its output.
     """
     for program in ("buildah", "debootstrap"):
@@ -109,7 +109,7 @@ def built_image() -> Iterator[Image]:
 
 
 def _base_archive() -> Path:
-    """Archive of the root folder of a slim Debian; made once per machine."""
+    """Archive of the root folder of a slim Debian; created once per machine."""
     name = f"debian-{RELEASE}.tar"
     with locked_cache(name) as cache:
         archive = cache / name
@@ -130,7 +130,7 @@ def _base_archive() -> Path:
 
 
 def _certificates(folder: Path) -> list[str]:
-    """Options that let pip in the build trust what this machine's pip trusts, where that is not the usual."""
+    """Options that let pip in the build trust the additional hosts that this machine's pip trusts."""
     bundle = os.environ.get("PIP_CERT")
     if bundle is None:
         return []

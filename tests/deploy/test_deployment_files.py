@@ -1,4 +1,4 @@
-"""The files below deploy/ agree with each other, with the command line and with the times of the supervisor."""
+"""The files below deploy/ agree with each other, with the command line and with the time limits of the supervisor."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def documents() -> Iterator[dict[str, Any]]:
 
 
 def seconds_to_stop(pipeline: Pipeline, part: str) -> float:
-    """Until the supervisor has ended, if a process of the part hangs."""
+    """Seconds until the supervisor has ended, if a process of the part hangs."""
     job = next(job for job in make_jobs(pipeline) if job.name == part)
     return job.stop_seconds + KILL_SECONDS
 

@@ -1,4 +1,4 @@
-"""The image: its Dockerfile is built for real, and a writer, the services and a query run in it."""
+"""The image: its Dockerfile is built, and a writer, the services and a query run in the image."""
 
 from __future__ import annotations
 

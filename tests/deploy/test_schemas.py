@@ -1,4 +1,4 @@
-"""The files below deploy/ against the schemas and linters of the programs that read them."""
+"""Checks the files below deploy/ against the schemas and linters of the programs that read them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_kubernetes(manifests: list[dict[str, Any]], programs: Path, tmp_path: P
             continue  # no resources of Kubernetes itself; see below
         file = tmp_path / f"{number}.yaml"
         file.write_text(yaml.safe_dump(document))
-        # It says nothing, also no warning that it knows no such resource.
+        # It prints nothing, in particular no warning about an unknown resource.
         assert output(programs / "kubernetes-validate", "-k", tools.KUBERNETES, "--strict", "--quiet", file) == (
             0,
             "",

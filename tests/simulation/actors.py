@@ -1,7 +1,7 @@
 """The actors: writers, compactors and readers. Each behaves like a program that uses `storage`.
 
-An actor's process may crash, freeze or fail at any call; the actor then starts another one, as a cluster would. The
-errors that a process may end with are listed (`FAILURES`, and those of each actor); any other error is a finding.
+An actor's process may crash, freeze or fail at any call; the actor then starts another one, as a cluster would. A
+process may end with the errors in `FAILURES` and those of its actor; any other error is a failure of the schedule.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 FAILURES = (StoreUnavailable, CommitUnknown, OSError)
-"""What the store's misbehaviour may look like to a caller."""
+"""Errors that a fault of the store may cause for a caller."""
 PIN = dt.timedelta(hours=6)
-MAX_INCARNATIONS = 20  # after the last fault; a job that needs more will never be done
+MAX_INCARNATIONS = 20  # after the last fault; a job that needs more does not make progress
 
 
-PAUSES_SECONDS = [0, 0.3, 1, 2]  # of those who come now and then; a step takes milliseconds
+PAUSES_SECONDS = [0, 0.3, 1, 2]  # of actors that act from time to time; a step takes milliseconds
 
 
 @dataclass(eq=False)
 class Worker:
-    """Does work in parts; after a failure a new process continues."""
+    """Does its work in parts; after a failure a new process continues."""
 
     simulation: Simulation
     name: str
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything left to do."""
+        """Whether there is more to do."""
         raise NotImplementedError
 
     def work(self, process: Process, table: Table) -> None:
-        """Do one part of the work; it counts as done once it has begun, even if it fails."""
+        """Do one part of the work, which counts as done once it has begun, even if it fails."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -76,10 +76,11 @@ class Worker:
 
 @dataclass(eq=False)
 class Job:
-    """A streaming query: its batches, how many of them it has noted as done, and the processes that run its writer.
+    """A streaming query: its batches, the number of batches it has recorded as done, and the processes that run its
+    writer.
 
-    ``noted`` is what Spark's checkpoint would hold. Two processes may run at once: a cluster may replace a process that
-    is only frozen, and the old one then writes as a zombie. After a restore the job continues where its lane ends.
+    ``noted`` corresponds to Spark's checkpoint. Two processes may run at once: a cluster may replace a frozen process,
+    and the old one later continues as a zombie. After a restore the job continues where its lane ends.
     """
 
     simulation: Simulation
@@ -159,9 +160,9 @@ class Job:
                 number += 1
 
     def _append(self, writer: Writer, batch: Batch) -> tuple[Commit, int]:
-        """Append a batch, or send it again; half of the jobs that see a failure try again with the same writer.
+        """Append or repeat a batch; after a failure half of the jobs retry with the same writer.
 
-        Returns the commit, and the newest stamp of a rival's commit that was visible before.
+        Returns the commit, and the newest stamp of a competing commit that was visible before.
         """
         name, source = (batch.query, batch.number), {"id": batch.id}
         rows = to_arrow(batch.config, batch.rows, batch.stream)
@@ -185,7 +186,7 @@ class Job:
 
 @dataclass(eq=False)
 class Compactor(Worker):
-    """Compacts some of the file groups, or folds, several times."""
+    """Compacts some file groups, or folds, several times."""
 
     runs: int
 
@@ -210,7 +211,7 @@ class Compactor(Worker):
 
 @dataclass(eq=False)
 class Reader(Worker):
-    """Reads the head, times, and cuts that were read before; compares every answer."""
+    """Reads the head, times, and earlier cuts; compares every result."""
 
     runs: int
 
@@ -266,7 +267,7 @@ class Reader(Worker):
                 try:
                     judge.check_answer(snapshot.cut, self._rows(snapshot, require), require)
                 except SnapshotExpired as error:
-                    # Clocks that differ by a year make a pin expire at once.
+                    # If clocks differ by a year, a pin expires at once.
                     if Fault.CLOCK not in self.simulation.faults.rates:
                         raise Violation(f"S16 CleanSafe: a pinned snapshot has expired: {error}") from error
                     raise
@@ -274,11 +275,11 @@ class Reader(Worker):
         return snapshot.cut
 
     def _rows(self, snapshot: Snapshot, require: list[str]) -> pa.Table:
-        """The answer.
+        """Read the snapshot.
 
         Raises:
-            SnapshotExpired: It has expired meanwhile.
-            Violation: It was not.
+            SnapshotExpired: The snapshot has expired meanwhile.
+            Violation: The error says that it has expired, but it has not.
         """
         try:
             return snapshot.to_arrow(require=require)

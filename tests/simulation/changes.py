@@ -1,7 +1,7 @@
-"""Schema changes of a schedule: drawn before it begins, independent of each other, so that any order of them is valid.
+"""Schema changes of a schedule: drawn in advance and independent of each other, so that any order of them is valid.
 
-A change is a method of the table with its arguments. Operators make them at any time; a job whose batch has a new
-column makes the change itself first, like a user who deploys a new version of a job.
+A change is a method of the table with its arguments. Operators make changes at any time; a job whose batch has a new
+column first makes the change itself, like a user who deploys a new version of a job.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _add_column(chance: random.Random, config: Config, name: str) -> Change | No
             functions = set(config["groups"][group]["functions"].values())
             function = chance.choice(["sum", "count"] if functions <= {"sum", "count"} else ["max", "sum"])
         case _:
-            return None  # a custom merger was written for its columns
+            return None  # a custom merger only works for its columns
     default = 7 if kind == "bigint" and chance.random() < 1 / 2 else None
     arguments = {"group": group, "name": name, "type": kind, "default": default, "function": function}
     return Change("add_column", arguments, name)
@@ -119,7 +119,7 @@ def config_of(schema: Mapping[str, Any]) -> Config:
 
 
 def lost(before: Config, after: Config) -> list[str]:
-    """What an older schema has and this one has not."""
+    """The parts of an older schema that this one lacks."""
     parts = [
         (f"{kind} {name}", old, after[kind].get(name, {}))
         for kind in ("columns", "groups", "streams")

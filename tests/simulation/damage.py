@@ -1,4 +1,4 @@
-"""The environment damages one file: removes it, cuts it short, or flips a byte.
+"""The environment damages one file: removes it, truncates it, or flips a byte.
 
 Only damage that a reader can detect: a removed entry looks like one that was never written, so entries and archives
 are truncated, not removed (`verify` reports a gap in a lane).
@@ -16,7 +16,7 @@ def damage(chance: random.Random, disk: Disk, history: History) -> tuple[str, ..
     """Damage an object without a call of `Disk.watch`.
 
     Returns:
-        Texts by which an error may name it.
+        Texts, one of which an error must contain to name the object.
     """
     path = chance.choice(sorted(path for path in disk.objects if not path.startswith("_weft/probe/")))
     data = history.originals[path] = disk.objects[path]

@@ -1,7 +1,7 @@
-"""The objects of the simulated store, as a strongly consistent object store has them, and requests still on their way.
+"""The objects of the simulated store, which is strongly consistent, and requests that have not arrived yet.
 
-A request whose caller got no answer (a time-out, a crash) may take effect later: `defer` keeps it until its step. It
-then has the effect that it has at that time: a put-if-absent fails if the name has been taken meanwhile.
+A request whose caller got no answer (a time-out, a crash) may take effect later: `defer` keeps it until its step. Its
+effect is decided then: a put-if-absent fails if the name has been taken meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Watch = Callable[[str, bytes | None, bytes | None], None]
-"""(path, what was there, what is there now), after every change."""
+"""Called after every change with (path, old content, new content)."""
 
 
 @dataclass(order=True)
@@ -22,7 +22,7 @@ class _Late:
 
 
 class Disk:
-    """Objects by path. ``watch`` sees every change as it happens."""
+    """Objects by path. ``watch`` is called at every change."""
 
     def __init__(self, watch: Watch) -> None:
         self.objects: dict[str, bytes] = {}

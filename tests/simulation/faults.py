@@ -1,7 +1,7 @@
-"""What goes wrong in a schedule: one decision per store call, drawn from the seed.
+"""The faults of a schedule: one decision per store call, drawn from the seed.
 
-A schedule has a *mood*: quiet, a bad network, crashes, freezes, or all of it. Faults end after some steps, so that
-every schedule ends, and everything that was acknowledged can be checked.
+A schedule has a *mood*: quiet, a bad network, crashes, freezes, or all of these. Faults stop after some steps, so that
+every schedule ends and all acknowledged commits can be checked.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ DAY_MS = 86_400_000
 SKEWS_MS = [0, 0, 1, -1, 60_000, -60_000, DAY_MS, -DAY_MS, 365 * DAY_MS, -365 * DAY_MS]
 FREEZE_STEPS = [10, 50, 200, 2_000]
 LATE_STEPS = [1, 5, 20, 100, 500]
-OUTAGE_MS = [1_000, 62_000, 62_000, 90_000]  # the longer ones outlast the patience of a publication
+OUTAGE_MS = [1_000, 62_000, 62_000, 90_000]  # the longer ones exceed the deadline of a publication
 
 
 class Fault(StrEnum):
-    """What may happen to a call, or to the process that makes it."""
+    """Faults of a call, or of the process that makes it."""
 
     LOST_REQUEST = "fails before its effect"
     LOST_ANSWER = "fails after its effect"
@@ -57,7 +57,7 @@ MOODS: Mapping[str, Mapping[Fault, float]] = {
     "time": {**_TIME, **_FREEZES},
     "storm": {**_NETWORK, **_CRASHES, **_FREEZES, **_TIME},
 }
-"""Per mood how many of a hundred calls meet each fault."""
+"""Per mood the percentage of calls with each fault."""
 _WRITES = {"put_if_absent", "put", "open_output", "delete"}
 _EFFECTS = {Fault.LOST_ANSWER, Fault.DELAYED, Fault.DOUBLED, Fault.CRASH_AFTER, Fault.CRASH_DELAYED}
 
@@ -80,25 +80,25 @@ class Faults:
         return step <= self.last_step
 
     def draw(self, call: str, step: int) -> Fault | None:
-        """What happens to a call, if anything does."""
+        """The fault of a call; None if there is none."""
         if not self.active(step) or self.chance.random() >= self._total:
             return None
         fault = self.chance.choices(self._faults, self._weights)[0]
         if fault in _EFFECTS and call not in _WRITES:
-            return None  # a read has no effect that could come late
+            return None  # reads have no effect that could be late
         if fault is Fault.OUTAGE and call != "put_if_absent":
-            return None  # who only reads gives up at once; who publishes waits, and then does not know
+            return None  # readers fail at once; publishers retry, and then do not know the outcome
         self.counts[fault] += 1
         return fault
 
     def draw_offline(self, call: str) -> Fault:
-        """What happens to a call while the network is down: it gets no answer, but may take effect."""
+        """The fault of a call while the network is down: it gets no answer, but may take effect."""
         if call not in _WRITES:
             return Fault.LOST_REQUEST
         return self.chance.choice([Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.DELAYED])
 
     def order(self, count: int) -> list[int]:
-        """The order in which requests arrive that were sent at the same time."""
+        """The order in which concurrent requests arrive."""
         return self.chance.sample(range(count), count)
 
     def freeze_steps(self) -> int:

@@ -1,7 +1,8 @@
-"""Followers: consumers that repeatedly ask what has changed since their last answer, while all others go on.
+"""Followers: consumers that repeatedly read the changes since their last read, while all other actors run.
 
-S21 IncrementalComplete: every answer is the difference of the oracle's two states, or the range is refused, for a
-reason that the history knows: one end of it has expired, or a restore lies within. After that a follower starts again.
+S21 IncrementalComplete: the changes equal the difference of the oracle's two states, or the range is refused for a
+reason that the history confirms: one end of it has expired, or it contains a restore. After that a follower starts
+again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from tests.simulation.scheduler import Process, Violation
 from tests.storage.changing import State, expected, got
 from tests.strategies import Config
 
-STEPS = [1, 1, 2, 5]  # commits that a follower in steps asks for
-LOOKS = 3  # savepoints, and cuts, from which the whole way is asked for in the end
+STEPS = [1, 1, 2, 5]  # number of commits per step of a follower that reads in steps
+LOOKS = 3  # number of savepoints and of cuts since which all changes are read in the end
 
 
 def draw_followers(seed: int, share: float) -> list[int]:
-    """How often each follower of a schedule asks; ``share`` of the schedules have one: checking it is slow.
+    """How often each follower of a schedule reads; only ``share`` of the schedules have one, because checking it is
+    slow.
 
-    It is drawn separately, so that it does not change what else is drawn for a seed.
+    It is drawn separately, so that it does not affect other random decisions of a seed.
     """
     chance = random.Random(f"followers {seed}")
     return [chance.randint(2, 5)] if chance.random() < share else []
@@ -34,7 +36,7 @@ def draw_followers(seed: int, share: float) -> list[int]:
 
 @dataclass(eq=False)
 class Follower(Worker):
-    """Asks for changes several times; ``at`` is the cut of its last answer, as text; None before the first one."""
+    """Reads changes several times; ``at`` is the text of the cut of its last read; None before the first one."""
 
     runs: int
     at: str | None = None
@@ -49,13 +51,13 @@ class Follower(Worker):
         cuts = [text for text in self.simulation.kept if text.startswith(PREFIX)]
         saved = [str(Cut(*savepoint)) for savepoint in self.simulation.history.table.savepoints.values()]
         if saved and chance.random() < 1 / 3:
-            since = chance.choice(saved)  # of after it nothing is kept that the newest snapshot does not need
+            since = chance.choice(saved)  # later files that the newest snapshot does not need may be gone
         elif cuts and chance.random() < 1 / 4:
             since, until = chance.choice([since, *cuts]), chance.choice([None, *cuts])
         self._ask(process, table, since, until)
 
     def look_back(self, process: Process, table: Table) -> None:
-        """When all is over: from savepoints, and from what was read on the way, to the newest snapshot."""
+        """At the end: read the changes from savepoints and from earlier cuts to the newest snapshot."""
         chance, history = self.simulation.chance, self.simulation.history
         saved = [str(Cut(*savepoint)) for savepoint in history.table.savepoints.values()]
         cuts = [text for text in self.simulation.kept if text.startswith(PREFIX)]
@@ -63,7 +65,7 @@ class Follower(Worker):
             self._ask(process, table, since, None)
 
     def _ask(self, process: Process, table: Table, since: str | None, until: str | None) -> None:
-        """Ask, compare the answer, and continue from its cut; a refusal must have a reason."""
+        """Read changes, compare them, and continue from their cut; a refusal must have a reason."""
         first, last = (None if text is None else parse_cut(text) for text in (since, until))
         try:
             with expiring():
@@ -89,7 +91,7 @@ class Follower(Worker):
             self.at = str(last)
 
     def _end(self, table: Table, since: str | None) -> Cut:
-        """The end of the range: the newest snapshot, or one that is some commits after the follower's."""
+        """The end of the range: the newest snapshot, or one that is some commits after the follower's cut."""
         newest = table.snapshot()
         if since is None or self.simulation.chance.random() < 2 / 3:
             return newest.cut
@@ -132,7 +134,7 @@ class Follower(Worker):
         return any(since.table < done and (until is None or done <= until.table) for done in restored)
 
     def _forwards(self, since: Cut, until: Cut) -> bool:
-        """Whether one snapshot continues another; claims behind the end of a closed lane do not count."""
+        """Whether one snapshot continues another; claims after the end of a closed lane do not count."""
         ends = self.simulation.history.table.closed
         lanes = {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
         return since.table <= until.table and within(lanes, until.lanes)

@@ -1,8 +1,8 @@
-"""The log as it is on the disk, read by separate code: no decoder, fold or state of `storage` is used here.
+"""The log on the disk, read by independent code: no decoder, fold or state of `storage` is used here.
 
-Every change of the disk passes through `History.watch`, which checks an entry when it appears:
-S1 SlotWriteOnce, S2 LaneContiguous, S3 EpochMonotone, S5 NoPhantom, S6 BatchExactlyOnce, S7 NoDangling, S10 CutChain
-(with `table_lane`), S16 CleanSafe (`needs`), S18 RolledBackNeverVisible, S19 RevMonotone and S23 PromiseKept.
+`History.watch` is called at every change of the disk, and checks each new entry: S1 SlotWriteOnce, S2 LaneContiguous,
+S3 EpochMonotone, S5 NoPhantom, S6 BatchExactlyOnce, S7 NoDangling, S10 CutChain (with `table_lane`), S16 CleanSafe
+(`needs`), S18 RolledBackNeverVisible, S19 RevMonotone and S23 PromiseKept.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Batch:
 
     Attributes:
         number: Its number in the lane's query.
-        config: The configuration that its sender knows.
-        change: The schema change that its sender makes first, because the rows have the new column.
+        config: The configuration that the sender knows.
+        change: The schema change that the sender makes first, because the rows have the new column.
     """
 
     id: int
@@ -53,14 +53,14 @@ class Batch:
 
 
 class History:
-    """All entries so far, and the rules that each new one must keep.
+    """All entries so far, and the rules that each new entry must follow.
 
     Attributes:
         lanes: Per lane its entries in order; "" is the table lane.
-        table: What the table lane says.
-        originals: Objects that the environment has damaged, as they were before.
+        table: State of the table lane.
+        originals: Original content of objects that the environment has damaged.
         named: Sidecars that entries of the table lane name.
-        needs: Which files must be there.
+        needs: The files that must exist.
         archives: The chunks that are archived, by lane and number.
     """
 
@@ -80,7 +80,7 @@ class History:
         """Check a change of the disk.
 
         Raises:
-            Violation: It breaks an invariant.
+            Violation: The change violates an invariant.
         """
         if (match := _ARCHIVE.fullmatch(path)) is not None:
             self._check_archive(path, match["lane"] or TABLE, int(match["chunk"]), before, now)
@@ -92,7 +92,7 @@ class History:
             return
         lane, seq = match["lane"] or TABLE, int(match["seq"])
         if self.is_archived(lane, seq):
-            return  # deleting it changes nothing, and who writes it now comes too late
+            return  # objects in archived slots are ignored, so deleting or writing one changes nothing
         if before is not None or now is None:
             raise Violation(f"S1 SlotWriteOnce: {path} was {'removed' if now is None else 'overwritten'}")
         entry = _decoded(path, now)
@@ -104,7 +104,7 @@ class History:
         self.lanes.setdefault(lane, []).append(entry)
 
     def is_verified(self, path: str) -> bool:
-        """Whether `verify` reads an object: it does not read what no snapshot needs."""
+        """Whether `verify` reads an object: it does not read objects that no snapshot needs."""
         return _ARCHIVE.fullmatch(path) is not None or (not self.is_left(path) and self.needs.is_verified(path))
 
     def is_left(self, path: str) -> bool:
@@ -117,7 +117,7 @@ class History:
         return (lane, (seq - 1) // self.chunk + 1) in self.archives
 
     def _check_archive(self, path: str, lane: str, chunk: int, before: bytes | None, now: bytes | None) -> None:
-        """S20: an archive is written once, after it was announced, and has every entry of its chunk as it was."""
+        """S20: an archive is written once, after it was announced, and contains every entry of its chunk unchanged."""
         if before is not None or now is None:
             raise Violation(f"S20 FloorSafe: {path} was {'removed' if now is None else 'overwritten'}")
         said, body = now.partition(b"\n")[2].split(b"\n", 1)
@@ -267,7 +267,7 @@ def _decoded(path: str, data: bytes) -> Entry:
 
 
 def _sidecar(reference: Any, objects: Mapping[str, bytes]) -> Any:
-    """A part of an entry, read from the entry or from its sidecar."""
+    """A part of an entry, read from the entry or its sidecar."""
     if not isinstance(reference, dict) or "sha256" not in reference:
         return reference
     data = objects.get(reference["path"])
@@ -283,7 +283,7 @@ def _sidecar_paths(entry: Entry) -> Iterator[str]:
 
 
 def log_files(entry: Entry, objects: Mapping[str, bytes]) -> Iterator[Mapping[str, Any]]:
-    """Files of a DATA or FOLD entry; their index sidecars must be there too."""
+    """Files of a DATA or FOLD entry; their index sidecars must exist too."""
     for file in entry["files"]:
         _sidecar(file["index"], objects)
         yield file["file"]

@@ -1,7 +1,7 @@
-"""What was acknowledged, and what a reader must therefore see.
+"""Records acknowledged commits, and checks that readers see them.
 
-The expected answer of a cut is the oracle's, over the commits that the history holds up to there: S4 AckedDurable, S5
-NoPhantom, S8 SnapshotAtomic, S9 SnapshotStable, S11 ExactlyOnceFold, S12 ConsistentRead, S14 NoResurrection, S18
+The expected rows of a cut are the oracle's, over the commits in the history up to there: S4 AckedDurable, S5 NoPhantom,
+S8 SnapshotAtomic, S9 SnapshotStable, S11 ExactlyOnceFold, S12 ConsistentRead, S14 NoResurrection, S18
 RolledBackNeverVisible and S22 ClockFree are all checked by this one comparison, made at different cuts.
 """
 
@@ -36,14 +36,14 @@ LANE_BITS = 20
 
 @dataclass
 class Judge:
-    """Keeps the answers that callers got, and compares them.
+    """Records the results that callers got, and compares them.
 
     Attributes:
-        distinct: No two events tie, so that the order of commits must not matter.
+        distinct: No two events tie, so the order of commits must not matter.
         acked: Per lane the last entry that was acknowledged.
-        damaged: What the environment has damaged: path, and how errors may name it.
-        reads: Answers that were compared.
-        settled: Per time that was called settled, its cut.
+        damaged: Objects that the environment has damaged: path, and texts by which errors may name them.
+        reads: Number of compared results.
+        settled: The cut of each time that was reported as settled.
     """
 
     config: Config
@@ -63,7 +63,7 @@ class Judge:
         }
 
     def newest_stamp(self) -> int:
-        """The newest stamp that a writer that enters now must be ordered after (W2), closed lanes up to their ends."""
+        """The newest stamp that commits of a new writer must exceed (W2); closed lanes count up to their ends."""
         heads = self.heads()
         return max(
             entry["stamp"]
@@ -72,9 +72,10 @@ class Judge:
         )
 
     def newest_rival(self, lane: str) -> int:
-        """What the next commit of a lane must be ordered after, whatever its clock says (W7): its visible rivals.
+        """The newest stamp that the next commit of a lane must exceed whatever its clock says (W7): that of visible
+        rivals.
 
-        Rivals are commits of lanes that share a group with it in which the order of commits decides.
+        Rivals are commits of lanes that share a group in commit order with the lane.
         """
         streams, groups = self.config["streams"], self.config["groups"]
         stream_of, known = self.history.table.streams, {name for name in groups if _is_in_commit_order(groups[name])}
@@ -89,7 +90,7 @@ class Judge:
         return max((entry["stamp"] for entry in commits if entry["kind"] == "DATA"), default=0)
 
     def draw_moment(self, chance: random.Random) -> int:
-        """A time at which something was committed, or one close by."""
+        """The time of a commit, or a time close to it."""
         moments = [entry["committed_at_ms"] for entries in self.history.lanes.values() for entry in entries]
         return chance.choice(moments) + chance.choice([-1, 0, 0, 1])
 
@@ -105,13 +106,13 @@ class Judge:
             raise Violation(f"S24 TimeStable: {time_ms} was {self.settled[time_ms]}, and is {cut}")
 
     def acknowledge(self, batch: Batch, commit: Commit, older_than: int, visible: int) -> None:
-        """A commit was acknowledged to a writer.
+        """Record a commit that was acknowledged to a writer.
 
         Args:
-            batch: What it wrote.
+            batch: The batch.
             commit: The acknowledgement.
-            older_than: Newest stamp when the writer entered.
-            visible: Newest stamp of a rival when the commit began.
+            older_than: The newest stamp when the writer entered.
+            visible: The newest stamp of a rival when the commit began.
         """
         entries = self.history.lanes.get(batch.lane, [])
         entry = entries[commit.seq - 1] if 0 < commit.seq <= len(entries) else None
@@ -128,7 +129,7 @@ class Judge:
         entries = self.history.lanes[lane]
         claim = next(entry["seq"] for entry in entries if entry["epoch"] == epoch)
         if self.history.table.restorations and any(entry["kind"] == "CLAIM" for entry in entries[claim:]):
-            return  # it is fenced already: what was restored since it cannot know
+            return  # it is already fenced, and cannot know of later restores
         live = list(self.history.live_data(lane, claim, len(self.history.lanes[TABLE])))
         expected = live[-1]["batch"] if live else None
         if last != expected:
@@ -144,13 +145,13 @@ class Judge:
                 raise Violation(f"S2 LaneContiguous: {cut} reaches beyond lane {lane!r}")
 
     def check_answer(self, cut: Cut, table: pa.Table, require: Iterable[str] = ()) -> None:
-        """The answer of a snapshot, all columns, is the oracle's."""
+        """Check that a snapshot has the oracle's rows, in all columns."""
         self.reads += 1
         expected = self.expected(cut, require=require)
         self._compare(f"S12 ConsistentRead: wrong answer at {cut}", self._answer(table), expected)
 
     def check_restored(self, done: int, to: str | None) -> None:
-        """S18: right after a restore the table is what it was at its target; None where that was a time."""
+        """S18: right after a restore the table equals its target; None if the target was a time."""
         restored = next(r for r in self.history.table.restorations if r.done == done)
         closed = {lane: seq for lane, seq in self.history.table.closed.items() if lane in restored.rolled_back}
         after = Cut(done, {**closed, **restored.heads})
@@ -158,7 +159,7 @@ class Judge:
         if to is None:
             target = Cut(restored.table, restored.last_kept)
             if closed:
-                return  # the INTENT does not say how far a closed lane went then
+                return  # the INTENT does not record the position of a closed lane at the target
         elif to.startswith(PREFIX):
             target = parse_cut(to)
         else:
@@ -169,7 +170,7 @@ class Judge:
         )
 
     def check_undone(self, done: int, stream: str, since: dt.datetime, before: Mapping[str, int]) -> None:
-        """S18: right after an undo the stream's commits since then are rolled_back, and nothing else is.
+        """S18: right after an undo exactly the stream's commits since then are rolled back.
 
         The table did not have them just before that time. Commits that came while the undo began, after
         ``before``, and closed lanes are not checked.
@@ -189,7 +190,7 @@ class Judge:
                     )
 
     def expected(self, cut: Cut, config: Config | None = None, require: Iterable[str] = ()) -> Answer:
-        """The oracle's answer over exactly the live commits up to a cut, with the schema of then or a given one."""
+        """The oracle's rows over exactly the live commits up to a cut, with the schema of the cut or a given one."""
         ids = self.history.table.lane_ids
         commits = [
             (entry["stamp"] << LANE_BITS | ids[lane], self.batches[entry["source"]["id"]])
@@ -197,7 +198,7 @@ class Judge:
             for entry in self.history.live_data(lane, until, cut.table)
         ]
         if self.distinct:
-            # S22: any order of arrival will do; the one least like that of the stamps is the best test.
+            # S22: the order of arrival must not matter; the order that differs most from the stamps is the best test.
             commits = [(-arrival, batch) for arrival, batch in commits]
         oracle = Oracle(config or self.history.table.config(cut.table))
         for arrival, batch in sorted(commits, key=lambda commit: commit[0]):
@@ -208,7 +209,7 @@ class Judge:
         }
 
     def check_left(self, path: str, table: int) -> None:
-        """L3: a file that remains after a clean is needed, or may be needed by a writer that has not been fenced.
+        """L3: every file that remains after a clean is needed, or may be needed by a writer that has not been fenced.
 
         ``table``: how long the table lane was when the clean began.
         """
@@ -227,7 +228,7 @@ class Judge:
         raise Violation(f"L3: {path} is garbage, and a clean has left it")
 
     def check_report(self, report: VerifyReport, damaged: tuple[str, ...]) -> None:
-        """The report has no errors, or just those that the damage explains, if the damage came before."""
+        """The report has no errors, or only those that earlier damage explains."""
         if not self.damaged:
             if not report.ok:
                 raise Violation(f"verify finds what is not wrong: {report}")
@@ -235,7 +236,7 @@ class Judge:
             raise Violation(f"verify does not find {damaged}: {report}")
 
     def excuse(self, error: CorruptData) -> None:
-        """Accept an error about corrupt data only if it names the object that was damaged."""
+        """Accept an error about corrupt data only if it names the damaged object."""
         if not any(name in error.message for name in self.damaged):
             raise Violation(f"{error.code} without damage, or without its name: {error.message}") from error
 
@@ -257,7 +258,7 @@ class Judge:
 
 
 def _is_in_commit_order(group: Mapping[str, Any]) -> bool:
-    """Whether the order of commits alone decides what a group shows; of sums and counts it does not."""
+    """Whether only the order of commits decides what a group shows; for sums and counts it does not matter."""
     return not group.get("ordering") and not {"sum", "count"}.issuperset(group.get("functions", {"": ""}).values())
 
 

@@ -1,4 +1,4 @@
-"""Which files are needed, computed from the history alone whenever one is deleted (S16 CleanSafe).
+"""Which files are needed, computed from the history whenever a file is deleted (S16 CleanSafe).
 
 A file is needed by every state of the table lane from ``oldest_retained`` on, by savepoints, by open plans and by the
 target of an open restore: slices and folds of that state, and the log files of commits that are live in it and have
@@ -17,7 +17,7 @@ from tests.simulation.table_lane import Entry, Group, TableLane
 
 @dataclass(frozen=True)
 class _State:
-    """What one state of the table lane reads: its slices' cuts, and the files of slices and folds.
+    """What readers of one state of the table lane use: the cuts of its slices, and the files of slices and folds.
 
     ``start``: per lane the last entry that all slices hold; a lane that is not named has none.
     """
@@ -41,7 +41,7 @@ class _Snapshot:
 
 @dataclass
 class Needs:
-    """What each state of the table lane reads.
+    """What readers of each state of the table lane use.
 
     Attributes:
         states: Per length of the table lane.
@@ -89,21 +89,21 @@ class Needs:
         """Check the deletion of a file.
 
         Raises:
-            Violation: The file is needed.
+            Violation: The file is still needed.
         """
         for snapshot in self._needed():
             if self._reads(path, snapshot, exact=True):
                 raise Violation(f"S16 CleanSafe: {path} is deleted, and {snapshot} reads it")
 
     def is_verified(self, path: str) -> bool:
-        """Whether `verify` looks into a file: those of the newest snapshot, savepoints and open plans; every entry."""
+        """Whether `verify` reads a file: files of the newest snapshot, savepoints and open plans, and every entry."""
         if path.startswith("_weft/timeline/"):
             return True
         snapshots = [_Snapshot(len(self.states)), *self._named()]
         return any(self._reads(path, snapshot, exact=True) for snapshot in snapshots)
 
     def may_stay(self, path: str) -> bool:
-        """Whether a cleaner may think that it is needed: it need not look at which file groups a commit has rows of."""
+        """Whether a clean may keep the file as needed: it does not check of which file groups a commit has rows."""
         return any(self._reads(path, snapshot, exact=False) for snapshot in self._needed())
 
     def _needed(self) -> Iterator[_Snapshot]:

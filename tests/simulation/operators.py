@@ -1,6 +1,7 @@
-"""Operators: savepoints, restores, undo, closing and fencing of lanes, while all others go on.
+"""Operators: savepoints, restores, undo, closing and fencing of lanes, while all other actors run.
 
-An action is one method: what it does, with which errors it may be refused, and what must hold once it succeeds.
+An action is one method: it acts, accepts the errors with which it may be refused, and checks what must hold after
+success.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_TRIES = 3  # of one action
 
 @dataclass(eq=False)
 class Operator(Worker):
-    """Runs actions one after the other; after a failure half of them are tried again."""
+    """Runs actions one after the other; after a failure half of them are retried."""
 
     todo: list[str]
     tries: int = 0
@@ -36,7 +37,7 @@ class Operator(Worker):
         self.tries += 1
         self.simulation.scheduler.log(process, f"begins {action}")
         if self.tries == MAX_TRIES or self.simulation.chance.random() < 1 / 2:
-            self._next()  # whatever becomes of it
+            self._next()  # whatever its result
         try:
             ACTIONS[action](self, table)
         except (Conflict, NotFound, SnapshotExpired, InvalidInput) as error:
@@ -56,7 +57,7 @@ class Operator(Worker):
         as_of = simulation.chance.choice([None, *simulation.kept])
         made = table.savepoint(name, as_of)
         simulation.kept.append(name)
-        # It may have been released already, while its maker was frozen.
+        # It may have been released while its creator was frozen.
         released = any(e["kind"] == "RELEASE" and e["name"] == name for e in simulation.history.lanes[TABLE])
         kept = released or simulation.history.table.promises(made.cut.table, made.cut.lanes)
         assert kept, f"{name}: {made.cut} is not kept"
@@ -115,14 +116,14 @@ class Operator(Worker):
         assert result.foreign_files == 0 or self.simulation.judge.damaged, f"{result.foreign} are not foreign"
 
     def _mark(self, table: Table) -> None:
-        """After a mark, the times before it can be asked for at once."""
+        """After a mark, all earlier times are settled."""
         until = table.mark()
         asked = _time(min(self.simulation.judge.draw_moment(self.simulation.chance), round(until.timestamp() * 1000)))
         snapshot = table.snapshot(asked, settled=True)
         self.simulation.judge.check_time(round(asked.timestamp() * 1000), snapshot.cut, settled=True)
 
     def _verify(self, table: Table) -> None:
-        """A verification beside other processes finds no error."""
+        """A verification that runs beside other processes finds no error."""
         damaged = self.simulation.judge.damaged
         report = table.verify(deep=self.simulation.chance.random() < 1 / 2)
         self.simulation.judge.check_report(report, damaged)
@@ -160,4 +161,4 @@ REFUSALS: Final[Mapping[str, tuple[type[Exception], ...]]] = {
     "verify": (),
     "mark": (SnapshotExpired, InvalidInput),
 }
-"""NotFound: it is not there yet, or not any more. InvalidInput: a time before the table was made."""
+"""NotFound: it does not exist yet, or not any more. InvalidInput: a time before the table was created."""

@@ -1,6 +1,7 @@
-"""What one seed means: the table, the batches, the actors, the faults, and the sizes that the code under test uses.
+"""Draws a schedule from a seed: the table, the batches, the actors, the faults, and tuning values of the code under
+test.
 
-Everything about a schedule but its interleaving is decided here, before it begins.
+Everything about a schedule except its interleaving is decided here, before it begins.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.simulation.operators import ACTIONS
 from tests.simulation.tables import draw_batch, draw_config, draw_keys
 from tests.strategies import Config, Row
 
-FAULT_STEPS = 600  # faults end here, about where a schedule without faults would
+FAULT_STEPS = 600  # step at which faults stop; a schedule without faults ends about there
 
 LIMITS: Mapping[str, list[int]] = {
     "block_min_bytes": [40, 256 * 1024],
@@ -41,8 +42,8 @@ LIMITS: Mapping[str, list[int]] = {
     "archive_single_requests": [0, 8],
     "archive_kept_bytes": [1, 64 * 1024 * 1024],
 }
-"""Values for fields of `storage.environment.Tuning`, of which each schedule draws one. The small ones reach code that
-otherwise only large tables reach."""
+"""Values for fields of `storage.environment.Tuning`, of which each schedule draws one. Small values run
+code that otherwise only large tables run."""
 
 _CLEANING = ["clean", "clean", "clean", "savepoint", "release"]
 
@@ -84,7 +85,7 @@ THEMES: Mapping[str, Theme] = {
         },
     ),
 }
-"""What meets seldom by chance meets again and again in some schedules."""
+"""Themes: in these schedules, actions that rarely coincide by chance coincide often."""
 ASKED_FOR: Mapping[str, Theme] = {
     "times": Theme(
         ["mark", "mark", "mark", "undo", "restore", "clean", "savepoint", "close"],
@@ -95,20 +96,20 @@ ASKED_FOR: Mapping[str, Theme] = {
     ),
     "changes": Theme(["savepoint", "savepoint", "clean", "restore"], moods=["quiet", "freezes"], followed=1),
 }
-"""Themes of no schedule that is drawn: what all of them hold, only more of it."""
+"""Themes that are never drawn: they contain more of what all schedules contain."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One schedule, but for its interleaving.
+    """One schedule, except for its interleaving.
 
     Attributes:
         distinct: No two events tie.
         lanes: Per lane the batches of its job, in order.
-        compactions: Per compactor how many it makes.
-        reads: Per reader how many it makes.
-        follows: Per follower of changes how often it asks.
-        operators: Per operator what it does.
+        compactions: Per compactor the number of its compactions.
+        reads: Per reader the number of its reads.
+        follows: Per follower of changes the number of its reads.
+        operators: Per operator its actions.
         damage_step: Step at which the environment damages a file; None for never.
     """
 
@@ -135,7 +136,7 @@ def draw_plan(seed: int, name: str | None = None) -> Plan:
     """The plan of a seed; its theme is drawn unless one is given."""
     chance = random.Random(f"plan {seed}")
     theme = ASKED_FOR.get(name or "") or THEMES[name or chance.choice(list(THEMES))]
-    # A theme that is asked for by name is for what meets in it, and nothing else.
+    # A theme that is given by name has only its actions.
     followed = 0 if name in THEMES else theme.followed
     distinct = chance.random() < 1 / 3
     config = draw_config(chance, distinct=distinct)

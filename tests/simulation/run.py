@@ -1,4 +1,4 @@
-"""One schedule from beginning to end: set it up from the plan, run it, let late requests arrive, check the result."""
+"""Runs one schedule: sets it up from the plan, runs it, lets late requests arrive, and checks the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.simulation.plan import FAULT_STEPS, Plan, draw_plan
 from tests.simulation.scheduler import Process, Scheduler, Violation
 from tests.simulation.store import SimClock, SimStore
 
-_NURSERY = "memory://simulation/table"  # where a table is created before its objects move to the disk
+_NURSERY = "memory://simulation/table"  # the table is created here before its objects are copied to the disk
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Simulation:
 
     Attributes:
         chance: Random numbers for the choices of actors.
-        kept: Cuts that were read, as text, and names of savepoints.
+        kept: Texts of cuts that were read, and names of savepoints.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -76,7 +76,7 @@ class Simulation:
         self._damage_step = plan.damage_step
 
     def run(self) -> None:
-        """Run to the end; then `scheduler.failure` has the result."""
+        """Run to the end; `scheduler.failure` then has the result."""
         self.scheduler.on_step = self._on_step
         self._create()
         self.jobs = [Job(self, lane, batches) for lane, batches in self.plan.lanes.items()]
@@ -94,7 +94,7 @@ class Simulation:
         if self.scheduler.failure is None:
             try:
                 self.disk.arrive_all()
-            except Violation as violation:  # a request that nobody waits for any more did it
+            except Violation as violation:  # caused by a late request whose caller has gone
                 self.scheduler.fail(str(violation))
                 return
             self.start("last", self._check_all)
@@ -117,7 +117,7 @@ class Simulation:
         return Table(Environment(store, clock, self.ids, frozenset({"tests.mergers"}), self.tuning), Stamps())
 
     def resume_jobs(self) -> None:
-        """After a restore, let some sources send again what it rolled back."""
+        """After a restore, let some sources repeat the batches that it rolled back."""
         for job in self.jobs:
             if self.chance.random() < 1 / 2:
                 job.resume()
@@ -131,8 +131,8 @@ class Simulation:
         self.judge.check_report(self.table(process).verify(), damaged)
 
     def _check_cleaned(self, process: Process) -> None:
-        """L3: a clean that retains as little as possible leaves what is needed, and nothing else."""
-        process.skew_ms = 3 * max(SKEWS_MS)  # later than all clocks, or plans of the future were not abandoned
+        """L3: a clean that retains as little as possible leaves exactly what is needed."""
+        process.skew_ms = 3 * max(SKEWS_MS)  # later than all clocks, so that plans with future times are abandoned too
         nothing = dt.timedelta(0)
         table = len(self.history.lanes[TABLE])
         self.table(process).clean(nothing, abandon_after=nothing)
@@ -141,7 +141,7 @@ class Simulation:
                 self.judge.check_left(path, table)
 
     def check_kept(self, table: Table, text: str) -> None:
-        """S9: a snapshot that was read once gives the same answer again, unless it has expired."""
+        """S9: a snapshot that was read once gives the same rows again, unless it has expired."""
         try:
             kept = table.snapshot(text)
             self.judge.check_answer(kept.cut, kept.to_arrow())
@@ -182,13 +182,13 @@ class Simulation:
 
     def _damage(self) -> None:
         if self.judge.damaged:
-            return  # one thing at a time: what else is wrong may hide behind it
+            return  # report only the first failure, because others may follow from it
         self.faults.counts[Fault.DAMAGE] += 1
         self.judge.damaged = damage(self.chance, self.disk, self.history)
         self.scheduler.trace.append(f"{self.scheduler.step} environment: damages {self.judge.damaged}")
 
     def _check_all(self, process: Process) -> None:
-        """Check what a process sees that starts after all others have ended, without faults."""
+        """Check what a process without faults sees that starts after all others have ended."""
         self.faults.last_step = 0
         try:
             self._check_read(process)
@@ -197,7 +197,7 @@ class Simulation:
                 self._check_verified(process)
             if not self.judge.damaged and self.chance.random() < 1 / 2:
                 if self.plan.follows:
-                    self.table(process).compact()  # so that logs are garbage from which changes took their keys
+                    self.table(process).compact()  # so that the logs that contain the changed keys become garbage
                 self._check_cleaned(process)
                 self._check_read(process)
                 self._check_followed(process)
@@ -207,7 +207,7 @@ class Simulation:
             self.judge.excuse(error)
 
     def _check_read(self, process: Process) -> None:
-        """S4, S9: the newest snapshot has all commits, and snapshots that were read give the same answers again."""
+        """S4, S9: the newest snapshot has all commits, and earlier snapshots give the same rows again."""
         table = self.table(process)
         snapshot = table.snapshot()
         self.judge.check_complete(self.judge.acked, snapshot.cut)
@@ -223,7 +223,7 @@ class Simulation:
 
 
 class SeededIds:
-    """Ids that a seed decides. Host and process are constant, because they are stored in heartbeats and pins."""
+    """Ids drawn from the seed. Host and process are constant, because they are stored in heartbeats and pins."""
 
     host, pid = "simulation", 1
 

@@ -1,8 +1,8 @@
-"""The scheduler: real code in threads of which exactly one runs, and a seed that decides which.
+"""The scheduler: real code in threads of which exactly one runs; the seed decides which.
 
-A thread runs until it reaches a yield point (`Scheduler.pause`); there the seed picks the next one. Threads hand over
-by locks, so the code between two yield points is atomic, and a run is a function of the seed alone. Time is simulated:
-it moves with every step, and jumps when all processes that could run are asleep.
+A thread runs until it reaches a yield point (`Scheduler.pause`), where the seed selects the next one. Threads pass
+control by locks, so the code between two yield points is atomic, and a run is a function of the seed. Time is
+simulated: it advances with every step, and jumps when all processes that could run are asleep.
 
 A process dies by `Crash`, which is not an `Exception`, so that ``except Exception`` does not catch it. A dead process
 has no further effect: every call that it makes while its stack unwinds raises `Crash` again.
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 STEP_MS = 5  # a store call takes about this long
 MAX_STEPS = (
-    30_000  # a schedule has some hundred steps: one that does not end has somebody waiting for somebody (L1, L2)
+    30_000  # a schedule has some hundred steps: one that does not end has processes that wait for each other (L1, L2)
 )
-JOIN_SECONDS = 30  # an unwinding thread needs no time at all
-HANG_SECONDS = 60  # a whole schedule takes a fraction of one
+JOIN_SECONDS = 30  # an unwinding thread needs almost no time
+HANG_SECONDS = 60  # a whole schedule takes less than a second
 FIRST_MS = 1_800_000_000_000
 
 
@@ -31,20 +31,20 @@ class Crash(BaseException):
 
 
 class Violation(BaseException):
-    """An invariant does not hold. Not an `Exception`, so that the code under test does not handle it."""
+    """An invariant is violated. Not an `Exception`, so that the code under test does not handle it."""
 
 
 @dataclass(eq=False)
 class Process:
-    """One simulated process: a thread, its own clock, and what it may still do.
+    """One simulated process: a thread with a clock and a state.
 
     Attributes:
-        name: For the trace.
-        skew_ms: By how much its clock is ahead of simulated time.
+        name: Name in the trace.
+        skew_ms: Milliseconds by which its clock is ahead of simulated time.
         asleep_until: Simulated time before which it does not run.
         frozen_until: Step before which it does not run.
         offline_until: Simulated time before which the store does not answer its calls.
-        on_freeze: Called when it freezes, as by a cluster that waits for it.
+        on_freeze: Called when it freezes, for example to start another process as a cluster would.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Scheduler:
         process.thread.start()
 
     def run(self) -> None:
-        """Run all processes to their ends, also those that they spawn. `failure` is set if an invariant broke."""
+        """Run all processes to their ends, also spawned ones. Sets `failure` if an invariant is violated."""
         if self._living:
             self._pick(None).turn.release()
             if not self._main.acquire(timeout=HANG_SECONDS):
@@ -125,7 +125,7 @@ class Scheduler:
                 raise process.kill()
 
     def sleep(self, process: Process, seconds: float) -> None:
-        """A yield point that the process passes only after a time."""
+        """A yield point that the process passes only after some time."""
         process.asleep_until = self.now_ms + max(1, round(seconds * 1000))
         self.log(process, f"sleeps {seconds:g}")
         self.pause(process)
@@ -168,7 +168,7 @@ class Scheduler:
             self.fail(f"{process.name} met what it must never meet:\n{traceback.format_exc()}")
         self._living.remove(process)
         if self._stopping:
-            # Everybody else unwinds in turn.
+            # All other processes unwind in turn.
             nxt = self._living[0] if self._living else None
         else:
             nxt = self._pick(None) if self._living else None

@@ -1,4 +1,4 @@
-"""A process's view of the disk, and its clock: every call is a yield point, and may meet a fault.
+"""A process's view of the disk, and its clock: every call is a yield point, and may have a fault.
 
 `SimStore` implements `storage.store.object_store.ObjectStore` with the errors that the real backends raise: an OSError
 from `put_if_absent`, `get`, `get_many` and `delete`, and `StoreUnavailable` from all others.
@@ -38,7 +38,7 @@ class SimClock:
 
 
 class SimStore:
-    """The table's folder as one process sees it."""
+    """The store of the table for one process."""
 
     def __init__(self, scheduler: Scheduler, disk: Disk, faults: Faults, process: Process) -> None:
         self._scheduler, self._disk, self._faults, self._process = scheduler, disk, faults, process
@@ -107,7 +107,7 @@ class SimStore:
         return []
 
     def _call(self, call: str, path: str, effect: Callable[[], Any]) -> Any:
-        """One request. Raises OSError where the network fails, and Crash where the process dies."""
+        """Run one request. Raises OSError if the network fails, and Crash if the process dies."""
         process, scheduler = self._process, self._scheduler
         try:
             scheduler.pause(process)
@@ -119,7 +119,7 @@ class SimStore:
                 return self._faulty(fault, call, path, effect)
             return self._effect(call, path, effect)
         except Violation as violation:
-            scheduler.fail(str(violation))  # at once: what unwinds now may replace the exception
+            scheduler.fail(str(violation))  # record it now, because unwinding may replace the exception
             raise
 
     def _effect(self, call: str, path: str, effect: Callable[[], Any]) -> Any:
@@ -175,9 +175,9 @@ class SimStore:
 
 
 def _shown(result: Any) -> Any:
-    """The result of a call, without sizes, in which a replay may differ.
+    """The result of a call for the trace, without sizes, which may differ in a replay.
 
-    The bytes under NULLs are arbitrary, so checksums differ, and their numbers of digits.
+    The bytes under NULLs are arbitrary, so checksums differ, and with them the sizes of entries.
     """
     if isinstance(result, bytes):
         return "found"

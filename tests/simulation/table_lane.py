@@ -1,7 +1,7 @@
-"""The table lane, read again by separate code: plans, savepoints, closed lanes and restores, and checks of each entry.
+"""The table lane, read by independent code: plans, savepoints, closed lanes and restores, and checks of each entry.
 
-Liveness is the definition, not the spans that `storage` computes from it: an entry is live under a restore if it came
-after the restore's boundary, or was kept by it and was live in what was restored (S18 RolledBackNeverVisible).
+Liveness follows the definition, not the spans that `storage` computes: an entry is live under a restore if it was
+written after the restore's boundary, or was kept by it and was live in the restored state (S18 RolledBackNeverVisible).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ REVISIONS = {"CREATE", "SCHEMA", "DONE"}
 
 @dataclass(frozen=True)
 class Restoration:
-    """A restore that is complete.
+    """A completed restore.
 
     Attributes:
         done: Slot of its DONE.
         intent: Slot of its INTENT.
-        table: The prefix whose state it took back.
-        full: Whether the whole table was restored; else some lanes were undone, and the others are what they were.
-        last_kept: Per fenced lane the last entry that stays.
+        table: The prefix whose state was restored.
+        full: Whether the whole table was restored; otherwise some lanes were undone and the others did not change.
+        last_kept: Per fenced lane the last entry that is kept.
         heads: Per fenced lane the boundary: later entries are new.
-        covered: Up to where file groups without a slice are covered.
-        rolled_back: Spans, as the INTENT gives them; needed for lanes that were closed, and so are not fenced.
+        covered: Per lane the entry up to which file groups without a slice are covered.
+        rolled_back: Spans, as in the INTENT; needed for closed lanes, which are not fenced.
     """
 
     done: int
@@ -49,12 +49,12 @@ class TableLane:
     """The state of the table lane, and all restores and schemas so far.
 
     Attributes:
-        cuts: Of the newest slices.
-        folded: Where the folds on top of them end.
-        configs: By slot of the entry that has the schema.
-        plans: The snapshots of those that are open.
-        archived: Up to where the slots of lanes may be archived.
-        disturbed: There was a restore or a clean: work that had begun before may be refused.
+        cuts: Cuts of the newest slices.
+        folded: Ends of the folds on top of them.
+        configs: Configurations by slot of the entry with the schema.
+        plans: The snapshots of open plans.
+        archived: Per lane the last slot that may be archived.
+        disturbed: Whether there was a restore or a clean, so that work that had begun before may be refused.
     """
 
     lane_ids: dict[str, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class TableLane:
         return True
 
     def promises(self, table: int, lanes: Mapping[str, int]) -> bool:
-        """Whether a snapshot has to stay readable."""
+        """Whether a snapshot must remain readable."""
         return table >= self.oldest_retained or (table, _reached(lanes)) in self.savepoints.values()
 
     def config(self, table: int) -> Config:
@@ -172,7 +172,7 @@ class TableLane:
                 self._close_plan(entry)
 
     def _end_lanes(self) -> None:
-        """Closed lanes end no earlier than slices and folds reach; claims may follow behind the end."""
+        """Closed lanes end no earlier than slices and folds; claims may follow after the end."""
         for cut in [*self.cuts.values(), *self.folded.values()]:
             self.closed |= {lane: max(end, cut.get(lane, 0)) for lane, end in self.closed.items()}
 
@@ -243,5 +243,5 @@ class TableLane:
 
 
 def _reached(lanes: Mapping[str, int]) -> dict[str, int]:
-    """A cut without the lanes of which it has no entry: whether they are named does not matter."""
+    """A cut without lanes that have no entry in it, because naming them makes no difference."""
     return {lane: seq for lane, seq in lanes.items() if seq}

@@ -1,6 +1,6 @@
-"""Small tables and batches, drawn from a seed: few keys and few ordering values, so that everything collides.
+"""Small tables and batches, drawn from a seed: few keys and few ordering values, so that collisions are frequent.
 
-Every merge mode occurs, with and without ordering, alone and with others, in one file group and in several.
+Every merge mode occurs: with and without ordering, alone and with other modes, in one file group and in several.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _group(name: str, mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Streams that write every group, some groups twice; with deletes only where they are allowed."""
+    """Streams that together write every group, some groups twice; with deletes only if they are allowed."""
     names = list(groups)
     fed = [names[i::2] for i in range(min(2, len(names)))] if chance.random() < 1 / 2 else [names]
     if chance.random() < 1 / 2:
@@ -77,7 +77,7 @@ def _streams(chance: random.Random, groups: Mapping[str, Any]) -> dict[str, Any]
 
 
 def draw_lateness(seed: int, config: Config, lane: str, stream: str) -> int | None:
-    """The lateness that a lane's writers declare, or None. Drawn separately, so that nothing else depends on it."""
+    """The lateness that a lane's writers declare, or None. Drawn separately: no other decision depends on it."""
     chance = random.Random(f"lateness {seed} {lane}")
     able = any(config["groups"][name].get("ordering") for name in config["streams"][stream]["groups"])
     return chance.choice([None, 0, 1, 3]) if able else None

@@ -1,7 +1,8 @@
-"""The snapshot of a time, computed again from the entries alone, without code of `storage` (S24 TimeStable).
+"""The snapshot of a time, computed from the entries by independent code (S24 TimeStable).
 
-A snapshot has at least what the table lane had recorded by that time, and at most what the first MARK that began after
-it has; between the two, the time of each commit decides. Once that MARK exists, later entries change nothing.
+A snapshot contains at least what the table lane had recorded by that time, and at most what the first MARK that began
+after it has recorded; between the two, the time of each commit decides. Once that MARK exists, later entries change
+nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Meaning:
     Attributes:
         table: Prefix of the table lane.
         lanes: Per open lane that exists, the last entry.
-        settled: It cannot change.
+        settled: Whether it can no longer change.
     """
 
     table: int

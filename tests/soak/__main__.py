@@ -26,7 +26,7 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, end)
-    # Whatever hangs, it ends: the judgement takes its time after long runs.
+    # A time limit in case something hangs: the final comparison is slow after long runs.
     signal.alarm(round(given.minutes * 90 + 2 * START_SECONDS + DRAIN_SECONDS + 300))
     verdict = run_soak(
         given.minutes,

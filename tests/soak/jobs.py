@@ -1,8 +1,8 @@
-"""The soak's processes: each job of the pipeline, its incarnations, and what is done to them.
+"""The processes of the soak: the jobs of the pipeline and their incarnations, and operations on them.
 
-Unlike the supervisor of a pipeline this one can leave a frozen process where it is and start its successor beside it: a
-zombie, which goes on later with what it had in mind. It starts again whatever ended, as an operator would who does not
-ask why, and keeps a record of why. No process outlives the block.
+Unlike the supervisor of a pipeline this one can leave a process frozen and start its successor beside it: the old
+process is a zombie, which later continues its work. It restarts every process that ended, for any reason, and records
+the reasons. No process outlives the block.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from streams.pipeline.error_kinds import Ending
 from streams.pipeline.supervisor import ENDED, Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 ONCE: Final = RestartPolicy(max_failures=1, waits_out=False)
-"""A supervisor that starts its job once: who follows is decided here."""
-RESTART_SECONDS: Final = 0.5  # a machine is given no more rest than that
-ZOMBIE_SECONDS: Final = 90.0  # from its awakening to its end, with Spark's on a machine that is busy with others
+"""A supervisor that starts its job once: restarts are decided here."""
+RESTART_SECONDS: Final = 0.5  # pause before a restart
+ZOMBIE_SECONDS: Final = 90.0  # from its continuation to its end, including the end of Spark on a busy machine
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Incarnation:
                 os.killpg(pid, number)
 
     def step(self) -> bool:
-        """Let things happen; whether it runs still."""
+        """Poll the process; returns whether it still runs."""
         if self.thaw_at is not None and time.monotonic() >= self.thaw_at:
             self.thaw()
         status = self.supervisor.poll()[0]
@@ -69,14 +69,14 @@ class Incarnation:
 
 @dataclass
 class Tally:
-    """What was done to the processes, and how they ended.
+    """Operations on the processes, and how the processes ended.
 
     Attributes:
         restarts: Incarnations after the first of each job.
         fenced: Writers that ended because another had claimed their lane.
-        zombies: Frozen processes that had a successor when they went on.
-        failures: Why processes ended that nobody had killed, and how often.
-        findings: Ends that must not be.
+        zombies: Frozen processes that had a successor when they continued.
+        failures: Reasons why processes ended that were not killed, with counts.
+        findings: Ends that must not occur.
     """
 
     kills: int = 0
@@ -89,11 +89,11 @@ class Tally:
 
 
 class Jobs:
-    """All jobs of the soak, as a context: whatever was started in it is gone after it."""
+    """All jobs of the soak, a context manager: at the end no process is left."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.tally = Tally()
-        # A supervisor of background jobs alone would end them at once.
+        # A supervisor with background jobs only would end them at once.
         self._jobs = {job.name: replace(job, background=False) for job in jobs}
         self._current: dict[str, Incarnation] = {}
         self._zombies: list[tuple[Incarnation, float]] = []
@@ -127,14 +127,14 @@ class Jobs:
         self._current[name].signal(signal.SIGKILL)
 
     def freeze(self, name: str, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT so much later."""
+        """Send SIGSTOP, and SIGCONT some seconds later."""
         self.tally.freezes += 1
         incarnation = self._current[name]
         incarnation.signal(signal.SIGSTOP)
         incarnation.thaw_at = time.monotonic() + seconds
 
     def replace(self, name: str, seconds: float) -> None:
-        """Freeze a process and start its successor beside it; so much later the frozen one goes on."""
+        """Freeze a process and start its successor beside it; some seconds later the frozen one continues."""
         self.freeze(name, seconds)
         incarnation = self._current[name]
         self._zombies.append((incarnation, time.monotonic() + seconds + ZOMBIE_SECONDS))
@@ -142,13 +142,13 @@ class Jobs:
         self._start(name)
 
     def wake(self, name: str) -> None:
-        """Let the zombies of a job go on now."""
+        """Let the zombies of a job continue now."""
         for incarnation, _ in self._zombies:
             if incarnation.job.name == name and incarnation.frozen:
                 incarnation.thaw()
 
     def step(self) -> None:
-        """Take note of what ended, and start it again."""
+        """Record which processes ended, and restart them."""
         now = time.monotonic()
         for name, incarnation in self._current.items():
             if incarnation.step() or name in self._next_start:
@@ -163,14 +163,14 @@ class Jobs:
             if not incarnation.step():
                 self._note(incarnation)
             elif now >= until:
-                # It may wait for a source that has nothing for it: only a commit shows it that it is fenced.
+                # It may wait for a source without new messages: it notices only at a commit that it is fenced.
                 incarnation.supervisor.stop(at_once=True)
             else:
                 zombies.append((incarnation, until))
         self._zombies = zombies
 
     def calm(self) -> None:
-        """Let whatever is frozen go on; zombies are of no use any more."""
+        """Let all frozen processes continue, and end the zombies."""
         for incarnation, _ in self._zombies:
             incarnation.supervisor.stop(at_once=True)
         self._zombies = []
@@ -179,7 +179,7 @@ class Jobs:
                 incarnation.thaw()
 
     def stop(self) -> None:
-        """End everything in order, as Ctrl-C does."""
+        """End all processes normally, as Ctrl-C does."""
         self.calm()
         for incarnation in self._current.values():
             incarnation.supervisor.ask_stop()
@@ -201,6 +201,6 @@ class Jobs:
             return
         why = f"{status.name}: {status.message}"
         self.tally.failures[why] += 1
-        # What will be the same however often it is tried is wrong here, where everything is tried again.
+        # Errors for which a retry does not help are findings, because everything is retried here.
         if status.exit_code in {Ending.REFUSED, None} or status.exit_code == Ending.DONE:
             self.tally.findings.append(f"{why} (exit code {status.exit_code}; log: {status.log})")

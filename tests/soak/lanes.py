@@ -1,4 +1,4 @@
-"""What the table's lanes say that they hold, read from the log itself: no reader or fold of weft's is asked."""
+"""The contents of the table's lanes, read from the log directly, without weft's readers or folds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Commit:
 
 
 class Lanes:
-    """The lanes of a table, as far as they were read."""
+    """The entries of a table's lanes that were read so far."""
 
     def __init__(self, table: Table, names: Sequence[str]) -> None:
         self._table = table
@@ -46,7 +46,7 @@ class Lanes:
 
     @property
     def commits(self) -> int:
-        """Of all lanes, rolled back ones included."""
+        """Commits of all lanes, including rolled-back ones."""
         return sum(map(len, self._commits.values()))
 
     def live(self) -> dict[str, list[_Commit]]:
@@ -58,11 +58,11 @@ class Lanes:
         }
 
     def reached(self) -> dict[str, int]:
-        """Per lane how many messages of its topic come before where its last live commit left the source."""
+        """Per lane the number of messages of its topic before the source position of its last live commit."""
         return {name: commits[-1].reached if commits else 0 for name, commits in self.live().items()}
 
     def events(self) -> dict[str, int]:
-        """Per lane how many messages its live commits hold; one that is there twice counts twice."""
+        """Per lane the number of messages in its live commits; duplicates count twice."""
         return {name: sum(commit.events for commit in commits) for name, commits in self.live().items()}
 
 
@@ -78,7 +78,7 @@ def _reached(source: dict[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What services did to a table."""
+    """Counts of what services did to a table."""
 
     compactions: int
     folds: int

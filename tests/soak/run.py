@@ -1,12 +1,13 @@
-"""The soak: a real pipeline under kill -9 and worse, then a comparison with the oracle.
+"""The soak: a real pipeline under SIGKILL, SIGSTOP and restores, then a comparison with the oracle.
 
     messages --> embedded broker --> writer processes (Spark) --> table <-- two compactors, a cleaner
                                           ^ SIGKILL, SIGSTOP, zombies ^        ^ savepoints, undo, restore
-                                                                       kept snapshots are read again and again
+                                                                       kept snapshots are read repeatedly
 
-In the end, with everything calm: every message is in a live commit of its lane exactly once, the snapshot equals the
-oracle, also after a compaction and a cleaning that keeps nothing else, no kept snapshot has changed its answer, and
-`verify` has nothing to say. Choices come from a seed; what comes of them does not, for the processes are real.
+At the end, without disturbances: every message is in a live commit of its lane exactly once, the snapshot equals the
+oracle, also after a compaction and a clean that retains only the newest snapshot, no kept snapshot has changed its
+rows, and `verify` finds nothing. A seed decides what is done; the outcome is not deterministic, because the processes
+are real.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from tests.soak.lanes import Lanes, Services, services_of
 from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipeline
 
 STEP_SECONDS: Final = 0.2
-RATE: Final = 300  # messages a second and topic; writers catch up quickly after a restart
-MAX_MESSAGES: Final = 200_000  # of one topic: what two partitions of the embedded broker keep, with room to spare
-START_SECONDS: Final = 180.0  # for all writers' first commits: so many JVMs at once, on a machine busy with others
-DRAIN_SECONDS: Final = 180.0  # for the rest, from the last message on; a writer that has just been killed starts first
-CHAOS_SECONDS: Final = (3.0, 8.0)  # from one blow to the next
+RATE: Final = 300  # messages per second and topic; writers catch up quickly after a restart
+MAX_MESSAGES: Final = 200_000  # of one topic; less than two partitions of the embedded broker keep
+START_SECONDS: Final = 180.0  # for the first commits of all writers: several JVMs start at once on a busy machine
+DRAIN_SECONDS: Final = 180.0  # for the remaining messages; a writer may have to restart first
+CHAOS_SECONDS: Final = (3.0, 8.0)  # between two disturbances
 FROZEN_SECONDS: Final = (1.0, 8.0)
-LOOK_SECONDS: Final = 1.0  # from one look of the reader to the next
-KEPT: Final = 4  # savepoints at a time; the oldest is released, so that cleaning has something to do
+LOOK_SECONDS: Final = 1.0  # between two reads of kept snapshots
+KEPT: Final = 4  # number of savepoints; the oldest is released, so that cleaning deletes files
 RIVAL: Final = f"{COMPACTION}-rival"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was done, and what is wrong.
+    """The result of a soak.
 
     Attributes:
-        wrong: Empty if all is as it must be.
+        wrong: What is wrong; empty if everything is correct.
         report: Lines for the terminal.
     """
 
@@ -82,7 +83,7 @@ class _Soak:
     # --- a step ------------------------------------------------------------------------------------------------------
 
     def step(self, rate: float) -> None:
-        """Send what is due, take care of the processes, look at the table now and then."""
+        """Send messages that are due, restart processes, and read the table from time to time."""
         now = time.monotonic()
         elapsed, self._sent_at = now - (self._sent_at or now), now
         for name, stream_events in self.events.items():
@@ -111,7 +112,7 @@ class _Soak:
         self.check_kept(self.rng.choice(list(self.kept)))
 
     def check_kept(self, name: str) -> None:
-        """A snapshot that is kept gives the same rows for ever."""
+        """Check that a kept snapshot still gives the same rows."""
         self.reads += 1
         if self.rows(name) != self.kept[name]:
             self.wrong.append(f"savepoint {name!r} has changed its answer: {self.table.savepoints()}")
@@ -123,7 +124,7 @@ class _Soak:
     # --- blows -------------------------------------------------------------------------------------------------------
 
     def blow(self, kind: str) -> None:
-        """Do something bad."""
+        """Disturb the pipeline."""
         writers = [name for name in self.jobs.names() if name in self.events]
         services = [name for name in self.jobs.names() if name not in self.events]
         seconds = self.rng.uniform(*FROZEN_SECONDS)
@@ -146,7 +147,7 @@ class _Soak:
         strike(name)
 
     def zombie(self, name: str) -> None:
-        """A writer is frozen, has a successor, and goes on when the lane is the successor's."""
+        """Freeze a writer, start a successor, and continue the frozen one when the successor has claimed the lane."""
         before = self.lanes.claims[name]
         self.jobs.replace(name, START_SECONDS)
 
@@ -157,7 +158,7 @@ class _Soak:
         self.jobs.wake(name)
 
     def undo(self) -> None:
-        """What one stream has committed of late never was; no other stream's writer may notice."""
+        """Undo the latest commits of one stream; writers of other streams must not be affected."""
         name = self.rng.choice(list(self.events))
         others = {other: (self.jobs.pid(other), self.lanes.claims[other]) for other in self.events if other != name}
         since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=self.rng.uniform(1, 6))
@@ -176,17 +177,17 @@ class _Soak:
                 self.wrong.append(f"the undo of {name} has touched {other}")
 
     def restore(self) -> None:
-        """The table is what it was at a savepoint."""
+        """Restore the table to a savepoint."""
         name = self.rng.choice(list(self.kept))
         self.say(f"restore: {name}")
-        with contextlib.suppress(NotFound):  # a savepoint that was released meanwhile
+        with contextlib.suppress(NotFound):  # the savepoint may have been released meanwhile
             self.table.restore(name)
             self.restored += 1
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def until(self, done: Callable[[], bool], seconds: float, what: str, *, rate: float = 0.0) -> bool:
-        """Go on until something holds; it is wrong if it does not come to pass in time."""
+        """Continue until a condition holds; it is an error if that takes too long."""
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() >= deadline:
@@ -196,7 +197,7 @@ class _Soak:
         return True
 
     def finish(self) -> None:
-        """The rest of the messages, and peace, until the table holds them all."""
+        """Send the remaining messages, and wait without disturbances until the table has all of them."""
         self.jobs.calm()
         for name, stream_events in self.events.items():
             self.send(name, stream_events.rest())
@@ -218,12 +219,12 @@ def run_soak(
     """Run the soak.
 
     Args:
-        minutes: Of chaos; start and end come on top of it.
-        seed: Of all choices.
+        minutes: Duration of the disturbances; start and end take additional time.
+        seed: Seed of all random decisions.
         writers: 2 or 3.
-        folder: Keeps everything, new or empty; by default a temporary one, which stays only if something is wrong.
-        blows: Exactly these, spread over the time; by default random ones.
-        say: Takes a line about what is done.
+        folder: New or empty folder for all files; by default a temporary one, which is kept only if something is wrong.
+        blows: The disturbances, spread over the time; random ones by default.
+        say: Called with a line about each action.
     """
     check_java()
     with _folder(folder) as place, EmbeddedBroker() as broker:
@@ -252,7 +253,7 @@ def run_soak(
 
 
 def _torment(soak: _Soak, seconds: float, blows: Sequence[str] | None) -> None:
-    """Blow after blow, while messages come."""
+    """Disturb the pipeline repeatedly, while messages arrive."""
     rate = min(RATE, MAX_MESSAGES / (seconds + START_SECONDS))
 
     def all_write() -> bool:
@@ -273,7 +274,7 @@ def _torment(soak: _Soak, seconds: float, blows: Sequence[str] | None) -> None:
 
 
 def _judge(soak: _Soak) -> Verdict:
-    """Compare what there is with what must be."""
+    """Compare the table with the expected result."""
     for name in soak.kept:
         soak.check_kept(name)
     table, wrong = soak.table, [*soak.wrong, *soak.jobs.tally.findings]

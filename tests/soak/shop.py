@@ -1,8 +1,8 @@
-"""What the soak runs on: a pipeline of two or three writers, their messages, and the answer that an oracle gives.
+"""The pipeline of the soak with two or three writers, its messages, and the rows that an oracle computes.
 
-Pure. Messages are out of order, late and doubled; no two different ones of a key share an ordering value, so that the
-answer does not depend on who came first. The clicks are summed: whatever is written twice, or not at all, shows there
-as another number, where newest-wins columns would hide it.
+Pure functions. Messages are out of order, late and duplicated; different messages of a key never share an ordering
+value, so the result does not depend on their order. Clicks are summed: a message that is lost or stored twice changes
+the sum, whereas newest-wins columns would hide it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from streams.spark.settings import QUICK_START, SERIAL
 from tests.oracle import Oracle
 
 STREAMS: Final = ("orders", "clicks", "profiles")
-"""Names of the streams, their topics, lanes and jobs alike; a soak with fewer writers takes the first ones."""
+"""Names of the streams, their topics, lanes and jobs; a soak with fewer writers uses the first ones."""
 PARTITIONS: Final = 2
-KEYS: Final = 400  # at first; few enough that every one is met again and again
+KEYS: Final = 400  # initial number; few, so that every key has many messages
 
 CONFIG: Final[Mapping[str, Any]] = {
     "key": ["id"],
@@ -68,12 +68,12 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
 DELETE_SHARE: Final = 0.05
 DOUBLE_SHARE: Final = 0.02
 LATE_SHARE: Final = 0.03
-LATE_MESSAGES: Final = 2_000  # a late one is held back for up to so many others
-WINDOW: Final = 50  # messages that change places with one another
+LATE_MESSAGES: Final = 2_000  # a late message is held back for up to this many others
+WINDOW: Final = 50  # number of messages within which the order is shuffled
 
 
 def write_pipeline(folder: Path, bootstrap_servers: str, streams: Sequence[str]) -> Path:
-    """Write the pipeline file; gives its path. Everything happens often: commits, compactions, folds, cleaning."""
+    """Write the pipeline file; returns its path. Commits, compactions, folds and cleans are frequent."""
     writers = {
         name: {
             "source": {"type": "kafka", "topic": name, "starting_offsets": "earliest", "max_offsets_per_trigger": 2000},
@@ -99,10 +99,10 @@ def write_pipeline(folder: Path, bootstrap_servers: str, streams: Sequence[str])
 
 @dataclass
 class Events:
-    """The messages of one topic, as they are made, and as they are delivered.
+    """The messages of one topic: generates and delivers them.
 
     Attributes:
-        delivered: What was handed out, in order.
+        delivered: The delivered messages, in order.
     """
 
     stream: str
@@ -113,7 +113,7 @@ class Events:
     _held: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
     def take(self, count: int) -> list[dict[str, Any]]:
-        """About so many more messages."""
+        """Generate about ``count`` more messages."""
         start = len(self.delivered)
         while len(self.delivered) - start < count:
             self._make()
@@ -126,7 +126,7 @@ class Events:
         return self.delivered[start:]
 
     def rest(self) -> list[dict[str, Any]]:
-        """What was made and not handed out yet."""
+        """Generated messages that were not delivered yet."""
         start = len(self.delivered)
         for event in [*self._window, *(event for _, event in self._held)]:
             self._deliver(event)
