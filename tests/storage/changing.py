@@ -1,4 +1,4 @@
-"""The oracle of changes: two whole answers compared row by row in plain Python, and changes applied to an answer."""
+"""The oracle of changes: two complete results compared row by row in plain Python, and changes applied to a result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Key = tuple[Any, ...]
 Row = dict[str, Any]
 Present = frozenset[str]
 State = dict[Key, tuple[Row, Present]]
-"""Per key of a visible row its values, and which groups are there."""
+"""Per key of a visible row its values, and its present groups."""
 Changed = dict[Key, dict[str, Any]]
 
 
 def state_of(snapshot: Snapshot, require: Sequence[str] = ()) -> State:
-    """What is visible, read group by group: a group is present in the rows that a read which requires it gives."""
+    """The visible rows and their groups: a group is present in the rows that a read that requires the group returns."""
     key = snapshot.table_schema.key
     rows = by_key(key, snapshot.to_arrow(require=require))
     present = {
@@ -34,7 +34,7 @@ def state_of(snapshot: Snapshot, require: Sequence[str] = ()) -> State:
 
 
 def oracle_state(config: Config, events: Sequence[Event], require: Sequence[str] = ()) -> State:
-    """What the oracle makes of the first so many events, under a configuration of then or later."""
+    """The oracle's rows after the first ``count`` events, under the configuration at that time or a later one."""
     oracle = Oracle(config)
     oracle.events = list(events)
     present = {name: {canonical(key) for key in oracle.read([*require, name])} for name in config["groups"]}
@@ -48,7 +48,7 @@ def oracle_state(config: Config, events: Sequence[Event], require: Sequence[str]
 
 
 def under(snapshot: Snapshot, later: Snapshot) -> Snapshot:
-    """The snapshot as the schema of a later one shows it."""
+    """The rows of a snapshot under the schema of a later one."""
     state = replace(snapshot.state, schema=later.state.schema, schema_rev=later.state.schema_rev)
     return Snapshot(snapshot._table_log, state, snapshot.cut)
 
@@ -65,7 +65,7 @@ def by_key(key: Sequence[str], table: pa.Table) -> dict[Key, Row]:
 def expected(
     schema: TableSchema, before: State, after: State, columns: Iterable[str] | None = None, *, images: bool = True
 ) -> Changed:
-    """The definition, one row after the other."""
+    """The definition of changes, row by row."""
     wanted = list(columns) if columns is not None else [column.name for column in schema.columns]
     groups = [group for group in schema.groups if set(group.columns) & set(wanted)]
     shown = [*schema.key, *(name for name in wanted if name not in schema.key)]
@@ -101,7 +101,7 @@ def got(schema: TableSchema, changes: pa.RecordBatchReader | pa.Table) -> Change
 
 
 def applied(schema: TableSchema, answer: Mapping[Key, Row], changes: pa.RecordBatchReader) -> dict[Key, Row]:
-    """A consumer that has an answer, and applies changes to it."""
+    """A consumer that keeps a result, and applies changes to it."""
     result = dict(answer)
     for key, row in by_key(schema.key, changes.read_all()).items():
         kind = row.pop("_change")

@@ -1,4 +1,4 @@
-"""What the tests of cleaning share: what a store holds, what a snapshot uses, and others who are busy meanwhile."""
+"""Shared by the tests of cleaning: the objects of a store, the files of a snapshot, and concurrent processes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.faulty_store import FakeClock, FaultyStore, other_process
 from tests.storage.shop import append, new_uri, orders
 
 NOW = dt.timedelta(0)
-"""Retention that keeps the newest snapshot alone."""
+"""Retention that keeps only the newest snapshot."""
 HOUR_MS = 3_600_000
 ALL = range(16)
-"""Keys: one or more in every bucket, so that no slice is left behind."""
+"""Keys, at least one in every bucket, so that every file group gets a new slice."""
 
 
 def stored(table: Table, *folders: str) -> set[str]:
-    """Paths of what lies below some folders; of all data files by default."""
+    """Paths of the objects below some folders; by default of all data files."""
     store = open_store(table.uri)
     return {f"{top}/{name}" for top in folders or ("log", "base", "shadow") for name, _ in store.list(Path(top))}
 
@@ -61,30 +61,30 @@ def copied(table: Table, clock: FakeClock) -> Table:
 
 
 def twice_and_clean(table: Table, abandon_after: dt.timedelta | None = None) -> None:
-    """Others compact twice and clean: nothing of before stays that nobody holds."""
+    """Another process compacts twice and cleans, so that only held files of earlier snapshots remain."""
     compacted(table, "second", 2)
     compacted(table, "third", 3)
     assert table.clean(NOW, abandon_after=abandon_after).files
 
 
 def killed(_: Sequence[CompactionTask]) -> Iterator[None]:
-    """Runs a compaction's tasks, and dies at once."""
+    """Run the tasks of a compaction, and die at once."""
     raise KeyboardInterrupt
 
 
 def killed_late(tasks: Sequence[CompactionTask]) -> Iterator[None]:
-    """Runs a compaction's tasks, and dies before anything is published."""
+    """Run the tasks of a compaction, and die before anything is published."""
     for task in tasks:
         task.run()
     raise KeyboardInterrupt
 
 
 class Killed(BaseException):
-    """SIGKILL: nothing of the process happens any more, not even what it would do on its way out."""
+    """SIGKILL: the process has no further effect, not even by handlers of exceptions."""
 
 
 class MortalStore(FaultyStore):
-    """The store of a process that is killed when it makes its call number ``dies_at``."""
+    """The store of a process that is killed at its call number ``dies_at``."""
 
     def __init__(self, inner: ObjectStore, *, dies_at: int) -> None:
         super().__init__(inner)

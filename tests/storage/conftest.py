@@ -11,7 +11,7 @@ from tests.tuning import tune
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks of a few rows and row groups of two or three, so that a few rows take every path that many rows take."""
+    """Blocks of a few rows and row groups of two or three, so that a few rows run all code for many rows."""
     tune(
         monkeypatch, block_min_bytes=40, block_max_bytes=160, row_group_rows=2, shared_row_group_rows=3, coalesce_rows=4
     )
@@ -20,5 +20,5 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def own_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file group has files of its own, however small it is."""
+    """Every file group has separate files, however small it is."""
     tune(monkeypatch, small_group_bytes=0)

@@ -1,4 +1,4 @@
-"""A table that shows every event that is read twice or not at all, and what the tests of folds ask of it."""
+"""A table of counts, which shows every event that is read twice or not at all; and helpers of the fold tests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def home(key: int) -> FileGroup:
 
 
 def during(store: FaultyStore, what: Callable[[], object]) -> None:
-    """Let others do something after the fold has read, and before it publishes."""
+    """Run a function after the fold has read its input, and before it publishes."""
 
     def act() -> None:
         what()

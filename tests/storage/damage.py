@@ -1,4 +1,4 @@
-"""Doing damage to a table on purpose: entries resealed, files written anew, objects removed."""
+"""Damages a table on purpose: changes entries (with a valid checksum) and files, and removes objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 class Damage:
-    """One table, and what is done to it behind its back."""
+    """One table, and changes of its objects without weft."""
 
     def __init__(self, table: Table) -> None:
         self.uri = table.uri
@@ -68,19 +68,19 @@ class Damage:
         ]
 
     def slot(self, lane: str, kind: str, number: int = -1) -> str:
-        """Path of an entry: the last of its kind, or another one."""
+        """Path of an entry: by default the last one of its kind."""
         matching = [entry for entry in self.entries(lane) if entry.kind == kind]
         return slot_path(LaneName(lane), matching[number].seq)
 
     def edit(self, path: str, change: Callable[[Json], object]) -> str:
-        """Another entry, whose checksum fits."""
+        """Replace an entry by a changed one with a valid checksum."""
         entry = json.loads(self.content(path))
         del entry["sha256"]
         change(entry)
         return self.overwrite(path, sealed(entry))
 
     def append(self, lane: str, **changes: object) -> str:
-        """A further entry like the last one of its kind, in its order."""
+        """Append an entry like the last one of its kind, with consistent numbers."""
         *_, last = self.entries(lane)
         like = json.loads(self.content(slot_path(LaneName(lane), last.seq)))
         del like["sha256"]
@@ -90,11 +90,11 @@ class Damage:
         return path
 
     def edit_slice(self, change: Callable[[Json], object], number: int = 0) -> str:
-        """Another description of a slice in the last BASE."""
+        """Change the description of a slice in the last BASE."""
         return self.edit(self.slot(TABLE_LANE, "BASE"), lambda entry: change(entry["slices"][number]))
 
     def rewrite(self, part: str, change: Callable[[pa.Table], pa.Table], number: int = 0) -> str:
-        """Other rows in the base or shadow of a slice of the last BASE, and an entry that agrees. Path of the file."""
+        """Change the rows of the base or shadow of a slice of the last BASE, and its entry; returns the path."""
         base = json.loads(self.content(self.slot(TABLE_LANE, "BASE")))
         reference = base["slices"][number][part]
         rows = change(pq.read_table(pa.BufferReader(self.content(reference["path"]))))
@@ -108,9 +108,9 @@ class Damage:
         return written.path
 
     def rewrite_log(self, change: Callable[[pa.Table], pa.Table], number: int = -1) -> str:
-        """Other rows in the file of a commit of orders, and an entry that agrees. Path of the file.
+        """Change the rows of the file of a commit of orders, and its entry; returns the path.
 
-        The rows stay where they are in the index: it has the same file groups in the same order.
+        The index keeps the same file groups in the same order.
         """
         slot = self.slot("orders", "DATA", number)
         (file,) = (LogFile.model_validate(file) for file in json.loads(self.content(slot))["files"])
@@ -145,7 +145,7 @@ def with_column(rows: pa.Table, name: str, values: list[object]) -> pa.Table:
 
 
 def shop(uri: str) -> Table:
-    """Slices of all kinds, commits that they hold and commits after them.
+    """A table with slices of all kinds, commits in them, and commits after them.
 
     Table lane: CREATE, LANE_ADD, LANE_ADD, PLAN, BASE. Lane orders: CLAIM, two commits in the slices, CLAIM, two after
     them. Lane payments: CLAIM and a commit in the slices.
@@ -172,7 +172,7 @@ def verified(table: Table, *, deep: bool = True) -> VerifyReport:
 
 
 def wrong(table: Table, *, deep: bool = True) -> list[Finding]:
-    """The findings, after a check of their form."""
+    """The findings of verify, after a check of their form."""
     report = verified(table, deep=deep)
     found = [*report.errors, *report.warnings]
     for finding in found:
@@ -189,7 +189,7 @@ def lane(name: str, seq: int) -> str:
 
 
 def append_table(damage: Damage, **changes: object) -> str:
-    """A further entry of the table lane, with the members that it has and no others."""
+    """Append an entry to the table lane, with exactly the given members."""
     path = damage.append("", **changes)
     header = {*("lane", "seq", "epoch", "commit_id", "prev_id", "table_rev", "stamp", "committed_at_ms"), *changes}
     return damage.edit(path, lambda e: [e.pop(name) for name in list(e) if name not in header])

@@ -1,6 +1,6 @@
-"""Histories in which the schema changes under live writers, and the world that runs them beside the oracle.
+"""Histories in which the schema changes under live writers, and a world that runs them beside the oracle.
 
-A sender has the schema of some moment: its columns, its types. It goes on as if nothing had happened since.
+A sender has the columns and types of some earlier schema, and keeps using them after schema changes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Sent:
-    """An append by somebody who knows the configuration number ``version``; 0 is the first."""
+    """An append by a sender that knows configuration number ``version``; 0 is the first."""
 
     append: Append
     version: int
@@ -66,21 +66,21 @@ class Sent:
 
 @dataclass(frozen=True)
 class Evolution:
-    """A table, and what happens to it."""
+    """A configuration, and the steps of its history."""
 
     config: Config
     steps: list[Sent | Change | Step] = field(default_factory=list)
 
 
 class Row(dict[str, Any]):
-    """A row whose sender did not know all columns: the others are NULL, but are not there either."""
+    """A row whose sender did not know all columns: the others are NULL and not supplied."""
 
     def __missing__(self, name: str) -> None:
         return None
 
 
 class EvolvingWorld(World):
-    """Runs `Evolution`; writers stay open, whatever changes."""
+    """Runs an `Evolution`; writers stay open during changes."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -103,7 +103,7 @@ class EvolvingWorld(World):
         self.oracle.append(append.stream, [Row(row) for row in append.rows], self.arrival)
 
     def evolve(self, config: Config) -> None:
-        """What the oracle has to know of a change: what the table is now. Events stay what they are."""
+        """Give the oracle the new schema; its events do not change."""
         oracle = Oracle(config)
         oracle.events = self.oracle.events
         self.config, self.oracle = config, oracle
@@ -112,7 +112,7 @@ class EvolvingWorld(World):
 
 @st.composite
 def evolutions(draw: st.DrawFn, *, max_steps: int = 12, max_rows: int = 8, modes: Sequence[str] = MODES) -> Evolution:
-    """A configuration with groups of these modes, and a history of it."""
+    """A configuration with groups of the given modes, and a history of it."""
     first = draw(configs(max_groups=2 if modes is MODES else 1, modes=modes))
     versions: list[tuple[Config, Pools]] = [(first, draw(pools(first)))]
     steps: list[Sent | Change | Step] = []
@@ -135,7 +135,7 @@ def evolutions(draw: st.DrawFn, *, max_steps: int = 12, max_rows: int = 8, modes
 
 
 def _more(pool: Pools, change: Change) -> Pools:
-    """Ordering values of a new group, and of a wider type."""
+    """Ordering values of a new group or of a wider type."""
     config = change.config
     ordering = dict(pool.ordering)
     for group in config["groups"].values():
@@ -149,7 +149,7 @@ def _more(pool: Pools, change: Change) -> Pools:
 
 @st.composite
 def _changes(draw: st.DrawFn, config: Config, number: int) -> Change | None:
-    """A change of the table; None where there is nothing to change in that way."""
+    """A change of the table; None if a change of this kind is not possible."""
     kind = draw(st.sampled_from(KINDS))
     after = copy.deepcopy(config)
     if kind == "add_column":

@@ -1,4 +1,4 @@
-"""Histories of the shop: what people do to a table, one thing after the other, in any order."""
+"""Histories of the shop table: random sequences of operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = [
 
 
 class History:
-    """Does to a table what people do, and remembers what it may come back to."""
+    """Runs operations on a table, and remembers snapshots for restores."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -31,7 +31,7 @@ class History:
         try:
             self._run(step)
         except TableError as error:
-            # Refused: nobody has written yet, the lane is closed, there is nothing to go back to.
+            # May be refused: nothing was written yet, the lane is closed, or there is no snapshot to restore.
             assert error.code in {"NOT_FOUND", "CONFLICT", "SNAPSHOT_EXPIRED"}, error  # noqa: PT017
         self.moments.append(self.clock.time_ms)
 

@@ -23,7 +23,7 @@ def predicates(draw: st.DrawFn, config: Config, *, depth: int = 2) -> pc.Express
         whole = reduce(lambda a, b: a & b, parts) if draw(st.booleans()) else reduce(lambda a, b: a | b, parts)
         return whole if draw(st.booleans()) else pc.if_else(parts[0], whole, pa.scalar(None, pa.bool_()))
     scalar = [name for name in config["columns"] if "<" not in type_of(config, name)]
-    # Half of them about the key: that is what whole file groups are pruned by.
+    # Half of them are about the key, by which whole file groups are pruned.
     name = draw(st.sampled_from(config["key"]) | st.sampled_from(scalar))
     kind = draw(st.sampled_from(["compare", "compare", "in", "null", "valid"]))
     field = pc.field(name)

@@ -1,4 +1,4 @@
-"""Old entries of the log are packed into archives and leave their slots; whoever asks gets the same answers (S20)."""
+"""Old log entries are moved from their slots to archives, and all reads give the same results (S20)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def long_table(uri: str | None = None) -> Table:
-    """Twenty commits of one query, compacted after every fourth."""
+    """A table with twenty commits of one query, compacted after every fourth."""
     table = Table.create(uri or new_uri(), SHOP)
     with table.writer("orders") as writer:
         for number in range(COMMITS):
@@ -185,7 +185,7 @@ def test_expired_times_are_still_refused_and_retained_times_found(archived: Tabl
         archived.snapshot("cut:1:3:orders=2")
 
 
-# --- who comes too late
+# --- late puts
 
 
 def test_a_process_with_a_stale_cache_reads_entries_archived_meanwhile() -> None:
@@ -294,7 +294,7 @@ def test_a_search_handles_entries_archived_during_it(table: Table) -> None:
         inner.put(archive_path(ORDERS, 1), encode_archive(ORDERS, 1, [encode_entry(entry) for entry in first], CHUNKS))
         inner.delete_many([slot_path(ORDERS, entry.seq) for entry in first])
 
-    # Of 1, 3 and 7 the last is free, and its chunk is not archived; then 4 is looked for between 3 and 7.
+    # Of 1, 3 and 7 the last is free, and its chunk is not archived; then the search continues between 3 and 7.
     store.faults.append(Fault("get", slot_path(ORDERS, 7), when="after", action=archive_all))
     assert CommitLog(Environment(store, FakeClock())).head(ORDERS) == SMALL
     assert ("get", slot_path(ORDERS, 4)) in store.calls
@@ -399,7 +399,7 @@ def test_a_damaged_entry_keeps_its_chunk_from_being_archived(table: Table) -> No
 
 
 def test_versions_from_before_archives_refuse_the_table(archived: Table) -> None:
-    """They do not know the member of CLEAN_INTENT that says so; where there are none it is left out."""
+    """They do not know the member of CLEAN_INTENT that announces archives; it is left out if there are none."""
     intents = [entry for entry in lane(archived, TABLE_LANE) if entry.kind == "CLEAN_INTENT"]
     said = [b'"archived"' in encode_entry(entry) for entry in intents]
     assert said == [False, True]
@@ -417,7 +417,7 @@ def test_the_table_lane_replaces_requests_for_many_archives() -> None:
     store.calls.clear()
     assert len(fresh.snapshot().cut.lanes) == len(lanes)
     asked = [path for call, path in store.calls if call == "get"]
-    # Of each lane its next slot; before and after that the table lane's, and whether that is archived.
+    # The next slot of each lane; before and after these the table lane's next slot, and its archive.
     assert len(asked) == len(lanes) + 4
 
 

@@ -1,4 +1,4 @@
-"""Groups in commit order: whoever commits after another commit is visible wins, whatever the clocks say (W7, S25)."""
+"""Groups in commit order: a commit made after another one is visible wins, whatever the clocks say (W7, S25)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW_MS = 1_900_000_000_000
 
 
 def config(**group: Any) -> Mapping[str, Any]:
-    """One group in commit order that two streams write, and one in the order of its own column."""
+    """One group in commit order that two streams write, and one that is ordered by a column."""
     return {
         "key": ["id"],
         "buckets": 1,
@@ -91,7 +91,7 @@ def test_a_commit_in_a_lane_closed_meanwhile_is_seen(uri: str) -> None:
 
 
 def _gets(uri: str, stream: str, rows: Callable[[], pa.Table], lanes: int) -> int:
-    """Requests that read entries for one append, with ``lanes`` lanes of stream x open beside it."""
+    """Requests that read entries during one append, with ``lanes`` open lanes of stream x."""
     clock = FakeClock(NOW_MS)
     store = FaultyStore(open_store(uri))
     for number in range(lanes):
@@ -105,7 +105,7 @@ def _gets(uri: str, stream: str, rows: Callable[[], pa.Table], lanes: int) -> in
 
 
 def test_only_lanes_that_share_a_group_in_commit_order_are_read(uri: str) -> None:
-    """One request for each of them, and one for the table lane, which tells of new ones."""
+    """One request for each lane, and one for the table lane, which declares new lanes."""
     assert _gets(uri, "y", lambda: states(1), lanes=4) - _gets(uri, "z", lambda: notes(1), lanes=0) == 4 + 1
 
 

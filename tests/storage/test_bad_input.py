@@ -1,4 +1,4 @@
-"""Bad input: a specific error with a hint, and the table as it was."""
+"""Bad input: a specific error with a hint, and an unchanged table."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def refuse(table: Table, writer: Writer, rows: pa.Table, *words: str) -> Invalid
     assert str(after.cut) == str(before.cut)
     assert after.to_arrow() == before.to_arrow()
     assert open_store(table.uri).list(Path("log")) == files
-    # The writer is as good as before.
+    # The writer can still be used.
     assert writer.append(batch()).rows == 2
     return error
 
@@ -216,7 +216,7 @@ def test_a_key_or_ordering_time_outside_the_calendar_is_refused(
             writer.append(rows)
         assert "9999" in error.value.hint
         assert table.snapshot().to_arrow().num_rows == 0
-        # A value that orders nothing is kept as it is.
+        # A value outside keys and ordering columns is stored unchanged.
         numbers |= {column: [0, 1]}
         rows = pa.table({key: pa.array(values, width).cast(arrow_type) for key, values in numbers.items()})
         writer.append(rows)
@@ -294,7 +294,7 @@ def _plain(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def test_good_rows_can_be_kept_and_bad_ones_set_aside(table: Table) -> None:
-    """What a dead-letter queue is made of: per problem a mask over the rows as they came."""
+    """The input of a dead-letter queue: per problem a mask over the input rows."""
     schema = table.schema
     rows = batch(id=pa.array([None, 2], pa.int64()), rate=pa.array([1.0, 1.0]), _op=pa.array(["U", "U"]))
     rows = pa.concat_tables([rows, batch(_op=pa.array(["x", "U"]), rate=pa.array([1.0, float("nan")])), rows.slice(1)])

@@ -1,4 +1,4 @@
-"""Base and shadow files: plain Parquet, sorted by key, with the state that FORMAT.md says."""
+"""Base and shadow files: plain Parquet, sorted by key, with the state that FORMAT.md defines."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_only_chosen_row_groups_are_read_also_when_decoded_together(
 @pytest.mark.usefixtures("small_files")
 @given(story=stories())
 def test_every_key_is_in_base_or_shadow_as_the_format_requires(story: Story) -> None:
-    """S11, S15, and the table of states of FORMAT.md, for whatever history."""
+    """S11, S15, and the table of states of FORMAT.md, for any history."""
     with World(story.config) as world:
         world.run(story.steps)
         world.compact(Compact(EVERY_GROUP))

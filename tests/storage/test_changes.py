@@ -1,4 +1,4 @@
-"""Changes by example: what is one, what is none, how it looks, and what is refused rather than answered in part."""
+"""Changes by example: what counts as a change, its form, and ranges that are refused instead of answered partly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows(table: Table, since: Any, until: Any = None, **arguments: Any) -> list[
 
 
 def changes(table: Table, since: Any, until: Any = None, **arguments: Any) -> Changed:
-    """By key the kind of change, and the changed groups."""
+    """The kind of change and the changed groups, by key."""
     return {row["id"]: (row["_change"], row["_changed_groups"]) for row in rows(table, since, until, **arguments)}
 
 
@@ -246,7 +246,7 @@ class TestServices:
             assert changes(Table.open(table.uri), start) == expected
         append(table, orders(5, status="late", ts=0))
         table.compact()
-        table.clean()  # keeps what is younger than a day
+        table.clean()  # keeps snapshots of the last day
         assert changes(table, start) == expected
 
     def test_expired_ends_are_refused_and_retained_ones_work(self, table: Table) -> None:
@@ -290,7 +290,7 @@ class TestServices:
             (task,) = changes_room.scan_changes(earlier, later, None, None, before=False).tasks
             assert len(task.after.slices) == 1
             assert task.touched is not None
-        # Of the savepoint the logs in between may be gone: file groups that were compacted are compared.
+        # After the savepoint logs may have been deleted, so compacted file groups are compared as a whole.
         compacted(table, "second", 3)
         table.clean(NOW)
         append(table, orders(1, status="paid", ts=4))
@@ -308,7 +308,7 @@ class TestServices:
             append(table, orders(*ALL, status=chance.randbytes(500).hex(), ts=ts))
         table.compact()
         scan = changes_room.scan_changes(table.snapshot(start), table.snapshot(), None, None, before=False)
-        # One file group has a single row: its commits are no more than its base file.
+        # One file group has a single row, so its commits are not larger than its base file.
         assert [(len(task.after.slices), task.touched is None) for task in scan.tasks] == [(1, False), (3, True)]
         assert changes(table, start) == dict.fromkeys(ALL, ("update", ["order"]))
 
@@ -347,7 +347,7 @@ class TestNothingIsAnsweredInPart:
         assert table.clean(NOW).files
         with pytest.raises(OffsetExpired, match="was committed after"):
             reader.read_all()
-        assert changes(table, "then")[1] == ("update", ["order"])  # asked anew, by other means
+        assert changes(table, "then")[1] == ("update", ["order"])  # read again, by comparing whole file groups
 
     @pytest.mark.parametrize("how", ["restore", "undo"])
     def test_an_offset_from_before_a_restore_is_invalid(self, table: Table, clock: FakeClock, how: str) -> None:
@@ -365,7 +365,7 @@ class TestNothingIsAnsweredInPart:
             with pytest.raises(OffsetInvalidated, match="was restored") as caught:
                 table.changes(offset)
             assert "read the whole table again" in caught.value.hint
-        # Between two cuts of before, and between two of after, there is nothing wrong.
+        # Ranges entirely before or entirely after the restore are valid.
         assert changes(table, good, bad) == {2: ("insert", ["order"])}
         after = cut(table)
         append(table, orders(3))
@@ -381,7 +381,7 @@ class TestNothingIsAnsweredInPart:
             table.changes(dt.datetime(2026, 1, 1))  # noqa: DTZ001 - that is the mistake
 
     def test_writers_whose_clocks_disagree_lose_nothing(self, clock: FakeClock) -> None:
-        """A commit that comes with an older time than the offset is after the offset all the same."""
+        """A commit with an older time than the offset is still after the offset."""
         table = Table.create(new_uri(), SHOP, clock=clock)
         slow = other_process(table.uri, FakeClock(clock.time_ms - 3_600_000))
         append(table, orders(1))
@@ -450,7 +450,7 @@ def steps(table: Table, since: str, end: str, commits: int) -> Any:
 
 
 def test_tasks_are_bounded_by_rows_and_bytes() -> None:
-    """Values that repeat are small in files alone."""
+    """Repeated values are small in files, but not in memory."""
     table = Table.create(new_uri(), {**SHOP, "buckets": 16})
     append(table, orders(*range(400)))
     since = table.snapshot()
@@ -466,7 +466,7 @@ def test_tasks_are_bounded_by_rows_and_bytes() -> None:
 
 
 def test_a_claim_after_the_end_of_a_closed_lane_is_ignored(table: Table) -> None:
-    """Whoever looked before a closing was known may have it in the cut: a stream goes on from there."""
+    """A reader that read before the close was known may have the claim in its cut: a stream continues from there."""
     append(table, orders(1, 2))
     append(table, payments(1), "payments")
     before = table.snapshot()

@@ -1,7 +1,7 @@
-"""Changes over random histories: lanes out of order, every merge mode, compactions and folds, schemas that change.
+"""Changes over random histories: interleaved lanes, every merge mode, compactions, folds and schema changes.
 
-S21 IncrementalComplete: the changes between any two cuts are the difference of the two states, as the oracle has them
-from the events alone; and whoever applies them to the earlier answer has the later one.
+S21 IncrementalComplete: the changes between any two cuts equal the difference of the two states that the oracle
+computes from the events; applying them to the earlier result gives the later one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tests.tuning import tuned
 pytestmark = pytest.mark.usefixtures("small_files")
 
 _RANGES = 6
-"""Of a history; each reads both snapshots."""
+"""Number of ranges per history; each reads both snapshots."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A cut, and what the oracle needs to know of it."""
+    """A cut, and the events and configuration at it."""
 
     cut: str
     events: list[Event]
@@ -48,7 +48,7 @@ class Moment:
 
 
 def check_ranges(table: Table, moments: list[Moment], chance: random.Random) -> None:
-    """The changes of some ranges, asked for in some way, are those of the oracle under the later configuration."""
+    """Changes of random ranges with random arguments equal those of the oracle under the later configuration."""
     for _ in range(_RANGES):
         first, last = sorted(chance.choices(range(len(moments)), k=2))
         until, config = moments[last], moments[last].config
@@ -63,7 +63,7 @@ def check_ranges(table: Table, moments: list[Moment], chance: random.Random) -> 
 
 
 def check_chain(table: Table, cuts: list[str]) -> None:
-    """Changes one after the other lead from nothing to every snapshot."""
+    """Changes applied one after the other lead from an empty table to every snapshot."""
     answer: dict[Key, Row] = {}
     for since, until in itertools.pairwise([None, *cuts]):
         snapshot = table.snapshot(until)
@@ -96,7 +96,7 @@ def test_a_schema_change_is_not_a_change_of_rows(story: Evolution, seed: int) ->
 
 @given(stories(max_steps=8), st.integers(0, 2**32))
 def test_comparing_whole_file_groups_gives_the_same_changes(story: Story, seed: int) -> None:
-    """As is done where more was committed than is there, and after the logs in between were cleaned away."""
+    """As for file groups with many commits, and after the logs in between were deleted."""
     chance = random.Random(seed)
     with World(story.config) as world, pytest.MonkeyPatch.context() as patch:
         cuts = []
@@ -112,13 +112,13 @@ def test_comparing_whole_file_groups_gives_the_same_changes(story: Story, seed: 
 
 @given(stories(), st.integers(0, 2**32))
 def test_the_changes_of_a_range_are_complete_or_refused(story: Story, seed: int) -> None:
-    """Under cleaning that keeps hardly anything, savepoints, restores and undos."""
+    """With frequent cleaning, savepoints, restores and undos."""
     chance = random.Random(seed)
     with World(story.config) as world:
         table = world.table
         cuts = [table.snapshot().cut]
         for step in story.steps:
-            if not isinstance(step, Remember):  # which nobody promises here
+            if not isinstance(step, Remember):  # not guaranteed here
                 world.run([step])
             cuts.append(table.snapshot().cut)
             serve(world, cuts, chance)
@@ -139,7 +139,7 @@ def test_the_changes_of_a_range_are_complete_or_refused(story: Story, seed: int)
 
 
 def serve(world: World, cuts: list[Cut], chance: random.Random) -> None:
-    """Now and then somebody cleans, keeps a snapshot, or takes something back."""
+    """From time to time clean, keep a snapshot, or roll something back."""
     table, service = world.table, chance.choice(["clean", "savepoint", "restore", "undo", *[""] * 6])
     with contextlib.suppress(SnapshotExpired, NotFound):
         match service:
@@ -159,7 +159,7 @@ def serve(world: World, cuts: list[Cut], chance: random.Random) -> None:
 
 @given(stories(), st.integers(0, 2**32), st.integers(1, 3))
 def test_a_range_in_small_steps_gives_the_same_end_as_one_step(story: Story, seed: int, commits: int) -> None:
-    """`bounded_cut` goes forwards, and every cut on the way is a snapshot."""
+    """`bounded_cut` always advances, and every cut on the way is a snapshot."""
     chance = random.Random(seed)
     with World(story.config) as world:
         cuts = []

@@ -1,4 +1,4 @@
-"""Checkpoints only accelerate: checkpoint and tail are the replay, and one that is not to be trusted is not used."""
+"""Checkpoints only save reading: a checkpoint plus later entries equals the replay, and an unusable one is not used."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_checkpoint_plus_later_entries_equals_the_replay(steps: list[str]) -> 
             made = decode_lane(data)
             assert made is not None
             assert made == lane_state(store, lane, made.rolled_back, made.head)
-        # Whatever was rolled back at any time: what is found is of that time, be it nothing.
+        # For any rolled-back spans: a checkpoint that is found was made with the same spans; there may be none.
         for rolled_back in {state.rolled_back.get(lane, ()) for state in states}:
             found = Checkpoints(Environment(store)).newest_lane(
                 CommitLog(Environment(store, FakeClock())), lane, rolled_back
@@ -103,7 +103,7 @@ def test_rolled_back_spans_agree_up_to_the_first_difference(first: list[Span], s
 
 @pytest.fixture
 def table() -> Table:
-    """A history with checkpoints of both kinds, a restore in its middle, and a few entries after each checkpoint."""
+    """A history with checkpoints of both kinds, a restore in the middle, and a few entries after each checkpoint."""
     table = Table.create(new_uri(), SHOP)
     for number in range(4):
         _batch(table, number)
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_cannot_be_trusted_is_not_used(table: Table, damage: s
     "change", [{"features": ["merge-latest", "merge-magic"]}, {"table_schema": {}}, {"table_schema": {"columns": 1}}]
 )
 def test_a_checkpoint_of_a_newer_version_is_not_used(table: Table, change: dict[str, object]) -> None:
-    """What its maker understood, this version may not: the log says what one must know."""
+    """This version may not know features that the writer of the checkpoint knew: the log says which are required."""
     store = open_store(table.uri)
     for path, data in saved(store, TABLE_LANE).items():
         store.delete(path)
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_a_head_that_does_not_exist_yet_is_not_used(table: Table
 
 
 def test_an_older_checkpoint_is_used_if_newer_ones_precede_a_restore(table: Table) -> None:
-    """All checkpoints beyond what a restore kept are useless, however many there are."""
+    """All checkpoints after the entries that a restore kept are useless, however many there are."""
     for _ in range(checkpoint_store.MAX_TRIES + 1):
         for number in range(4, 12):
             _batch(table, number)
@@ -208,7 +208,7 @@ def test_a_reader_never_writes(table: Table) -> None:
     store = FaultyStore(open_store(table.uri))
     store.faults = [Fault(call, "", times=FOREVER) for call in ("put", "put_if_absent", "open_output", "delete")]
     for path in saved(store, TABLE_LANE):
-        store.inner.delete(path)  # it has reason enough to write one
+        store.inner.delete(path)  # so that writing one is due
     reader = other_process(table.uri, FakeClock(), store)
     assert contents(reader) == contents(table)
     assert not {call for call, _ in store.calls} & {"put", "put_if_absent", "open_output", "delete"}
@@ -233,7 +233,7 @@ def test_a_checkpoint_that_cannot_be_written_changes_nothing(table: Table, call:
 def test_a_published_entry_remains_if_the_checkpoint_after_it_fails(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the compaction took the error for a failure of its BASE, it would remove the files that the BASE names."""
+    """If the compaction treated the error as a failure of its BASE, it would delete the files that the BASE names."""
     tune(monkeypatch, table_checkpoint_every=1)
     table = tuned(table, table_checkpoint_every=1)
     append(table, orders(1, status="newer", ts=5))
@@ -242,7 +242,7 @@ def test_a_published_entry_remains_if_the_checkpoint_after_it_fails(
     compactor = other_process(table.uri, FakeClock(), store)
     compactor.state()
     head = table.state().head
-    # PLAN and BASE are published; then the look at the slot after BASE fails.
+    # PLAN and BASE are published; then the read of the slot after BASE fails.
     store.faults.append(Fault("get", f"timeline/table/{head + 3:020d}.json", times=FOREVER))
     assert compactor.compact().done
     assert contents(table) == wanted

@@ -1,4 +1,4 @@
-"""Cleaning: what is given up, by time and by count, and what holds more than that (C1, C2, S16)."""
+"""Cleaning: which snapshots expire, by time and by count, and what keeps older ones (C1, C2, S16)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TestRetention:
             assert contents(table, as_of=str(snapshot.cut)) == answer
         with pytest.raises(SnapshotExpired):
             table.snapshot(str(cuts[1].cut))
-        assert table.clean(NOW, versions=9).oldest_retained == result.oldest_retained  # never falls
+        assert table.clean(NOW, versions=9).oldest_retained == result.oldest_retained  # never decreases
         assert table.clean(dt.timedelta(days=1), versions=1).oldest_retained == result.oldest_retained
 
     def test_the_longer_of_retain_and_versions_applies(self, table: Table, clock: FakeClock) -> None:
@@ -87,7 +87,7 @@ class TestRetention:
         assert table.clean(dt.timedelta(minutes=30), dry_run=True).oldest_retained > 1
 
     def test_snapshots_expire_only_if_files_become_garbage(self, table: Table) -> None:
-        """Entries that change no file let nothing be deleted, so snapshots before them stay readable."""
+        """Entries that change no files make no files garbage, so snapshots before them remain readable."""
         first = compacted(table, "first", 1)
         append(table, payments(1), "payments")
         table.savepoint("here")
@@ -204,7 +204,7 @@ class TestKeepers:
         slow = other_process(uri, FakeClock(), store := FaultyStore(open_store(uri)))
         store.faults.append(Fault("open_output", "base/", action=lambda: twice_and_clean(table)))
         result = slow.compact()
-        assert not result.done  # others were first, and nothing was missing for it
+        assert not result.done  # others published first, and no file was missing
         assert contents(table)[0][1] == "third"
 
     def test_a_dead_compaction_keeps_its_files_until_it_is_abandoned(self, table: Table, clock: FakeClock) -> None:
@@ -263,7 +263,7 @@ class TestKeepers:
         with first.pinned(dt.timedelta(hours=1)):
             twice_and_clean(table)
             assert first.to_arrow().num_rows == len(ALL)
-            assert contents(table, as_of=str(first.cut)) == answer  # by name too, while it lasts
+            assert contents(table, as_of=str(first.cut)) == answer  # by its cut too, while the pin is valid
             assert table.clean(NOW).held[0].what == "pin"
             clock.time_ms += 2 * HOUR_MS
             result = table.clean(NOW)
@@ -284,7 +284,7 @@ class TestKeepers:
             pass
 
     def test_a_pinned_but_expired_snapshot_cannot_become_a_savepoint(self, table: Table) -> None:
-        """Pins end by the clock, so nothing may rest on one."""
+        """Pins expire by the clock, so a savepoint or restore must not depend on one."""
         first = compacted(table, "first", 1)
         with first.pinned():
             twice_and_clean(table)
@@ -305,7 +305,7 @@ class TestKeepers:
         append(table, orders(*ALL, status="first"))
         table.savepoint("good")
         answer = contents(table)
-        if rolled_back:  # what the target shows is rolled back now
+        if rolled_back:  # the rows of the target are rolled back now
             table.restore("zeroth")
         compacted(table, "bad", 2)
         store = FaultyStore(open_store(uri))
@@ -313,7 +313,7 @@ class TestKeepers:
         with pytest.raises(StoreUnavailable):
             other_process(uri, FakeClock(), store).restore("good")
         table_log = TableLog(Environment(open_store(uri), FakeClock()), table._table_log.stamps)
-        # By the seam below: `Table` would complete the restore first.
+        # Called below `Table`, which would complete the restore first.
         release_savepoint(table_log, "good")
         run_clean(table_log, NOW, None, None, dry_run=False)
         assert table_log.refresh().intent is not None
@@ -321,7 +321,7 @@ class TestKeepers:
         assert contents(table) == answer
 
     def test_files_are_judged_by_the_state_read_before_the_pins(self, table: Table, uri: str) -> None:
-        """Else a savepoint that is released just after the pins were read was seen by nobody."""
+        """Otherwise a savepoint that is released just after the pins were read would not be seen."""
         first = compacted(table, "first", 1)
         table.savepoint("s")
         answer = contents(table)

@@ -1,4 +1,4 @@
-"""Garbage: what a clean deletes of what dead and slow processes leave, and what it must not touch (C3, C4, S17, L3)."""
+"""Garbage: which files of dead and slow processes a clean deletes, and which it must keep (C3, C4, S17, L3)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class TestOrphans:
         append(table, orders(1))
         frozen = table.writer("orders").__enter__()
         write_rows(frozen.begin(("q", 0)), orders(2))
-        with table.writer("orders") as writer:  # its claim took the slot that the other had meant
+        with table.writer("orders") as writer:  # its claim took the slot that the other writer was about to use
             writer.append(orders(3))
         assert table.clean(NOW).deleted["log"].files == 1
         assert stored(table) == used(table.snapshot())
@@ -119,7 +119,7 @@ class TestOrphans:
             table.compact(execute=killed_late)
         made = stored(table, "base")
         assert made
-        assert table.clean(NOW).files == 0  # its plan is open: it may publish them yet
+        assert table.clean(NOW).files == 0  # its plan is open: it may still publish them
         assert table.clean(NOW, abandon_after=NOW).deleted["base"].files == len(made)
 
     def test_sidecars_are_kept_or_deleted_with_their_files(self, table: Table) -> None:
@@ -282,7 +282,7 @@ class TestLeftovers:
 
     @staticmethod
     def leave(table: Table, path: str) -> LocalPath:
-        """What a write of an object leaves that is killed half-way."""
+        """The temporary file of an interrupted write of an object."""
         final = LocalPath(table.uri.removeprefix("file://")) / path
         final.parent.mkdir(parents=True, exist_ok=True)
         left = final.with_name(f".tmp-{RandomIds().new()}-{final.name}")
@@ -394,7 +394,7 @@ class TestDryRun:
 class TestCrash:
     @pytest.mark.slow
     def test_the_next_clean_finishes_an_interrupted_one(self, clock: FakeClock) -> None:
-        """Before every call of the store, which is after the one before: a dead cleaner, then a clean that ends."""
+        """At every call of the store: a clean that dies there, then one that completes."""
         survived = 0
         original = _with_garbage(clock)
         expected, kept = contents(original), contents(original, as_of="kept")
@@ -459,14 +459,14 @@ def test_unneeded_checkpoints_are_deleted(table: Table, uri: str) -> None:
     parsed_paths = [parse_path(Path(path)) for path in after]
     heads = [parsed.slot for parsed in parsed_paths if parsed is not None and not parsed.lane]
     assert saved is not None
-    assert len([head for head in heads if head <= saved]) == 1  # the best for the savepoint
+    assert len([head for head in heads if head <= saved]) == 1  # the newest one for the savepoint
     assert len(after) == len(heads) + 2
     assert result.deleted["checkpoint"].files == len(before - after) > 5
     assert contents(Table.open(uri), as_of="kept") == rows
 
 
 def _take_probes(uri: str) -> None:
-    """A cleaner for which a probe that has just begun has been there all along."""
+    """A clean that sees a probe object both at its beginning and at its end."""
     store = open_store(uri)
     store.delete_many([Path(f"_weft/probe/{name}") for name, _ in store.list(Path("_weft/probe"))])
 

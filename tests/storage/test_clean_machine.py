@@ -1,8 +1,8 @@
-"""Cleaning among everything else: what is kept always answers as it did, and in the end nothing is left over.
+"""Cleaning with all other operations: retained snapshots always give the same rows, and in the end no garbage remains.
 
 Hypothesis drives writers (some of which freeze), compactions and folds (some of which die), savepoints, restores, undo,
-pins, the clock and cleaners with it; most steps may be killed at any call of the store, and then come again, as a
-supervisor would have it. S9, S16, S17, S18 and L3 are what is looked at.
+pins, the clock and cleaners with it; most steps may be killed at any call of the store, and are then repeated, as by a
+supervisor. S9, S16, S17, S18 and L3 are checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IDS = range(6)
 
 Answer = list[tuple[Any, ...]]
 calls = st.none() | st.integers(0, 60)
-"""At which call of the store a step is killed; None: it is not."""
+"""The call of the store at which a step is killed; None: never."""
 lanes = st.sampled_from(sorted(LANES))
 some_ids = st.sets(st.sampled_from(IDS), min_size=1)
 versions = st.integers(1, 9)
@@ -46,7 +46,7 @@ versions = st.integers(1, 9)
 
 @dataclass(frozen=True)
 class Commit:
-    """What was committed: rows of a stream, and when."""
+    """A commit: the rows of a stream, and the time."""
 
     stream: str
     ids: tuple[int, ...]
@@ -68,7 +68,7 @@ class Frozen:
 
 @dataclass
 class Model:
-    """What the table ought to say: its live commits in the order of arrival."""
+    """The expected table: its live commits in order of arrival."""
 
     live: list[Commit] = field(default_factory=list)
     batches: dict[str, int] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class CleaningMachine(RuleBasedStateMachine):
         self.table = Table.create(self.uri, SHOP, clock=self.clock)
 
     def attempt(self, step: Callable[[Table], Any], dies_at: int | None) -> None:
-        """A step in another process, which may be killed and is then started once more."""
+        """Run a step in another process, which may be killed and is then started again."""
         self.clock.time_ms += 1
         if dies_at is not None:
             store = MortalStore(open_store(self.uri), dies_at=dies_at)
@@ -151,7 +151,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule(lane=lanes, ids=some_ids, ts=versions)
     def stream(self, lane: str, ids: set[int], ts: int) -> None:
-        """A writer that stays at work, until it is fenced; then another takes its place."""
+        """A writer that stays open until it is fenced; then another one replaces it."""
         self.clock.time_ms += 1
         commit = self.commit(lane, ids, ts, delete=False)
         batch = (lane, self.model.batches.get(lane, -1) + 1)
@@ -159,7 +159,7 @@ class CleaningMachine(RuleBasedStateMachine):
             if lane not in self.streaming:
                 self.streaming[lane] = other_process(self.uri, self.clock).writer(LANES[lane], lane=lane).__enter__()
             self.streaming[lane].append(rows(commit), batch=batch)
-        except (Fenced, GapError):  # others have written: it learns so from its slot, or from the number of the batch
+        except (Fenced, GapError):  # others have written: the slot or the number of the batch shows it
             self.streaming.pop(lane).__exit__(None, None, None)
             return
         self.committed(lane, batch, commit)
@@ -170,7 +170,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     def committed(self, lane: str, batch: tuple[str, int], commit: Commit) -> None:
         self.model.batches[lane] = batch[1]
-        # Lanes that did not see each other tie as their clocks say; here every step is later than those before.
+        # Clocks decide between lanes that did not see each other; here every step is later than those before.
         self.model.live.append(replace(commit, at_ms=self.clock.time_ms))
 
     @precondition(lambda self: len(self.frozen) < 2)
@@ -188,7 +188,7 @@ class CleaningMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.frozen)
     @rule(data=st.data())
     def thaw(self, data: st.DataObject) -> None:
-        """It goes on, and either commits what it has written or learns that it must not."""
+        """It continues, and either commits what it has written or is refused."""
         lane = data.draw(st.sampled_from(sorted(self.frozen)))
         frozen = self.frozen.pop(lane)
         self.clock.time_ms += 1
@@ -220,7 +220,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule(target=cuts)
     def remember(self) -> Any:
-        """The newest snapshot answers as the model says; from now on it always must."""
+        """The newest snapshot equals the model, and must do so from now on."""
         snapshot = self.table.snapshot()
         self.answers[str(snapshot.cut)] = self.model.answer()
         return str(snapshot.cut)
@@ -231,7 +231,7 @@ class CleaningMachine(RuleBasedStateMachine):
         name = f"s{self.number}"
 
         def step(table: Table) -> None:
-            with contextlib.suppress(Conflict):  # the one that was killed had made it
+            with contextlib.suppress(Conflict):  # the killed process had created it
                 table.savepoint(name)
 
         self.attempt(step, dies_at)
@@ -260,7 +260,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     def restored(self, live: list[Commit]) -> None:
         self.model.live = list(live)
-        # Whoever writes next asks the table where it is.
+        # The next writer reads from the table where it continues.
         self.model.batches = {}
         for lane, stream in LANES.items():
             if lane in self.table.state().lanes:
@@ -331,7 +331,7 @@ class CleaningMachine(RuleBasedStateMachine):
         self.patches.undo()
 
     def nothing_is_left_over(self) -> None:
-        """L3: once everybody is gone, a clean leaves what the newest snapshot needs, and the log."""
+        """L3: after all processes have ended, a clean keeps only what the newest snapshot needs, and the log."""
         self.pins.close()
         for name in self.savepoints:
             self.table.release_savepoint(name)
@@ -341,7 +341,7 @@ class CleaningMachine(RuleBasedStateMachine):
         self.table.clean(NOW, abandon_after=NOW)
         self.the_newest_snapshot_is_the_model()
         snapshot = self.table.snapshot()
-        state = replace(snapshot.state, folded={})  # a fold makes no event file dead
+        state = replace(snapshot.state, folded={})  # folded event files are still needed
         wanted = {f.path for made in state.slices.values() for f in (made.base, made.shadow) if f is not None}
         wanted |= {path for fold in state.folds for file in fold.files for path in _both(file)}
         for live in self.table._table_log.live_files(state, snapshot.cut):

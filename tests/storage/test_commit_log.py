@@ -112,7 +112,7 @@ def test_with_a_dead_store_publish_ends_in_unknown_within_the_deadline(
         log.publish(claim(1, "mine"))
     assert "replay" in error.value.hint
     assert clock.now_ms() - started <= PUBLISH_DEADLINE_MS + 5_000
-    # Nothing was removed: what arrived stays.
+    # Nothing was removed: a put that arrived remains.
     assert stored(store) == ("mine" if when == "after" else None)
     assert not [call for call in store.calls if call[0] == "delete"]
 
@@ -223,7 +223,7 @@ def test_a_lane_is_read_to_its_end_in_parts(store: FaultyStore, length: int) -> 
 
 
 class CountingStore(FaultyStore):
-    """Counts how often one has to wait for an answer."""
+    """Counts round trips."""
 
     trips = 0
 
@@ -249,7 +249,7 @@ def test_several_lanes_are_read_and_searched_in_common_rounds(clock: FakeClock) 
     assert store.trips <= 6
     store.trips = 0
     assert log.read_tails(dict.fromkeys(lengths, (0, None))) == tails
-    assert store.trips == 2  # only what comes after is asked for, and whether it is archived
+    assert store.trips == 2  # only the next slot and its archive are requested
     store.trips = 0
     fresh = CommitLog(Environment(store, clock))
     assert fresh.last_where(dict.fromkeys(lengths, (0, None))) == lengths

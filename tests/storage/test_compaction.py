@@ -1,4 +1,4 @@
-"""Compaction beside everything else: parts, races, failures, and cuts of the past (S9, S10, S11, S12, S14)."""
+"""Compaction with concurrent operations: parts, races, failures, and older cuts (S9, S10, S11, S12, S14)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_results_report_what_was_done(table: Table) -> None:
 
 
 def test_one_of_two_compactions_skips_and_nothing_is_lost(table: Table, uri: str) -> None:
-    """Both plan at the same cut; the slower one finds that its parents are no longer the newest."""
+    """Both plan at the same cut; for the slower one the parents of its slices are no longer the newest."""
     append(table, orders(1, 2, 3, 4))
     store = FaultyStore(open_store(uri))
     slow = other_process(uri, FakeClock(), store)
@@ -78,7 +78,7 @@ def test_one_of_two_compactions_skips_and_nothing_is_lost(table: Table, uri: str
     assert sorted(statuses(slow)) == [1, 2, 3, 4, 5]
     assert table_lane(uri)[-1] == "ABORT"
     assert table.state().plans == {}
-    # What nobody refers to was removed.
+    # Unreferenced files were deleted.
     live = {f.path for s in table.snapshot().slices if s.slice for f in (s.slice.base, s.slice.shadow) if f}
     assert len(slice_files(uri)) == len(live)
 
@@ -100,7 +100,7 @@ def test_older_snapshots_still_read_file_groups_that_were_compacted_again(table:
     assert list(result.skipped) == [overtaken]
     head = table.snapshot().cut
     assert contents(table, as_of=str(past.cut)) == rows
-    # The newest table lane with the old lanes never was a state: slices hold more than that.
+    # The newest table lane with the old cut was never a state, because slices contain later commits.
     with pytest.raises(NotFound, match="was never a state of the table"):
         table.snapshot(str(past.cut).replace(f":{past.cut.table}:", f":{head.table}:"))
 
@@ -210,7 +210,7 @@ def test_a_list_in_a_sidecar_is_loaded_however_its_entry_was_first_read(table: T
     [last] = [entry.seq for entry in read_table_lane(log, 0) if isinstance(entry, Base)]
     log = CommitLog(Environment(open_store(uri), FakeClock()))
     known = log.entry(TABLE_LANE, last)
-    # One window reads the entry again, for the one before it is not known.
+    # One window reads the entry again, because the entry before it is not known.
     again = read_table_lane(log, last - 2, last)[-1]
     assert isinstance(known, Base)
     assert isinstance(again, Base)
@@ -309,7 +309,7 @@ def test_a_lane_that_appears_after_a_compaction_is_read_from_its_start(table: Ta
 
 
 def test_as_of_a_time_ignores_slices_with_later_commits() -> None:
-    """A BASE may carry an earlier time than the commits in it: clocks differ, the snapshot does not."""
+    """A BASE may have an earlier time than the commits in it, because clocks differ; the snapshot does not change."""
     uri = new_uri()
     clock = FakeClock(1_000_000)
     writer = Table.create(uri, SHOP, clock=clock)

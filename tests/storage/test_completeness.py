@@ -1,4 +1,4 @@
-"""Completeness: promises in every type that has them, and what a reader that asks for completeness is told."""
+"""Completeness: promises of every type that has them, and the errors of readers that require completeness."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_type_that_has_watermarks(
     type_name: str, arrow: pa.DataType, values: list[Any], lateness: Any, promised: Any
 ) -> None:
     table, rows = one_column(type_name, values, arrow)
-    for _ in range(2):  # the second commit is held to what the first has promised
+    for _ in range(2):  # the promise of the first commit applies to the second
         assert put(table, rows, stream="s", lateness=lateness) == 0
         assert mark(table, "s", "g").value == promised
 
@@ -113,7 +113,7 @@ def test_complete_through_includes_the_value_itself(table: Table) -> None:
     put(table, payments(1, ts=9), lateness=0, stream="payments")
     assert statuses(table, complete_through=8) == {1: "new"}
     assert statuses(table, complete_through=9, require=["order"]) == {1: "new"}
-    # Another event of value 9 may still come.
+    # Another event with value 9 may still arrive.
     with pytest.raises(NotComplete) as raised:
         table.snapshot(complete_through=9)
     assert raised.value.code == "NOT_COMPLETE"

@@ -1,4 +1,4 @@
-"""Every refusal of a table configuration, by message: it names the field, and nothing is created."""
+"""Refused table configurations, by message: the message names the field, and nothing is created."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
 
 
 def check_refused(config: dict[str, Any], message: str, hint: str) -> None:
-    """Creating it fails with these words, a hint among them, and leaves no table behind."""
+    """Check that creating the table fails with this message and a hint, and creates nothing."""
     uri = new_uri()
     with pytest.raises(InvalidInput) as error:
         Table.create(uri, config)

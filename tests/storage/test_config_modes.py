@@ -1,4 +1,4 @@
-"""Refusals that belong to merge modes, by message: at create, and of what a batch may hold."""
+"""Refusals by merge modes, by message: of configurations, and of batches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GOOD: dict[str, Any] = {
 
 
 def function(name: Any, column_type: str = "bigint", *, ignoring: bool = True) -> Change:
-    """Column ``n`` of this type under this function."""
+    """A configuration with a column ``n`` of a type and a function."""
     change = both(put("groups", "sums", "functions", "n", to=name), put("columns", "n", to=column_type))
     return both(change, put("streams", "hits", "on_delete", to="ignore")) if ignoring else change
 
@@ -319,7 +319,7 @@ def test_a_merger_that_misbehaves_is_named_and_changes_nothing(name: str) -> Non
 
 
 def test_opening_a_table_imports_no_merger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merger's module is imported only where this process allows it; all else of the table can be seen."""
+    """A merger's module is imported only if this process allows it; other parts of the table can be read."""
     uri = new_uri()
     table = Table.create(uri, GOOD)
     append(table, pa.table({"id": [1], "c_n": [1], "c_t": ["x"]}), "owns")

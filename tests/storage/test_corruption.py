@@ -1,4 +1,4 @@
-"""Damaged, missing and foreign objects: always an error that names them, never a shorter answer (S7)."""
+"""Damaged, missing and foreign objects: always an error that names them, never an incomplete result (S7)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def content(store: ObjectStore, path: str) -> bytes:
 
 
 def resealed(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """An entry with other contents and a checksum that fits."""
+    """A changed entry with a valid checksum."""
     entry = json.loads(data)
     del entry["sha256"]
     change(entry)

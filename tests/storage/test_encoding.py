@@ -1,4 +1,4 @@
-"""Encodings of base files: what does not repeat gets no dictionary, and every type comes back as it was."""
+"""Encodings of base files: columns without repeated values get no dictionary, and values of every type round-trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schema changes by example: what an operator may ask for, what a writer with the old schema sees, what is refused."""
+"""Schema changes by example: allowed and refused changes, and writers with the old schema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def table(uri: str) -> Table:
 
 
 def make(columns: Mapping[str, str], **group: Any) -> Table:
-    """A table of one group in one bucket; its stream `all` ignores deletes where an aggregate could not take back."""
+    """A table of one group in one bucket; its stream `all` ignores deletes if its functions cannot subtract."""
     on_delete = "ignore" if "functions" in group else "group"
     return Table.create(
         new_uri(),
@@ -65,10 +65,10 @@ def test_a_column_is_added_under_a_live_writer(table: Table) -> None:
         old.append(orders(2))
         append(table, payments(9), "payments")
         assert contents(table, ["id", "status", "note"]) == [(1, "new", None), (2, "new", None), (9, None, None)]
-        # It may also learn of it: no need to open the writer again.
+        # The open writer can also use the new column.
         old.append(orders(1, ts=2).append_column("note", pa.array(["gift"])))
         assert contents(table, ["id", "note"]) == [(1, "gift"), (2, None), (9, None)]
-        # The whole group is replaced by what an old writer sends.
+        # A row of an old writer replaces the whole group.
         old.append(orders(1, ts=3))
         assert contents(table, ["id", "note"]) == [(1, None), (2, None), (9, None)]
     assert table.snapshot().schema.names == [*SHOP["columns"], "note"]
@@ -132,7 +132,7 @@ def test_wider_types_accept_values_that_did_not_fit(table: Table) -> None:
         assert not table.widen_column(name, wider).changed
     wide = {**ID, "n": "bigint", "f": "double", "d": "decimal(12,2)", "ts": "bigint"}
     send(table, wide, (1, 1 << 40, 1e300, None, 1 << 40))
-    send(table, narrow, (1, 5, 0.5, None, 1 << 30), (4, 5, 0.5, None, 1))  # goes on with what it knows
+    send(table, narrow, (1, 5, 0.5, None, 1 << 30), (4, 5, 0.5, None, 1))  # continues with the older schema
     rows = [(1, 1 << 40, 1e300), (2, 3, 0.5), (3, 3, 0.5), (4, 5, 0.5)]
     assert contents(table, ["id", "n", "f"]) == rows
     table.compact()
@@ -179,7 +179,7 @@ def test_a_widened_key_keeps_its_file_group() -> None:
 
 @pytest.mark.parametrize("service", ["compact", "fold"])
 def test_an_added_column_is_supplied_by_a_late_event(service: str) -> None:
-    """`latest_non_null`: nobody had supplied it, not even the newest event of before."""
+    """`latest_non_null`: no earlier event supplied the column, not even the newest."""
     for first in ({"a": "string", "ts": "bigint"}, {"ts": "bigint"}):
         table = make(first, ordering=["ts"], merge="latest_non_null")
         send(table, {**ID, **first}, (1, *(("x",) if "a" in first else ()), 9))
@@ -194,7 +194,7 @@ def test_an_added_column_is_supplied_by_a_late_event(service: str) -> None:
 
 @pytest.mark.parametrize("service", ["compact", "fold"])
 def test_versions_per_column_survive_adding_a_column(service: str) -> None:
-    """`latest_non_null`: `a` was supplied at 3 and `b` at 5; what comes at 4 is newer for `a` alone."""
+    """`latest_non_null`: `a` was supplied at 3 and `b` at 5; an event at 4 is newer only for `a`."""
     table = make({"a": "string", "b": "string", "ts": "bigint"}, ordering=["ts"], merge="latest_non_null")
     types = {**ID, "a": "string", "b": "string", "ts": "bigint"}
     send(table, types, (1, "a3", None, 3), (1, None, "b5", 5))
@@ -229,7 +229,7 @@ def test_a_sum_that_did_not_fit_is_shown_once_its_column_is_wider() -> None:
 
 
 def test_hidden_columns_keep_their_field_ids() -> None:
-    """Widening a decimal gives its sum one hidden column more; the others' ids stay."""
+    """Widening a decimal adds a hidden column to its sum; the ids of other hidden columns stay."""
     table = make({"d": "decimal(28,0)", "n": "int"}, merge="aggregate", functions={"d": "sum", "n": "sum"})
     before = {field.name: field.metadata[FIELD_ID] for field in table.schema.slice}
     table.widen_column("d", "decimal(38,0)")
@@ -246,7 +246,7 @@ def test_files_are_read_without_adaptation_only_if_nothing_has_changed(table: Ta
     table.compact()
     table.add_column("order", "note", "string")
     table.add_column("order", "kind", "string", default="b2c")
-    table.widen_column("pts", "bigint")  # it is that already
+    table.widen_column("pts", "bigint")  # it already has this type
 
     def native(*columns: str) -> bool:
         return table.snapshot().scan(columns).clean_files is not None
@@ -341,7 +341,7 @@ def test_a_service_running_during_a_change_publishes_its_result(table: Table, ur
 
 
 def racing(uri: str, other: Callable[[], object]) -> Table:
-    """The table as somebody has it who loses the race for the next slot of the table lane to ``other``."""
+    """The table of a process that loses the race for the next slot of the table lane to ``other``."""
     store = FaultyStore(open_store(uri))
     table = other_process(uri, FakeClock(), store)
     table.state()

@@ -1,4 +1,4 @@
-"""Any changes of the schema between any events, compactions and folds, by senders old and new: the oracle's answer."""
+"""Random schema changes between events, compactions and folds, with old and new senders: reads equal the oracle."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.storage.evolving import Change, Evolution, EvolvingWorld, Sent, evolu
 from tests.storage.world import bag, expected_bag, snapshot_bag
 from tests.strategies import EVERY_GROUP, MODES, POOLS, Compact, mode_of
 
-# The fixture only makes files small: it holds no state that one example could leave to the next.
+# The fixture only makes files small; it has no state that examples could share.
 pytestmark = pytest.mark.usefixtures("small_files")
 
 
 @pytest.mark.parametrize("modes", [MODES, ["latest_non_null"], ["aggregate"]], ids=["any", "partial", "aggregate"])
 @given(data=st.data())
 def test_every_read_equals_the_oracle_after_schema_changes(modes: list[str], data: st.DataObject) -> None:
-    """Also at every cut that was ever remembered, which has the schema of then."""
+    """Also at every remembered cut, which has the schema of its time."""
     evolution = data.draw(evolutions(modes=modes))
     with EvolvingWorld(evolution.config) as world:
         for step in evolution.steps:
@@ -38,7 +38,7 @@ def test_every_read_equals_the_oracle_after_schema_changes(modes: list[str], dat
 
 @given(evolutions(), st.data())
 def test_every_projection_is_the_projection_of_the_whole(evolution: Evolution, data: st.DataObject) -> None:
-    """M4, over files of all revisions; and what is said to be read as it is, is read by pyarrow alone."""
+    """M4, over files of all revisions; files that need no adaptation are also read with pyarrow alone."""
     with EvolvingWorld(evolution.config) as world:
         for step in evolution.steps:
             world.do(step)
@@ -85,7 +85,7 @@ def test_compactions_and_folds_change_no_read_after_schema_changes(evolution: Ev
 
 @pytest.mark.parametrize(("old", "new"), [("int", "bigint"), ("decimal(12,2)", "decimal(30,2)")])
 def test_a_widened_key_has_the_same_file_group_and_order(old: str, new: str) -> None:
-    """S15: what makes it possible to widen keys and partition columns. Smaller integers are stored as int anyway."""
+    """S15: this allows widening keys and partition columns. Smaller integers are stored as int anyway."""
     values = pa.array(POOLS[old], parse_type(old))
     wider = values.cast(parse_type(new))
     other = pa.array(["x"] * len(values))
@@ -99,7 +99,7 @@ def test_a_widened_key_has_the_same_file_group_and_order(old: str, new: str) -> 
 
 @pytest.mark.slow
 def test_drawn_evolutions_cover_every_kind_of_change() -> None:
-    """The strategy itself: every change, of groups of every mode, and senders that do not know of it."""
+    """The strategy draws every kind of change, groups of every mode, and senders that do not know the change."""
     seen: set[str] = set()
 
     @settings(max_examples=400, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None)

@@ -1,4 +1,4 @@
-"""Schema changes that are refused: each with its own message and a hint, and the table stays as it is."""
+"""Refused schema changes: each has a specific message and a hint, and does not change the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be given as a filter: each form selects the same rows, prunes alike, and is refused if it makes no sense."""
+"""Forms of filters: each selects the same rows, prunes equally, and is refused if it is invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds: what they hold, what a read of them costs, the past, and how many there are (S9, S11, S12, M3)."""
+"""Folds: their contents, the cost of reading them, older snapshots, and their number (S9, S11, S12, M3)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_fold_reports_what_it_did_and_changes_no_result(table: Table, uri: str
     assert [entry.kind for entry in entries(uri)[-2:]] == ["PLAN", "FOLD"]
     assert table.state().plans == {}
     assert fold_files(uri) == named_files(table)
-    # What is left to read of the lanes begins after the fold.
+    # Only entries after the fold are still read from the lanes.
     assert table.state().log_start() == dict(table.snapshot().cut.lanes)
     table.compact()
     assert contents(table) == contents(Table.open(uri)) == rows
@@ -88,7 +88,7 @@ def test_reading_one_column_sees_rows_hidden_and_shown_by_other_groups(table: Ta
 
 
 def test_a_file_group_has_few_folds_until_one_replaces_them(counts: Table) -> None:
-    count(counts, *MANY)  # much, so that what follows is little beside it
+    count(counts, *MANY)  # many events, so that the following ones are few in comparison
     counts.fold()
     expected = dict.fromkeys(MANY, 1)
     lengths = []
@@ -100,7 +100,7 @@ def test_a_file_group_has_few_folds_until_one_replaces_them(counts: Table) -> No
         assert dict(contents(counts, ["id", "n"])) == expected
     assert max(lengths) == MAX_CHAIN
     assert lengths == [2, 3, 4, 1, 2, 3, 4, 1]
-    # Folds that nobody reads are forgotten, and file groups without new events keep theirs.
+    # Folds that are not read any more are dropped, and file groups without new events keep theirs.
     assert all(fold.groups for fold in counts.state().folds)
     assert len(counts.state().folds) == 2
 
@@ -117,7 +117,7 @@ def test_a_large_fold_replaces_smaller_ones(counts: Table) -> None:
 
 
 def test_each_event_is_read_once_after_any_folds_and_compactions(counts: Table, uri: str) -> None:
-    """S11: counts show every event that is in a slice and in a fold, or in none of them."""
+    """S11: counts show events that are in both a slice and a fold, or in neither."""
     for number in range(12):
         count(counts, *range(number, 20))
         if number % 2:
@@ -204,11 +204,11 @@ def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str) -> None
     assert isinstance(counts.state().folds[0].files[0].index, Sidecar)
     for opened in (counts, Table.open(uri)):
         assert dict(contents(opened, ["id", "n"])) == dict.fromkeys(range(20), 1)
-    # What is not read any more is not remembered.
+    # Entries that are not read any more are dropped from the cache.
     counts.compact()
     contents(counts)
     assert counts._table_log.commit_log._indexes == {}
-    # What was given up leaves no sidecar of its file behind.
+    # Expired folds leave no sidecars.
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
     during(store, counts.fold)

@@ -1,4 +1,4 @@
-"""Folds beside everything else: compactions, other folds, restores, deaths and damage (S10, S11, S17, S18)."""
+"""Folds with concurrent operations: compactions, other folds, restores, crashes and damage (S10, S11, S17, S18)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def counts(uri: str) -> Table:
 
 @pytest.mark.parametrize("later_commit", [False, True])
 def test_file_groups_that_were_compacted_first_are_skipped(counts: Table, uri: str, later_commit: bool) -> None:  # noqa: FBT001
-    """BASE before FOLD, with a cut at or beyond that of the fold."""
+    """BASE before FOLD, with the cut of the fold or a later one."""
     count(counts, *range(20))
     overtaken = counts.snapshot().slices[0].group
     store = FaultyStore(open_store(uri))
@@ -84,7 +84,7 @@ def test_a_fold_whose_file_groups_were_all_compacted_first_is_aborted(counts: Ta
 
 
 def test_file_groups_compacted_first_to_an_older_cut_are_skipped_too(counts: Table, uri: str) -> None:
-    """BASE before FOLD, with a cut before that of the fold: it holds again what is in the new slice."""
+    """BASE before FOLD, with an earlier cut than the fold: the fold contains events that are in the new slice."""
     count(counts, *range(20))
     before = counts.snapshot()
     count(counts, *range(20))
@@ -96,7 +96,7 @@ def test_file_groups_compacted_first_to_an_older_cut_are_skipped_too(counts: Tab
 
 
 def test_a_compaction_of_fewer_commits_ends_a_fold(counts: Table, uri: str) -> None:
-    """FOLD before BASE: the slice ends before the fold does, so what lies between is read as events again (S11)."""
+    """FOLD before BASE: the slice ends before the fold, so the events in between are read from logs again (S11)."""
     count(counts, *range(20))
     first = counts.snapshot().slices[0].group
     store = FaultyStore(open_store(uri))
@@ -110,13 +110,13 @@ def test_a_compaction_of_fewer_commits_ends_a_fold(counts: Table, uri: str) -> N
     assert result.done == (first,)
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
     assert dict(contents(Table.open(uri), ["id", "n"])) == dict.fromkeys(range(20), 2)
-    # And the next fold takes it up again.
+    # The next fold contains them again.
     assert counts.fold().done == (first,)
     assert dict(contents(counts, ["id", "n"])) == dict.fromkeys(range(20), 2)
 
 
 def test_a_fold_skips_file_groups_whose_folds_ended_meanwhile(counts: Table, uri: str) -> None:
-    """A slow compaction from before the last fold ends while the next fold is made, which has nothing of that group."""
+    """A slow compaction from before the last fold ends during the next fold, which has no events of that group."""
     group = home(3)
     others = [key for key in range(20) if home(key) != group]
     count(counts, *range(20))
@@ -180,7 +180,7 @@ def test_a_fold_of_everything_replaces_a_fold_of_fewer_commits(counts: Table, ur
 
 
 def test_a_fold_does_not_replace_a_fold_of_more_commits_in_one_lane(counts: Table) -> None:
-    """Cuts are ordered lane by lane, so of two snapshots neither may be the older."""
+    """Cuts are compared lane by lane, so it may be that neither of two snapshots is the older one."""
     for _ in range(2):
         for lane in ("a", "b"):
             with counts.writer("events", lane=lane) as writer:
@@ -204,7 +204,7 @@ def test_the_second_of_two_complete_folds_to_the_same_cut_is_dropped(counts: Tab
 
 @pytest.mark.parametrize("further", [False, True])
 def test_the_second_of_two_folds_on_the_same_fold_is_dropped(counts: Table, uri: str, further: bool) -> None:  # noqa: FBT001
-    """Also if it reaches further, for it holds again what the first holds."""
+    """Even if it contains more commits, because it also contains the events of the first."""
     count(counts, *MANY)
     counts.fold()
     count(counts, 1)
@@ -219,7 +219,7 @@ def test_the_second_of_two_folds_on_the_same_fold_is_dropped(counts: Table, uri:
 
 
 def test_a_fold_that_leaves_a_gap_is_corrupt(counts: Table, uri: str) -> None:
-    """S11 is checked by every reader, not only by who folds."""
+    """Every reader checks S11, not only folds."""
     count(counts, *MANY)
     counts.fold()
     count(counts, 1)
@@ -233,7 +233,7 @@ def test_a_fold_that_leaves_a_gap_is_corrupt(counts: Table, uri: str) -> None:
 
 
 def test_a_restore_aborts_a_fold_in_progress(counts: Table, uri: str) -> None:
-    """What the fold has read may have been rolled back (S18)."""
+    """Commits that the fold has read may have been rolled back (S18)."""
     count(counts, *range(20))
     counts.savepoint("one")
     count(counts, *range(20))
@@ -323,7 +323,7 @@ def test_a_fold_whose_publication_is_unknown_keeps_its_files(counts: Table, uri:
 
 
 def test_a_missing_log_file_aborts_the_fold_and_leaves_the_table_as_it_is(counts: Table, uri: str) -> None:
-    counts = tuned(counts, fold_file_bytes=1)  # so that files are there already when it fails
+    counts = tuned(counts, fold_file_bytes=1)  # so that some files exist when it fails
     count(counts, 1, 2, 3, 4, 5, 6)
     last = max({home(key): key for key in range(20)}.items())[1]
     count(counts, last)

@@ -1,7 +1,8 @@
-"""Costs grow with the number of file groups and lanes, not with its square: counted, not timed.
+"""Costs grow linearly with the number of file groups and lanes, not quadratically; measured by counts, not by time.
 
-Every operation runs on tables of two sizes. Of each function of ours and each it calls into, the number of calls may
-grow as the table does, and so may the number of requests to the store. What a look-up of one key decodes does not grow.
+Every operation runs on tables of two sizes. The number of calls of each of our functions, and of functions that they
+call, may grow with the size of the table, and so may the number of requests to the store. A look-up of one key decodes
+a constant amount.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from tests.tuning import tune
 
 GROWTH = 4
 SLACK = 1.3
-"""Tables of two sizes are not alike in everything: with the size files and parts get more, by whole numbers."""
+"""Tolerance: the numbers of files and parts grow in whole numbers, so not exactly like the size."""
 FEW = 500
-"""Calls of a function, and requests, that are not looked at: how they grow is chance."""
+"""Functions with fewer calls, and kinds with fewer requests, are not checked: their growth is random."""
 
 Calls = dict[str, int]
 Counted = dict[str, tuple[Calls, Calls]]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, folder: Path, groups: int, lanes: int) -> Counted:
-    """Per operation its calls by function, and its requests by kind."""
+    """Per operation the calls by function, and the requests by kind."""
     stores: list[CountingStore] = []
     opened = environment.open_store
 
@@ -43,7 +44,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, folder: Path, groups: int, lanes: i
     found: Counted = {}
     with monkeypatch.context() as patched:
         patched.setattr(environment, "open_store", counting)
-        # By the machine's clock a writer's mark, once a minute, would fall into any step: it reads all lanes.
+        # With the machine's clock a writer's mark, once a minute, could fall into any step, and it reads all lanes.
         clock = FakeClock()
         for name, run in steps(new_uri(str(folder)), groups, lanes, clock):
             clock.sleep(1)
@@ -79,7 +80,7 @@ def grown_too_much(small: Counted, large: Counted) -> list[str]:
 
 @pytest.mark.slow
 def test_work_grows_linearly_with_file_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Small enough for lists to stand in the entries: larger ones are read back from sidecars, a step and not growth.
+    # Small enough for lists to be stored in entries: larger lists are in sidecars, which is a step and not growth.
     small, large = (counted(monkeypatch, tmp_path, groups, 3) for groups in (24, 24 * GROWTH))
     wrong = grown_too_much(small, large)
     assert not wrong, "\n".join(wrong)
@@ -93,7 +94,7 @@ def test_work_grows_linearly_with_lanes(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 OBJECTS = 4
-"""Objects that the collector of cycles has to look at, for every file group that a look-up does not ask for."""
+"""Garbage-collected objects for every file group that a look-up does not need."""
 
 
 @pytest.mark.slow
@@ -101,7 +102,7 @@ OBJECTS = 4
 def test_a_look_up_of_one_key_decodes_one_slice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, checkpointed: bool
 ) -> None:
-    # Large enough for lists to stand in sidecars.
+    # Large enough for lists to be stored in sidecars.
     partitions = (64, 256)
     held = []
     for number in partitions:
@@ -121,7 +122,7 @@ def test_a_look_up_of_one_key_decodes_one_slice(
 
 
 def _held_by_look_up(uri: str) -> tuple[int, int]:
-    """How many slices, and how many objects in all, there are after a look-up that were not there before."""
+    """The number of slices, and of all objects, that a look-up creates."""
     DECODED_SLICES.clear()
     gc.collect()
     before = gc.get_objects()
@@ -130,7 +131,7 @@ def _held_by_look_up(uri: str) -> tuple[int, int]:
     gc.collect()
     after = gc.get_objects()
     slices, objects = (_count_slices(after) - _count_slices(before), len(after) - len(before))
-    assert snapshot.slices  # holds everything until here
+    assert snapshot.slices  # keeps everything alive until here
     return slices, objects
 
 

@@ -1,4 +1,4 @@
-"""Heartbeats: operators can tell a writer that works from one that left and one that died; nothing rests on them."""
+"""Heartbeats: operators can distinguish live, closed and dead writers; the protocol does not depend on them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_writer_sends_heartbeats_until_it_closes(table: Table, uri: str, clock
         (second,) = beats(uri)
         assert second != first
         clock.time_ms += EVERY_MS
-        writer.heartbeat()  # of one that waits for its source
+        writer.heartbeat()  # as of a writer that waits for its source
         (third,) = beats(uri)
         assert third not in {first, second}
         clock.time_ms += SILENT_AFTER_MS
@@ -104,7 +104,7 @@ def test_a_dead_writer_is_silent_and_its_successor_is_live(table: Table, uri: st
     with table.writer("orders"):
         assert report(uri, clock).writer == "live"
     assert report(uri, clock).writer == "closed"
-    assert len(beats(uri)) == 1  # the dead one's
+    assert len(beats(uri)) == 1  # the heartbeat of the dead writer
     assert table.clean(NOW).deleted["heartbeat"].files == 1
     assert beats(uri) == []
 

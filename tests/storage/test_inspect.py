@@ -1,4 +1,4 @@
-"""Inspections of a table, compared with what was done to it."""
+"""Inspections of a table, compared with the operations on it."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ from tests.strategies import (
     type_of,
 )
 
-# The fixture only makes files small: it holds no state that one example could leave to the next.
+# The fixture only makes files small; it has no state that examples could share.
 pytestmark = pytest.mark.usefixtures("small_files")
 
 
 @given(stories())
 def test_every_read_equals_the_oracle(story: Story) -> None:
-    """M3 and S9 with everything in it: after every step, and at every cut that was ever remembered."""
+    """M3 and S9 with all operations: after every step, and at every remembered cut."""
     with World(story.config) as world:
         for step in story.steps:
             world.run([step])
@@ -56,7 +56,7 @@ def test_projection_filter_and_require_commute_with_reading_everything(story: St
         require = data.draw(st.lists(st.sampled_from(list(story.config["groups"])), unique=True), label="require")
         answer = world.expected(require)
         assert snapshot_bag(snapshot, chosen, require=require) == expected_bag(answer, chosen)
-        # The predicate on the whole answer, by pyarrow itself.
+        # The predicate on all rows, evaluated by pyarrow.
         column = data.draw(st.sampled_from([name for name in columns if "<" not in type_of(story.config, name)]))
         whole = snapshot.to_arrow()
         values = [value for value in whole.column(column).unique() if value.is_valid]
@@ -86,7 +86,7 @@ def _texts(answer: object) -> pa.Array:
 
 @given(stories(max_steps=8), st.data())
 def test_every_projection_of_every_state_is_the_projection_of_the_whole(story: Story, data: st.DataObject) -> None:
-    """M4 where pruning is riskiest: after every step, with logs over slices that are clean, dirty or have a shadow."""
+    """M4 with pruning: after every step, with slices with and without logs and shadows."""
     columns = list(story.config["columns"])
     with World(story.config) as world:
         for step in story.steps:
@@ -117,7 +117,7 @@ def test_compactions_and_folds_of_any_file_groups_at_any_time_change_no_read(sto
 
 @given(stories(ordering="distinct"), st.randoms(use_true_random=False), st.booleans())
 def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, compacting: bool) -> None:  # noqa: FBT001
-    """M1, where no two ordering values are equal: another interleaving of the lanes, compacted and folded otherwise."""
+    """M1, if no two ordering values are equal: another interleaving of the lanes, with other compactions and folds."""
     queues: dict[str, list[Append]] = {}
     for append in story.appends:
         queues.setdefault(append.lane, []).append(append)
@@ -138,7 +138,7 @@ def test_interleaving_of_lanes_changes_nothing(story: Story, random: object, com
 
 @given(stories(), st.data())
 def test_batching_changes_nothing(story: Story, data: st.DataObject) -> None:
-    """M2: the same sequence of events, cut into other commits, and into other files of one commit."""
+    """M2: the same sequence of events, divided into other commits, and into other files of a commit."""
     appends: list[Append] = []
     for (stream, lane, _), run in groupby(story.appends, key=lambda a: (a.stream, a.lane, _columns(a))):
         rows = [row for append in run for row in append.rows]
@@ -171,7 +171,7 @@ _TIE = [{"k": 1, "a": "first", "ts": 5}, {"k": 1, "a": "second", "ts": 5}, {"k":
 @given(stories())
 @example(Story(_LATEST, [Append("s", "s", _TIE)]))
 def test_pre_combining_a_batch_changes_nothing(story: Story) -> None:
-    """M5: a batch may be sent without the rows that lose to another row of the same batch in every group they touch."""
+    """M5: rows that lose to another row of the same batch in all their groups can be left out of the batch."""
     combined = [_pre_combined(story, step) if isinstance(step, Append) else step for step in story.steps]
     with World(story.config) as first, World(story.config) as second:
         first.run(story.steps)
@@ -181,7 +181,7 @@ def test_pre_combining_a_batch_changes_nothing(story: Story) -> None:
 
 
 def _pre_combined(story: Story, append: Append) -> Append:
-    """The batch without its losers, where all groups of its stream are `latest`: in other modes losers count too."""
+    """The batch without losing rows, if all groups of its stream are `latest`: in other modes losing rows count too."""
     oracle = Oracle(story.config)
     groups = [oracle.groups[name] for name in story.config["streams"][append.stream]["groups"]]
     if any(group.get("merge", "latest") != "latest" for group in groups):
@@ -237,7 +237,7 @@ def test_a_local_folder_gives_the_same_reads_as_memory(story: Story, tmp_path_fa
 
 @pytest.mark.slow
 def test_drawn_histories_cover_every_case() -> None:
-    """The strategy itself: deletes, hidden rows, every mode and function, and remembered cuts do occur."""
+    """The strategy draws deletes, hidden rows, every mode and function, and remembered cuts."""
     seen: set[str] = set()
 
     @settings(max_examples=300, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None)

@@ -1,4 +1,4 @@
-"""Blocks of log files: what is fetched when, how much of it at once, and that no file stays open."""
+"""Blocks of log files: when and how much is fetched, and that no file stays open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_files")
 
 
 class Asked(FaultyStore):
-    """Notes what is asked for at once: bytes of blocks per object."""
+    """Records the requests of each round: bytes of blocks per object."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -88,7 +88,7 @@ def test_small_files_are_requested_together_and_once(store: Asked, files: list[L
 
 @pytest.mark.parametrize("bound", [1, 2_000, 5_000])
 def test_fetched_bytes_are_bounded(store: Asked, files: list[LiveFile], bound: int) -> None:
-    """But one block, if it is larger; a tail is read with the first blocks of a file, and not again."""
+    """Except for a single larger block; a tail is read once, with the first blocks of a file."""
     runs = [[(number, block) for number in range(3) for block in range(4 * part, 4 * part + 4)] for part in (0, 1)]
     blocks = blocks_of(store, files, [block for run in runs for block in run], fetch_bytes=bound)
     tails = {live.file.file.path: live.file.file.tail_size for live in files}
@@ -115,7 +115,7 @@ def test_blocks_may_be_taken_in_any_order(store: Asked, files: list[LiveFile]) -
 
 @pytest.fixture
 def few_descriptors() -> Iterator[int]:
-    """16 files more may be open than are now."""
+    """Allow at most 16 more open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     more = 16
     resource.setrlimit(

@@ -1,4 +1,4 @@
-"""Log files: plain Arrow IPC files that anyone can read, and an index that says what is in them (FORMAT.md)."""
+"""Log files: plain Arrow IPC files that other software can read, and an index of their contents (FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _check(table: Table, schema: TableSchema, file: LogFile, index: LogIndex) ->
 
 
 def _check_pieces(schema: TableSchema, file: LogFile, index: LogIndex, batches: list[pa.RecordBatch]) -> None:
-    """The ranges cover every row once, in order, and each holds the keys of one file group, sorted."""
+    """The ranges cover every row once, in order, and each has the sorted keys of one file group."""
     ranges = index.ranges
     covered = []
     for i, block in enumerate(ranges.block):

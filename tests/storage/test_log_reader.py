@@ -1,4 +1,4 @@
-"""Reading many small commits: their rows are put together, and nobody sees it."""
+"""Reading many small commits: their rows are coalesced, and the result does not change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A real table beside the oracle, driven by whatever Hypothesis thinks of next.
+"""A real table beside the oracle, driven by Hypothesis step by step.
 
-Unlike the histories of `test_laws`, every step here is chosen with the table already there, and reads stand between
-them; a failure prints the steps as a program.
+Unlike the histories of `test_laws`, every step is chosen while the table exists, with reads in between; a failure
+prints the steps as a program.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.storage.world import World, expected_bag, snapshot_bag
 from tests.strategies import Append, Compact, Config, Fold, appends, configs, pools
 from tests.tuning import tune
 
-MAX_STEPS = 12  # a table with more history is what the deep profile's many examples are for
+MAX_STEPS = 12  # short, because only the deep profile has enough examples for longer histories
 
 
 class TableMachine(RuleBasedStateMachine):
-    """One table. Appends include deletes; every lane has one writer at a time, which may be replaced."""
+    """One table. Appends include deletes; every lane has one writer at a time, which may be replaced by another."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a file that small file groups shared keeps when nearly all of them have left it."""
+"""Shared files of which most rows are unused, because most of their file groups have newer slices elsewhere."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows_for(table: Table, groups: list[FileGroup], status: str, ts: int) -> Non
 
 
 def test_file_groups_of_a_mostly_unreferenced_file_are_compacted_without_logs(table: Table) -> None:
-    """Else one file group that sleeps would keep the files of all it ever shared one with."""
+    """Otherwise a file group without new rows would keep the files of all file groups that it shared them with."""
     old = base_files(table)
     awake = sorted(table.state().slices)[:-1]
     rows_for(table, awake, "paid", 2)
@@ -60,7 +60,7 @@ def test_file_groups_of_a_mostly_unreferenced_file_are_compacted_without_logs(ta
     table.clean(NOW)
     assert base_files(table).isdisjoint(old)
     assert wrong(table) == []
-    # It is by itself now, and stays so, however often the others get newer slices.
+    # It has a separate file now, and keeps it, however often the others get newer slices.
     last = table.state().slices[LAST]
     assert last.base_part is None
     rows_for(table, awake, "sent", 3)
@@ -93,11 +93,11 @@ def test_compaction_services_find_such_file_groups_due(table: Table) -> None:
 
 
 def test_a_slice_with_the_cut_of_the_snapshot_is_not_compacted(table: Table) -> None:
-    """It would have the same cut: of two compactors at it, the second would not notice the first."""
+    """It would have the same cut, so the second of two compactions would not detect the first."""
     rows_for(table, sorted(table.state().slices)[:-1], "paid", 2)
     table.compact()
     snapshot = table.snapshot()
-    # As if it shared a file and had only a few of its rows.
+    # As if it shared a file in which it has only a few rows.
     (last,) = [file_slice for file_slice in snapshot.slices if file_slice.group == LAST]
     assert last.slice is not None
     assert last.slice.base is not None
@@ -112,7 +112,7 @@ def test_a_slice_with_the_cut_of_the_snapshot_is_not_compacted(table: Table) -> 
 @pytest.mark.usefixtures("small_files")
 @given(stories(max_steps=10), st.lists(st.frozensets(st.integers(0, 7)), min_size=1, max_size=3))
 def test_no_file_is_kept_for_a_few_rows(story: Story, partial: list[frozenset[int]]) -> None:
-    """After a compaction of all file groups, whatever was compacted before; and no answer changes."""
+    """After a compaction of all file groups, following any other compactions; and no result changes."""
     with World(story.config) as world:
         world.table = tuned(world.table, shared_file_bytes=2**20)
         world.run(story.steps)

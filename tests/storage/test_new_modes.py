@@ -1,4 +1,4 @@
-"""A merge mode and an aggregate function that only this file knows: nothing else has to change to add one."""
+"""A merge mode and an aggregate function defined in this file: adding one needs no change elsewhere."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Oldest(MergeMode):
     ) -> tuple[Mask, Arrays]:
         arrival = names.arrival(group.id)
         versions = [([side[name] for name in group.ordering], side[arrival]) for side in (new, old)]
-        # A deletion has a register without arrival, which never replaces one that has.
+        # A delete has a register without arrival, which never replaces one with an arrival.
         wins = (newer(*versions) | np.asarray(old[arrival].is_null())) & np.asarray(new[arrival].is_valid())
         return wins, take_rows(new, wins)
 
@@ -82,7 +82,7 @@ class Product(AggregateFunction):
 
 @pytest.fixture
 def uri(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A table that needs both; they are known until the test takes them away."""
+    """A table that uses both; they are registered until the test removes them."""
     monkeypatch.setattr(modes, "MODES", (*modes.MODES, Oldest()))
     monkeypatch.setattr(functions, "FUNCTIONS", {**functions.FUNCTIONS, "product": Product()})
     uri = new_uri()

@@ -1,4 +1,4 @@
-"""What `check_capability` refuses: stores that say yes, or no, and overwrite. Stores themselves: `tests.stores`."""
+"""`check_capability` refuses stores that overwrite, whatever they answer. The stores are tested in `tests.stores`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def store(request: pytest.FixtureRequest, tmp_path: LocalPath) -> ObjectStore:
     ],
 )
 def test_refused_access_and_a_missing_answer_are_different_errors(error: OSError, *, refused: bool) -> None:
-    """Whoever waits for a store waits for the second kind alone."""
+    """Waiting helps only for the second kind."""
     with pytest.raises(StoreUnavailable) as caught, normalise_errors(Path("a/b")):
         raise error
     assert isinstance(caught.value, StoreRefused) is refused
 
 
 class OverwritingStore(FaultyStore):
-    """As a store that ignores the condition: it says yes every time."""
+    """Ignores the condition: reports success every time."""
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         self.inner.delete(path)
@@ -47,7 +47,7 @@ class OverwritingStore(FaultyStore):
 
 
 class ShruggingStore(FaultyStore):
-    """Says no to the second create, and overwrites all the same."""
+    """Reports failure of the second create, but overwrites."""
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         there = self.inner.get(path) is not None
@@ -57,7 +57,7 @@ class ShruggingStore(FaultyStore):
 
 
 class ForgetfulStore(FaultyStore):
-    """Says yes, and has nothing to show for it."""
+    """Reports success, but stores nothing."""
 
     def get(self, path: Path) -> bytes | None:
         return None

@@ -1,4 +1,4 @@
-"""A sum that does not fit its column shows NULL, is counted, and comes back when it fits again."""
+"""A sum that does not fit its column shows NULL, is counted, and is shown again when it fits."""
 
 from __future__ import annotations
 

@@ -49,5 +49,5 @@ def test_a_partition_folder_has_a_bounded_length(text: str) -> None:
 
 
 def test_different_texts_are_different_folders() -> None:
-    texts = [text for text in TENANTS if text != "__empty__"]  # shares the folder of the empty text, and no more
+    texts = [text for text in TENANTS if text != "__empty__"]  # shares only the folder with the empty text
     assert len({encode_partition("t", text) for text in texts}) == len(texts)

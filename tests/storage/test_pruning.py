@@ -1,4 +1,4 @@
-"""Pruning: nothing is read that cannot match, and no row is lost for it."""
+"""Pruning: data that cannot match is not read, and no row is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARTITIONED: dict[str, Any] = {
 
 
 class Reads:
-    """What is read of files: row groups of bases and blocks of logs."""
+    """Records the row groups of bases and the blocks of logs that are read."""
 
     def __init__(self) -> None:
         self.row_groups = self.blocks = 0
@@ -153,7 +153,7 @@ def test_get_reads_the_requested_snapshot(shop: Table) -> None:
     assert shop.get([3]).num_rows == 0
     assert shop.get([3], ["status"], as_of=before).to_pylist() == [{"status": "new"}]
     append(shop, payments(3), "payments")
-    assert shop.get([3]).num_rows == 0  # its owner has deleted it
+    assert shop.get([3]).num_rows == 0  # it was deleted
     shop.compact()
     append(shop, orders(3, ts=10))
     assert shop.get([3], ["id", "paid"]).to_pylist() == [{"id": 3, "paid": 1.0}]
@@ -219,7 +219,7 @@ def test_partitions_are_pruned_by_values_and_by_ranges() -> None:
     check((pc.field("shop") == "b/c") & (pc.field("day") < days[1]), 4)
     check(pc.field("shop").isin(["a", "d~e"]), 24)
     check(pc.field("shop") == "", 12)
-    check(pc.field("shop") < "a", 24)  # neither the folder of "" nor that of "d~e" tells
+    check(pc.field("shop") < "a", 24)  # the folders of "" and "d~e" do not have the values
     check((pc.field("shop") == "a") & (pc.field("day") == days[0]) & (pc.field("id") == 7), 1)
     check(pc.field("day") > days[2], 0)
 

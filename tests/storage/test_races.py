@@ -1,4 +1,4 @@
-"""Real races: processes on one slot, writers beside compactors and readers, one table in many threads."""
+"""Races with real processes and threads: on one slot, of writers, compactors and readers, and on one table object."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 PROCESSES = 4
 SLOTS = 25
 LANE = LaneName("orders")
-SPAWN = multiprocessing.get_context("spawn")  # a fork would share the stamps, and threads that do not survive it
+SPAWN = multiprocessing.get_context("spawn")  # a forked process would share stamps, and lack threads
 JOIN_SECONDS = 60
 ROOT = LocalPath(__file__).parents[2]
 
@@ -42,7 +42,7 @@ def importable_in_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def eager_threads() -> Iterator[None]:
-    """Threads take turns every few instructions: what is not safe shows at once."""
+    """Threads switch every few instructions, so that code that is not thread-safe fails quickly."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -50,7 +50,7 @@ def eager_threads() -> Iterator[None]:
 
 
 def race_for_slots(uri: str, barrier: Barrier, owner: int, results: Any) -> None:
-    """Publish into every slot at the same time as the others; report who was seen to win."""
+    """Publish into every slot at the same time as other processes; report the winner of each."""
     log = CommitLog(Environment(open_store(uri), SystemClock()))
     seen = []
     for seq in range(1, SLOTS + 1):
@@ -63,7 +63,7 @@ def race_for_slots(uri: str, barrier: Barrier, owner: int, results: Any) -> None
             table_rev=0,
             stamp=seq,
             committed_at_ms=seq,
-            owner="x" * 20_000,  # large enough to be seen half-written, were that possible
+            owner="x" * 20_000,  # large, so that a partial write would be noticed
             intent=0,
         )
         barrier.wait(JOIN_SECONDS)
@@ -73,7 +73,7 @@ def race_for_slots(uri: str, barrier: Barrier, owner: int, results: Any) -> None
 
 
 def watch_slots(uri: str, barrier: Barrier, results: Any) -> None:
-    """Read slots while they are written: an entry is absent or whole, and never another one later."""
+    """Read slots while they are written: an entry is absent or complete, and never changes."""
     store = open_store(uri)
     for seq in range(1, SLOTS + 1):
         barrier.wait(JOIN_SECONDS)
@@ -140,7 +140,7 @@ def test_processes_write_and_compact_one_table_at_once_and_nothing_is_lost(tmp_p
 
 @pytest.mark.usefixtures("eager_threads")
 def test_one_table_object_serves_readers_compactors_and_writers_in_many_threads() -> None:
-    """Every snapshot is whole: a commit of all keys is seen for all keys or for none (S8)."""
+    """Every snapshot is atomic: a commit of all keys is visible for all keys or for none (S8)."""
     uri = new_uri()
     table = Table.create(uri, SHOP)
     keys, commits, stop = range(40), 60, threading.Event()
@@ -184,7 +184,7 @@ def test_one_table_object_serves_readers_compactors_and_writers_in_many_threads(
 
 
 def test_writers_that_compete_for_one_lane_lose_and_double_nothing() -> None:
-    """S4 and S6: whoever was told that a batch is committed finds it; replays by the other are recognised."""
+    """S4 and S6: an acknowledged batch is found later; replays by the other writer are recognised."""
     uri = new_uri()
     table = Table.create(uri, SHOP)
     batches = 40

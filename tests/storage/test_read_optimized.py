@@ -1,4 +1,4 @@
-"""Read-optimized reads: base files alone, told how stale, and for engines that read datasets of Parquet files."""
+"""Read-optimized reads: base files only, their staleness, and datasets for engines that read Parquet."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_staleness_reports_what_waits_and_since_when(table: Table, clock: FakeCl
     home = max(read.file_groups, key=lambda group: group.commits_waiting).file_group
     assert home != min(read.file_groups, key=lambda group: group.commits_waiting).file_group
     table.compact(only=lambda file_slice: file_slice.group == home)
-    # What is left is the payment of the other order, if it lives elsewhere.
+    # Only the payment of the other order remains, if it is in another file group.
     assert staleness(table).commits <= 1
     table.compact()
     assert staleness(table) == NOTHING

@@ -1,4 +1,4 @@
-"""Savepoints, restore, undo of one stream, closing of lanes: what they promise to the caller, with live writers."""
+"""Savepoints, restore, undo of one stream and closing of lanes, with live writers."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def test_batch_numbers_continue_after_the_live_commits(table: Table) -> None:
         assert writer.source == {"offset": 10}
         with pytest.raises(GapError):
             writer.append(orders(4), batch=("q", 3))
-        assert not writer.append(orders(2), batch=("q", 1)).replayed  # it was rolled back: it is written anew
+        assert not writer.append(orders(2), batch=("q", 1)).replayed  # it was rolled back, so it is written again
         assert writer.append(orders(1), batch=("q", 0)).replayed
     assert [row[0] for row in contents(table)] == [1, 2]
 
 
 def test_a_query_without_live_commits_cannot_continue_in_the_middle(table: Table) -> None:
-    # A query's first batch may have any number. One whose batches are rolled back is not new: the rest would be lost.
+    # A query's first batch may have any number. But a query with rolled-back batches is not new: batches would be lost.
     table.savepoint("empty")
     with table.writer("orders") as writer:
         for number in range(3):
@@ -240,7 +240,7 @@ def test_the_end_of_a_closed_lane_is_not_searched(table: Table) -> None:
 
 
 def test_a_slice_may_include_a_claim_after_the_end_of_a_closed_lane(table: Table, uri: str) -> None:
-    """Such claims say nothing; a compaction that began before the lane was closed has seen one."""
+    """Such claims have no effect; a compaction that began before the lane was closed may have read one."""
     with table.writer("orders", lane="fix") as writer:
         writer.append(orders(*range(1, 9)))
     before = contents(table)
@@ -297,7 +297,7 @@ def test_the_next_process_completes_an_interrupted_restore(table: Table, uri: st
     dying = other_process(uri, FakeClock(), store)
     with pytest.raises(StoreUnavailable):
         dying.restore("one")
-    assert contents(table) == after  # nothing has happened yet
+    assert contents(table) == after  # nothing has changed yet
     if helper == "writer":
         with table.writer("orders"):
             pass
@@ -315,7 +315,7 @@ def test_two_processes_completing_one_barrier_agree_on_its_first_claims(table: T
     table.savepoint("one")
     store = FaultyStore(open_store(uri))
     other = other_process(uri, FakeClock(), store)
-    # Just before the first one publishes DONE, a second one has done all of it.
+    # Just before the first one publishes DONE, a second one completes the barrier.
     done = f"{table.snapshot().cut.table + 2:020d}.json"
     store.faults.append(
         Fault("put_if_absent", done, action=lambda: complete_fencing_barrier(table._table_log) and None)
@@ -343,7 +343,7 @@ def test_a_compaction_overtaken_by_a_restore_publishes_nothing(table: Table, uri
 
 
 def test_a_compaction_of_a_snapshot_from_before_a_restore_does_not_begin(table: Table, uri: str) -> None:
-    """Its parents would be the newest slices again, and its slice would hold what is rolled back."""
+    """The parents of its slices would be the newest again, and the slices would contain rolled-back commits."""
     append(table, orders(1))
     table.savepoint("one")
     append(table, orders(2))
@@ -364,7 +364,7 @@ def test_a_writer_that_starts_during_a_restore_writes_after_it(table: Table, uri
     append(table, orders(2))
     store = FaultyStore(open_store(uri))
     late = other_process(uri, FakeClock(), store)
-    # Between its claim and its look at the table, a restore begins and dies after its INTENT.
+    # Between its claim and its read of the table lane, a restore begins and dies after its INTENT.
     dying_store = FaultyStore(open_store(uri))
     dying_store.faults.append(Fault("put_if_absent", "lanes/", times=FOREVER, error=PermissionError("killed")))
     dying = other_process(uri, FakeClock(), dying_store)

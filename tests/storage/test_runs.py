@@ -1,4 +1,4 @@
-"""Small file groups are read together; the answer is that of each by itself."""
+"""Small file groups are read together; the result equals reading each separately."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MANY = 64
 
 @pytest.fixture(params=[(Tuning().row_group_rows, Tuning().shared_row_group_rows), (60, 20)], ids=["one", "many"])
 def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """64 file groups in every state: bases, shadows, events and folds above them, some without logs.
+    """64 file groups in every state: with bases, shadows, events and folds; some without logs.
 
-    In one row group a file, and in many of which some are decoded together.
+    Files with one row group, and with many of which some are decoded together.
     """
     tune(monkeypatch, row_group_rows=request.param[0], shared_row_group_rows=request.param[1])
     table = Table.create(new_uri(), {**SHOP, "buckets": MANY})
@@ -97,7 +97,7 @@ def test_planning_some_file_groups_equals_planning_all(table: Table) -> None:
 
 @pytest.mark.slow
 def test_runs_work_for_every_type_of_key() -> None:
-    """Numbers that are far apart, texts, and keys of several columns; hidden rows, and bases in several batches."""
+    """Keys: numbers that are far apart, texts, and several columns; hidden rows, and bases in several batches."""
     numbers = [*range(-200, 200), *(place * 2**53 for place in range(-1000, 1000, 19))]
     for key_type, keys in (
         ("bigint", numbers),
@@ -136,7 +136,7 @@ def test_a_failing_merger_in_a_run_names_the_key(monkeypatch: pytest.MonkeyPatch
 
 
 def test_runs_are_bounded_by_rows_as_well() -> None:
-    """Values that repeat are small in files alone."""
+    """Repeated values are small in files, but not in memory."""
     table = Table.create(new_uri(), {**SHOP, "buckets": 16})
     append(table, orders(*range(120_000)))
     logs = [len(batch) for batch in table.snapshot().to_reader(["status"])]

@@ -1,4 +1,4 @@
-"""What a time means: an answer that cannot change once it is settled, with clocks that are wrong in any way (S24)."""
+"""as_of a time: the result cannot change once the time is settled, even if clocks are wrong (S24)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ YEAR_MS = 365 * 24 * 3_600_000
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock that is right."""
+    """A correct clock."""
     return FakeClock(NOW_MS)
 
 
@@ -106,7 +106,7 @@ def test_cuts_savepoints_and_the_newest_snapshot_are_settled(table: Table) -> No
 
 def test_commits_seen_by_a_mark_are_included_even_if_their_clock_is_ahead(table: Table) -> None:
     append(other_process(table.uri, FakeClock(NOW_MS + YEAR_MS)), payments(9), "payments")
-    # The lane was declared by a host that is a year ahead, so times of this year come before all that follows.
+    # The lane was declared by a host whose clock is a year ahead, so times of this year are before all that follows.
     assert ids(table, moment(NOW_MS)) == []
     assert ids(table, moment(NOW_MS + YEAR_MS)) == [9]
 
@@ -161,7 +161,7 @@ def test_settled_times_do_not_change_by_a_restore_or_an_undo(table: Table, clock
 
 
 def test_later_times_include_all_earlier_commits(table: Table, clock: FakeClock) -> None:
-    """Whatever clocks say: of two times the later one is not before the other in any lane."""
+    """For any clocks: the snapshot of a later time has at least the entries of the earlier one, in every lane."""
     clocks = [FakeClock(NOW_MS + skew) for skew in (0, -60_000, 60_000, YEAR_MS, -YEAR_MS)]
     with table.writer("orders", lane="first") as first, table.writer("payments", lane="second") as second:
         for number, skewed in enumerate(clocks * 2):
@@ -182,7 +182,7 @@ def _lane(table: Table, lane: LaneName) -> list[object]:
     return list(table._table_log.commit_log.read_after(lane, 0))
 
 
-# Who records marks.
+# Which processes record marks.
 
 
 def test_a_writer_records_a_mark_once_a_minute(table: Table, clock: FakeClock) -> None:
@@ -246,7 +246,7 @@ def test_a_failed_mark_on_demand_is_an_error(table: Table, clock: FakeClock) -> 
 
 
 def test_a_mark_that_lost_a_race_reads_the_lanes_again(table: Table, clock: FakeClock) -> None:
-    """What it says was seen after the entry that it follows; so it holds what came with that entry."""
+    """A mark reads the lanes after the entry that it follows, so it includes commits that came with that entry."""
     append(table, orders(1))
     store = FaultyStore(open_store(table.uri))
     slow = other_process(table.uri, clock, store)
@@ -376,7 +376,7 @@ def test_an_undo_reports_a_closed_lane_kept_only_because_of_clocks(table: Table,
         writer.append(orders(2))
     clock.time_ms += 20_000
     store = FaultyStore(open_store(table.uri))
-    # The closing begins by the right clock, and its claim is put by a process that is behind.
+    # The close begins with a correct clock, and its claim is put by a process whose clock is behind.
     store.faults.append(
         Fault("put_if_absent", "lanes/late", action=lambda: complete_fencing_barrier(behind._table_log))
     )
@@ -409,7 +409,7 @@ def test_an_undo_reports_commits_whose_clock_contradicts_the_table_lane(table: T
     table.mark()
     clock.time_ms += 40_000
     append(table, orders(2))
-    # What it records of now has the time of the mark before, for that is the newest time that it knows.
+    # The new mark has the time of the previous one, because that is the newest time that it knows.
     other_process(table.uri, FakeClock(NOW_MS)).savepoint("late")
     result = table.undo("orders", moment(clock.time_ms - 10_000))
     assert ids(table) == [1, 2]

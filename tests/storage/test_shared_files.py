@@ -1,4 +1,4 @@
-"""Base and shadow files that small file groups share: slices are rows of them, and every file group leaves alone."""
+"""Base and shadow files that small file groups share: slices are parts of files, and are replaced separately."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def files(table: Table) -> list[str]:
 
 
 def one_more(table: Table, group: FileGroup, status: str, ts: int) -> None:
-    """A newer slice of one file group; the others are as they were."""
+    """Write a newer slice of one file group; the others do not change."""
     group_keys = locate_keys(table.schema, key_table(table.schema, list(KEYS)))[group]
     append(table, orders(*group_keys.tolist(), status=status, ts=ts))
     assert table.compact(lambda one: one.group == group).done == (group,)
@@ -133,7 +133,7 @@ def test_cleaning_deletes_shared_files_of_a_dead_compaction(table: Table) -> Non
 
 @pytest.mark.parametrize("lost", [1, 3, 4])
 def test_a_shared_file_is_deleted_only_if_all_its_slices_lost_their_race(table: Table, lost: int) -> None:
-    """Of a file that some file groups are published with, the rows of the others mean nothing."""
+    """If only some slices of a file are published, the rows of the others are unused."""
     append(table, orders(*KEYS, status="slow", ts=3))
     rows = contents(table)
     overtaken = sorted(table.state().slices)[:lost]
@@ -160,7 +160,7 @@ def test_files_with_unused_rows_are_not_read_natively(table: Table) -> None:
         return table.snapshot().scan(["id", "status"], **arguments)
 
     assert len(scan_of(table).clean_files) == 1
-    # Whoever reads the whole file for one of its file groups applies the filter.
+    # A reader of the whole file for one of its file groups applies the filter.
     assert len(scan_of(table, filter=pc.field("id") == 1).clean_files) == 1
     first, *_ = sorted(table.state().slices)
     one_more(table, first, "newer", 3)
@@ -173,7 +173,7 @@ def test_files_with_unused_rows_are_not_read_natively(table: Table) -> None:
 
 
 def test_a_dataset_has_the_current_rows_of_a_file(table: Table) -> None:
-    """Also in another process, by filters, and in order to be counted."""
+    """Also in another process, with filters, and for counts."""
     first, _, third, _ = sorted(table.state().slices)
     for group in (first, third):
         one_more(table, group, "newer", 3)
@@ -189,7 +189,7 @@ def test_a_dataset_has_the_current_rows_of_a_file(table: Table) -> None:
 
 
 def test_files_of_file_groups_with_logs_are_not_read_natively(table: Table) -> None:
-    """Not even for file groups that have none: whoever reads the file reads all of it."""
+    """Not even for file groups without logs, because a native reader reads the whole file."""
     append(table, orders(1, ts=9))
     snapshot = table.snapshot()
     assert whole_files(snapshot.slices) == frozenset()
@@ -213,7 +213,7 @@ def shift(entry: dict[str, Any]) -> None:
 
 
 def shrink(entry: dict[str, Any]) -> None:
-    """Not a row of it is a stranger, and one is missing."""
+    """All rows belong to the file group, but one is missing."""
     entry["slices"][0]["base_part"]["rows"] -= 1
 
 
@@ -233,7 +233,7 @@ def test_verify_finds_wrong_parts(table: Table, change: Any, invariants: set[str
 
 
 def two_files_in_turns() -> Table:
-    """4 file groups, of which the first and third stand in one base file, the second and fourth in another."""
+    """4 file groups, of which the first and third share one base file, the second and fourth another."""
     table = Table.create(new_uri(), SHOP)
     append(table, orders(*KEYS))
     table.compact()
@@ -255,7 +255,7 @@ def bases_opened(table: Table, work: Callable[[Table], object]) -> list[str]:
     ("work", "logs"), [(contents, True), (contents, False), (Table.compact, True)], ids=["merge", "read", "compact"]
 )
 def test_alternating_files_are_opened_once(work: Callable[[Table], object], *, logs: bool) -> None:
-    """Else each file group would open one of them, and decode a row group that holds thousands."""
+    """Otherwise each file group would open a file, and decode a row group with rows of thousands of file groups."""
     table = two_files_in_turns()
     if logs:
         append(table, orders(*KEYS, ts=3))
@@ -302,7 +302,7 @@ def test_shared_files_are_counted_once(table: Table, *, unshared: bool) -> None:
 def test_every_read_equals_the_oracle_with_any_shared_files(
     story: Story, partial: list[frozenset[int]], row_group: int, shared: int
 ) -> None:
-    """Compactions of any part of the file groups, after which files have rows that mean nothing; all ways to read."""
+    """Compactions of any subset of the file groups, after which files have unused rows; all kinds of reads."""
     with World(story.config) as world:
         world.table = tuned(world.table, shared_row_group_rows=row_group, shared_file_bytes=shared)
         world.run(story.steps)

@@ -1,4 +1,4 @@
-"""Snapshots by example: the traps of merged reads, each named by its phenomenon, and the ways to name a cut."""
+"""Snapshots by example: difficult cases of merged reads, and the forms of as_of."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_as_of_a_time_is_exact_to_the_millisecond() -> None:
 
 
 def test_commit_times_never_decrease_within_a_lane() -> None:
-    """as_of bisects them; a clock that was set back must not hide commits."""
+    """as_of uses bisection; a clock that was set back must not hide commits."""
     clock = FakeClock(1_700_000_000_000)
     table = Table.create(f"memory://snapshot/{uuid.uuid4().hex}", TWO_GROUPS, clock=clock)
     with table.writer("own") as writer:

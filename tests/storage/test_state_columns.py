@@ -1,4 +1,4 @@
-"""A reader may ask whether a group is present in a row, and when what it shows arrived."""
+"""State columns: whether a group is present in a row, and the arrival of its values."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_presence_and_arrival_match_the_shown_values(table: Table, kept_as: str)
     assert by_key(table.get([1, 6, 4], ASKED)) == {key: arrivals[key] for key in (1, 6)}
     required = snapshot.to_arrow(ASKED, require=["payment"])
     assert by_key(required) == {key: row for key, row in arrivals.items() if row["_present_payment"]}
-    # Alone, beside values of the same group, and without the group's values.
+    # Alone, with values of the same group, and without the group's values.
     alone = snapshot.to_arrow(["_present_payment"])["_present_payment"].to_pylist()
     assert sorted(alone) == sorted(row["_present_payment"] for row in arrivals.values())
     beside = snapshot.to_arrow(["paid", "_present_payment", "id"]).to_pylist()

@@ -1,4 +1,4 @@
-"""`check_merger` finds mergers that depend on folding, and lets those that do not pass."""
+"""`check_merger` finds mergers whose result depends on how events are folded, and accepts others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = {"x_n": "bigint", "x_t": "string", "ts": "bigint"}
 
 
 def newest(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
-    """The newest row, be it an event or a result; keeps nothing of deletes."""
+    """Returns the newest row, event or result; keeps nothing of deletes."""
     return rows.take(pa.array(offsets[1:] - 1))
 
 
@@ -37,7 +37,7 @@ def test_a_merger_without_state_is_correct_only_without_deletes() -> None:
 
 
 def test_a_merger_that_ignores_versions_of_results_is_found() -> None:
-    """Results stand in the order of their largest versions, but one of them may lie within another's range."""
+    """Results are in the order of their largest versions, but their ranges of versions may overlap."""
 
     def first(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
         return rows.take(pa.array(offsets[:-1]))
@@ -57,7 +57,7 @@ def test_the_same_seed_tries_the_same_histories() -> None:
 
 @pytest.mark.slow
 def test_a_merger_may_keep_nothing_of_deletes() -> None:
-    """Registers in which nothing stands are never shown to a merger."""
+    """Empty registers are never passed to a merger."""
 
     def upserts(rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
         assert (np.diff(offsets) > 0).all(), "a key without rows"

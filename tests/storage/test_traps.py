@@ -1,6 +1,6 @@
-"""Traps: histories on which a merge kernel is easily wrong, each by name. Every one runs with and without compactions.
+"""Histories that merge kernels often get wrong, each by name. Every one runs with and without compactions.
 
-The first part are those that reviews of the semantics found, the second those that the properties found in this kernel.
+Reviews of the semantics found those of the first part, property tests of this kernel those of the second.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NAN = float("nan")
 
 
 class Story:
-    """Appends to a table, in one of the ways that must not matter; `rows` reads it whole and column by column."""
+    """Appends to a table in one of several equivalent ways; `rows` reads all columns at once and one by one."""
 
     def __init__(self, *, compacting: bool) -> None:
         self.compacting = compacting
 
     def __call__(self, columns: Mapping[str, str], groups: Mapping[str, Any], streams: Mapping[str, Any]) -> Story:
-        """A table with the key ``k`` and these."""
+        """Create a table with the key ``k`` and these columns and groups."""
         self.config = {"key": ["k"], "buckets": 1, "columns": {"k": "int", **columns}, "groups": groups}
         self.config["streams"] = streams
         self.table = Table.create(f"memory://traps/{uuid.uuid4().hex}", self.config)
@@ -180,7 +180,7 @@ def test_one_column_sees_rows_that_other_groups_make_visible_or_hide(story: Stor
 
 
 def test_delete_and_upsert_of_one_commit_with_equal_ordering_values(story: Story) -> None:
-    """Their positions decide, and must go on doing so after positions are forgotten."""
+    """Their positions decide, and the result must not change when positions are no longer stored."""
     story(*partial())
     story.put("s", {"k": 1, "a": None, "ts": 5, "_op": "D"}, {"k": 1, "a": "after", "ts": 5, "_op": None})
     story.put("s", {"k": 2, "a": "before", "ts": 5, "_op": None}, {"k": 2, "a": None, "ts": 5, "_op": "D"})
@@ -303,7 +303,7 @@ def test_sum_is_exact_far_beyond_what_its_state_can_hold(story: Story) -> None:
 
 
 def test_delete_of_an_aggregate_is_never_a_tombstone(story: Story) -> None:
-    """Not even that of a stream whose deletes hide the row in its other groups."""
+    """Not even a delete of a stream whose deletes hide the row in its other groups."""
     columns = {"v": "bigint", "a": "string"}
     groups = {"g": {"columns": ["v"], "merge": "aggregate", "functions": {"v": "sum"}}, "A": {"columns": ["a"]}}
     story(columns, groups, {"s": {"groups": ["g"], "on_delete": "row"}, "as": {"groups": ["A"]}})

@@ -1,4 +1,4 @@
-"""Verify finds nothing wrong with tables that are sound, however they came about and whatever happens meanwhile."""
+"""Verify reports nothing for intact tables, whatever their history and whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_verify_finds_nothing_in_a_table_with_any_history(steps: list[str]) -> N
 
 
 class BusyStore(FaultyStore):
-    """Somebody else does something just before one of the calls of a kind."""
+    """Runs a function just before one of the calls of a kind."""
 
     def __init__(self, inner: ObjectStore, kind: str, at: int, action: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -68,7 +68,7 @@ class BusyStore(FaultyStore):
 
 
 def happen(table: Table, *, clean: bool) -> None:
-    """As much at once as a busy table sees in a minute."""
+    """Many operations at once."""
     append(table, orders(1, 2, 3, ts=20))
     table.fold()
     append(table, payments(1, 2, 3, ts=20), "payments")
@@ -96,7 +96,7 @@ def happen(table: Table, *, clean: bool) -> None:
     ],
 )
 def test_verify_finds_nothing_in_a_table_that_changes_meanwhile(kind: str, calls: range, *, clean: bool) -> None:
-    """Before every listing that matters, and before many reads."""
+    """Before every relevant listing, and before many reads."""
     for number in calls:
         table = shop(new_uri())
         table.savepoint("before")

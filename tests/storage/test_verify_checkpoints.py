@@ -1,4 +1,4 @@
-"""Verify and checkpoints: what is wrong with them, and what they show of a damaged log."""
+"""Verify and checkpoints: wrong checkpoints, and checkpoints after a damaged entry."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_of_an_entry_that_does_not_exist(table: Table) -> None:
 
 
 def _another(data: bytes, **changes: object) -> bytes:
-    """The checkpoint of another state, and a digest that fits."""
+    """Replace a checkpoint by that of another state, with a valid digest."""
     values = json.loads(data.partition(b"\n")[2])
     body = json.dumps(values | {"state": values["state"] | changes}).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body

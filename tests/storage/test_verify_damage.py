@@ -1,4 +1,4 @@
-"""Every kind of damage, done to a real table: verify sees it, says where, and sees nothing else."""
+"""Every kind of damage, done to a real table: verify reports it and its place, and nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def log_of(damage: Damage, number: int = -1) -> str:
 
 
 def index(change: Callable[[dict[str, Any]], object]) -> Do:
-    """Another index in the last commit of orders but one."""
+    """Change the index in the second-last commit of orders."""
     return lambda d: (
         d.edit(d.slot("orders", "DATA", -2), lambda entry: change(entry["files"][0]["index"])),
         log_of(d, -2),
@@ -48,7 +48,7 @@ def index(change: Callable[[dict[str, Any]], object]) -> Do:
 
 
 def renamed(damage: Damage) -> str:
-    """The log of the last commit, as if it had been written for the commit before."""
+    """Give the log of the last commit the name of the previous commit."""
     path = log_of(damage)
     other = path.replace("00000000000000000006-", "00000000000000000005-")
     damage.store.put(Path(other), damage.content(path))
@@ -57,7 +57,7 @@ def renamed(damage: Damage) -> str:
 
 
 def add_block(blocks: dict[str, Any]) -> None:
-    """An empty one at the end."""
+    """Append an empty block."""
     blocks["offset"].append(blocks["offset"][-1] + blocks["length"][-1])
     for values in (blocks["length"], blocks["rows"], blocks["crc32"]):
         values.append(0)
@@ -193,7 +193,7 @@ def test_deletes_that_the_index_counts_wrongly_in_two_places(table: Table, damag
         deletes[0], deletes[1] = deletes[0] - 1, deletes[1] + 1
 
     damage.edit(damage.slot("orders", "DATA", 0), change)
-    assert wrong(table) == []  # slices hold that commit: nobody reads its log any more
+    assert wrong(table) == []  # the commit is in slices, so its log is not read any more
     damage.edit(damage.slot("orders", "DATA", 2), change)
     assert [finding.invariant for finding in wrong(table)] == ["S14"]
 
@@ -210,7 +210,7 @@ def test_deletes_that_the_index_counts_wrongly_in_two_places(table: Table, damag
 def test_an_index_that_contradicts_itself(
     table: Table, damage: Damage, change: Callable[[dict[str, Any]], object], number: int
 ) -> None:
-    """Whether its rows are in slices (commit 0) or are read from the log file."""
+    """For a commit in slices (commit 0), and for one that is read from its log file."""
     damage.edit(damage.slot("orders", "DATA", number), lambda entry: change(entry["files"][0]["index"]))
     (finding,) = wrong(table)
     assert finding.invariant == "S7"
@@ -341,7 +341,7 @@ def test_verify_needs_a_table() -> None:
 
 @pytest.mark.parametrize("slot", [1, 3, 5])
 def test_a_table_that_cannot_be_opened_is_verified(table: Table, damage: Damage, slot: int) -> None:
-    """Where the table lane is damaged nobody can open the table; what is wrong besides is told in one go."""
+    """If the table lane is damaged the table cannot be opened; verify reports this and all other problems at once."""
     path = damage.flip(lane("", slot))
     other = damage.flip(lane("orders", 3))
     with pytest.raises(CorruptData):
@@ -352,7 +352,7 @@ def test_a_table_that_cannot_be_opened_is_verified(table: Table, damage: Damage,
 
 
 def test_files_of_missing_commits_are_reported(table: Table, damage: Damage) -> None:
-    """Nobody can know whether a commit is still to come, or was removed from the end of its lane."""
+    """It is unknown whether a commit will still be published, or was removed from the end of its lane."""
     (head,) = (lane.head for lane in Inspection(table.uri).lanes() if lane.lane == "orders")
     assert not any("for entries after" in finding.what for finding in verified(table).infos)
     damage.remove(lane("orders", head))
@@ -368,7 +368,7 @@ def test_files_of_missing_commits_are_reported(table: Table, damage: Damage) -> 
 
 
 def test_a_table_without_its_first_entry_is_not_taken_for_a_missing_table(table: Table, damage: Damage) -> None:
-    """A new table in its place would make the old one's entries unreadable for good."""
+    """A new table in its place would make the old entries permanently unreadable."""
     first = damage.remove(lane("", 1))
     before = damage.paths("")
     with pytest.raises(CorruptData, match=r"first entry .* is missing") as error:

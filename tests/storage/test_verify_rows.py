@@ -1,4 +1,4 @@
-"""Rows that should not stand in a slice where they stand: verify computes anew what the entry says of them."""
+"""Wrong rows in slices: verify recomputes what entries say about rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tuning import tune
 
 Do = Callable[[Damage], object]
 
-pytestmark = pytest.mark.usefixtures("own_files")  # a file is that of one slice
+pytestmark = pytest.mark.usefixtures("own_files")  # each file has one slice
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def home_of(key: int) -> int:
 
 
 def other_key(bucket: int) -> int:
-    """A key of a bucket that the table does not have."""
+    """A key that belongs to another bucket."""
     candidates = np.arange(1_000, 2_000)
     (found, *_) = candidates[buckets([pa.array(candidates)], 2) == bucket].tolist()
     return found
 
 
 def moved(rows: pa.Table) -> pa.Table:
-    """The last key is that of another file group."""
+    """Replace the last key by one of another file group."""
     ids = rows.column("id").to_pylist()
     home = int(buckets([pa.array(ids[:1])], 2)[0])
     return with_column(rows, "id", [*ids[:-1], other_key((home + 1) % 4)])
@@ -64,7 +64,7 @@ def arrivals(change: Callable[[int], int]) -> Callable[[pa.Table], pa.Table]:
 
 
 def hidden(rows: pa.Table) -> pa.Table:
-    """The first row is there, and no group of it is."""
+    """The first row exists, but none of its groups is present."""
     for group in (1, 2):
         name = f"__weft_g{group}_arrival"
         rows = with_column(rows, name, [None, *rows.column(name).to_pylist()[1:]])
@@ -134,7 +134,7 @@ def test_a_key_in_base_and_shadow(table: Table, damage: Damage) -> None:
 
 
 def swapped(rows: pa.Table, first: int) -> pa.Table:
-    """One row changes places with the next."""
+    """Swap a row with the next one."""
     order = list(range(len(rows)))
     order[first : first + 2] = first + 1, first
     return rows.take(pa.array(order))
@@ -142,7 +142,7 @@ def swapped(rows: pa.Table, first: int) -> pa.Table:
 
 @pytest.mark.parametrize("across", [False, True])
 def test_unsorted_rows_of_a_log_file(table: Table, monkeypatch: pytest.MonkeyPatch, *, across: bool) -> None:
-    """Within a block, or the last row of a block and the first of the next."""
+    """Within a block, or across two blocks."""
     tune(monkeypatch, block_min_bytes=40, block_max_bytes=160)
     same_bucket = [key for key in range(100) if home_of(key) == 1]
     append(Table.open(table.uri), orders(*same_bucket, ts=30), batch=("q", 4))

@@ -1,4 +1,4 @@
-"""Watermarks: what writers promise, what becomes of it, and what a reader that asks for completeness is told."""
+"""Watermarks: promises of writers, and how restores, claims and cleaning affect them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def entry(table: Table, seq: int, lane: str = "orders") -> dict[str, Any]:
     return found
 
 
-# What a lane promises
+# Promises of a lane
 
 
 def test_a_promise_is_the_largest_value_minus_the_lateness_and_never_decreases(table: Table) -> None:
@@ -300,7 +300,7 @@ def test_the_first_of_several_ordering_columns_counts(table: Table) -> None:
     rows = pa.table({"id": [1, 2], "a": ["x", "y"], "t1": [10, 9], "t2": [1, 99]})
     put(table, rows, stream="all")
     assert mark(table, "all", "two").value == 7
-    # NULL is no value: it touches the group for its second value's sake, and is neither early nor late.
+    # The first ordering value is NULL: the event touches the group because of its second value, and is not late.
     put(table, pa.table({"id": [3], "a": ["z"], "t1": pa.array([None], pa.int64()), "t2": [500]}), stream="all")
     assert (mark(table, "all", "two").value, mark(table, "all", "two").late) == (7, 0)
     assert len(table.snapshot().to_arrow()) == 3
@@ -358,7 +358,7 @@ def test_a_running_writer_promises_for_an_added_group(table: Table) -> None:
     assert (mark(table).value, mark(table, group="more").value) == (7, 2)
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Writers: fencing, exactly-once batches, and what a crash at any point leaves (S3, S4, S5, S6)."""
+"""Writers: fencing, exactly-once batches, and crashes at any point (S3, S4, S5, S6)."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_an_unknown_commit_is_settled_by_a_replay(store: FaultyStore, faulty: Ta
             lane.append(orders(2), batch=("q", 2))
         assert error.value.batch == ("q", 2)
         store.faults.clear()
-        with pytest.raises(CommitUnknown):  # it must not go on: what it would write next may be one slot too early
+        with pytest.raises(CommitUnknown):  # it must stop: its next entry might use a slot that is too early
             lane.append(orders(3), batch=("q", 3))
     with faulty.writer("orders") as lane:
         assert lane.append(orders(2), batch=("q", 2)).replayed == (when == "after")
@@ -308,7 +308,7 @@ def test_an_unknown_stream_is_not_found(table: Table) -> None:
 
 
 def test_writers_of_different_lanes_do_not_interfere(store: FaultyStore, faulty: Table) -> None:
-    """L1 NonBlocking: with every call on one lane failing for ever, the other lane does not notice."""
+    """L1 NonBlocking: if every call for one lane fails, the other lane is not affected."""
     with faulty.writer("orders") as first, faulty.writer("payments") as second:
         first.append(orders(1))
         store.faults.append(Fault("put_if_absent", "lanes/orders", times=FOREVER))

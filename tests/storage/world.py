@@ -1,4 +1,4 @@
-"""A real table and the oracle side by side: runs histories of `tests.strategies`, and compares answers."""
+"""A real table and the oracle: runs histories of `tests.strategies` on both, and compares the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.elsewhere import elsewhere
 from tests.oracle import Oracle
 from tests.strategies import Append, Compact, Config, Fold, Remember, Step, input_type
 
-_EXACT = decimal.Context(prec=100)  # the default one rounds what a decimal(38,s) holds
+_EXACT = decimal.Context(prec=100)  # the default context rounds values of a decimal(38,s)
 Answer = dict[tuple[Any, ...], dict[str, Any]]
 
 
@@ -71,7 +71,7 @@ class World:
         return self._writers[append.lane]
 
     def reopen(self, append: Append) -> None:
-        """A new incarnation, which fences the one before."""
+        """A new writer of the lane, which fences the previous one."""
         writer = Table.open(self.uri).writer(append.stream, lane=append.lane)
         self._writers[append.lane] = self._stack.enter_context(writer)
 
@@ -91,7 +91,7 @@ class World:
         self.remembered.append((str(snapshot.cut), self.expected()))
 
     def check_remembered(self) -> None:
-        """S9: what was true then is still what is said of then, whatever was compacted or appended since."""
+        """S9: earlier snapshots still give the same rows, after any appends and compactions."""
         for cut, answer in self.remembered:
             for table in (self.table, Table.open(self.uri)):
                 assert self.answer(table.snapshot(cut).to_arrow()) == answer, cut
@@ -103,7 +103,7 @@ class World:
         }
 
     def answer(self, table: pa.Table) -> Answer:
-        """A full answer by key; a key that comes twice is an error."""
+        """All rows by key; a duplicate key is an error."""
         result: Answer = {}
         for row in table.to_pylist():
             key = canonical(tuple(row[name] for name in self.config["key"]))
@@ -112,7 +112,7 @@ class World:
         return result
 
     def check(self) -> None:
-        """The table's newest answer, from the open table and from one opened anew, is the oracle's."""
+        """Check that the newest snapshot, of the open table and of one opened again, equals the oracle."""
         expected = self.expected()
         for table in (self.table, Table.open(self.uri)):
             snapshot = table.snapshot()
@@ -124,7 +124,7 @@ class World:
 
 
 def bag(table: pa.Table) -> list[str]:
-    """Rows in a defined order, for answers without keys."""
+    """Rows in a defined order, for results without keys."""
     return sorted(repr(canonical(tuple(row.items()))) for row in table.to_pylist())
 
 
@@ -137,10 +137,10 @@ def snapshot_bag(snapshot: Snapshot, columns: Sequence[str], **arguments: Any) -
 
 
 def canonical(value: Any) -> Any:
-    """A value that compares: NaN equals itself, containers are tuples, decimals lose their trailing zeros."""
+    """A value that can be compared: NaN equals itself, containers are tuples, decimals have no trailing zeros."""
     match value:
         case float():
-            # -0.0 in an ordering column is stored as 0.0; the two are equal wherever else they stand.
+            # -0.0 in an ordering column is stored as 0.0; the two are equal elsewhere.
             return "NaN" if math.isnan(value) else value + 0.0
         case dt.datetime() if value.tzinfo is not None:
             return value.astimezone(dt.UTC)
@@ -154,7 +154,7 @@ def canonical(value: Any) -> Any:
 
 
 def to_arrow(config: Config, rows: Sequence[Mapping[str, Any]], stream: str) -> pa.Table:
-    """Rows as a batch with the table's types; no rows: a batch of the stream's columns."""
+    """Rows as a batch with the table's types; without rows, a batch with the stream's columns."""
     columns = set(rows[0]) if rows else {c for g in config["streams"][stream]["groups"] for c in _columns(config, g)}
     names = [*(name for name in config["columns"] if name in columns or name in config["key"])]
     table = {name: pa.array([row[name] for row in rows], parse_type(input_type(config, name))) for name in names}

@@ -1,4 +1,4 @@
-"""The diff of two images of the same rows, against the same diff in plain Python."""
+"""The diff of two states of the same rows, compared with a diff in plain Python."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MORE: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", TYPES)
 def test_values_differ_exactly_if_they_differ_in_python(name: str) -> None:
     pairs = list(itertools.product([None, *POOLS.get(name, []), *MORE.get(name, [])], repeat=2))
-    # Arrays that begin in the middle of their buffers, too.
+    # Includes arrays that begin in the middle of their buffers.
     columns = [pa.array([pairs[-1][i], *(pair[i] for pair in pairs)], parse_type(name)).slice(1) for i in (0, 1)]
     assert differing(*columns).tolist() == [canonical(old) != canonical(new) for old, new in pairs]
     assert differing(columns[0][:0], columns[1][:0]).tolist() == []
@@ -92,7 +92,7 @@ def random_state(chance: random.Random, schema: TableSchema, pool: list[tuple[An
 
 
 def image(schema: TableSchema, state: State) -> dict[str, pa.Array]:
-    """A state as a scan gives it."""
+    """A state in the form of a scan's result."""
 
     def plain(value: Any) -> Any:
         return NAN if value == "NaN" else list(value) if isinstance(value, tuple) else value
@@ -129,7 +129,7 @@ def test_the_diff_equals_a_row_by_row_comparison(seed: int, keys: tuple[dict[str
     assert all(len(batch) for batch in batches)
     answer = got(schema, pa.Table.from_batches(batches, shape.arrow))
     assert answer == expected(schema, before, after, columns, images=images)
-    # Of groups that did not change the earlier values are not even needed.
+    # The earlier values of unchanged groups are not needed.
     updated = {name for row in answer.values() if row["_change"] == "update" for name in row["_changed_groups"]}
     known = replace(shape, touched=frozenset(schema.group_by_name[name].id for name in updated))
     needed = {*known.earlier, *(names.arrival(group.id) for group in schema.groups)}

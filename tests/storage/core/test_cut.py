@@ -20,7 +20,7 @@ def test_the_text_of_a_cut_identifies_it(table: int, lanes: dict[LaneName, int])
     assert again.table == table
     assert again.lanes == {lane: seq for lane, seq in lanes.items() if seq}
     assert str(again) == str(cut)
-    # Also where a lane is named that has nothing in it: a savepoint keeps the snapshot by either name.
+    # Even if a lane without entries is named: a savepoint keeps the snapshot in either form.
     assert again == cut
     assert hash(again) == hash(cut)
     assert again != Cut(table + 1, lanes)

@@ -52,8 +52,8 @@ NEAR = st.integers(-3, 3) | st.integers(-(2**63), -(2**63) + 3) | st.integers(2*
 @given(st.lists(NEAR) | st.lists(st.integers(-5, 5)) | st.lists(st.integers(2**63 - 4, 2**63 - 1)))
 @example([0, -(2**63), 2**63 - 1, 0, -(2**63)])
 @example([2, 1, 2, 1])
-@example([0, 2**61 - 1, 0, 5])  # just near enough
-@example([0, 2**61, 0, 5])  # just too far apart
+@example([0, 2**61 - 1, 0, 5])  # just close enough to be packed
+@example([0, 2**61, 0, 5])  # just too far apart to be packed
 def test_equal_keys_keep_their_order(numbers: list[int]) -> None:
     expected = sorted(range(len(numbers)), key=numbers.__getitem__)
     binary = pa.array([keys.encode_sort_key([pa.array([number])])[0].as_py() for number in numbers], pa.binary())
@@ -124,7 +124,7 @@ def test_a_single_key_has_icebergs_bucket(type_name: str, value: Any, hashed: in
 
 
 def composite_formula(parts: list[int], bits: int) -> int:
-    """As the format states it, in plain Python."""
+    """The definition of the format, in plain Python."""
     mixed = 0
     for part in parts:
         mixed = (mixed * 31 + part) % 2**32
@@ -154,7 +154,7 @@ def test_a_composite_key_mixes_the_buckets_of_its_columns(
 
 @pytest.mark.parametrize(
     ("types", "row", "encoded", "bucket"),
-    [  # The table of FORMAT.md. Frozen: a table that exists has its keys there.
+    [  # The table of FORMAT.md. It must never change, because the keys of existing tables depend on it.
         (["bigint"], (34,), None, 3),
         (["string"], ("iceberg",), None, 9),
         (["decimal(9,2)"], (Decimal("14.20"),), "8000000000000000000000000000058c", 3),
@@ -193,7 +193,7 @@ def test_equal_keys_have_the_same_bucket_in_any_batch(case: tuple[list[str], lis
 
 
 def test_more_bucket_bits_split_buckets() -> None:
-    """What makes a later split b -> {b, b + N} an ordinary compaction."""
+    """So a later split b -> {b, b + N} can be an ordinary compaction."""
     columns = [pa.array(range(1_000), pa.int64()), pa.array([str(i) for i in range(1_000)])]
     for chosen in (columns[:1], columns[1:], columns):
         few, many = keys.buckets(chosen, 3), keys.buckets(chosen, 4)

@@ -1,7 +1,7 @@
-"""Merge modes without a table: registers of parts of a history merge to the register of the whole (S13, M3, M5).
+"""Merge modes without a table: registers of parts of a history merge to the register of all events (S13, M3, M5).
 
-Parts are whatever compactions may make of a history: any partition of its commits, not only runs of them, merged in any
-order and nesting. What a mode shows must not depend on it.
+Compactions may divide a history in any way: into any sets of commits, not only runs of them, merged in any order and
+nesting. The result of a mode must not depend on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.strategies import Append, Config, Story, stories
 ONE_KEY = np.zeros(1, np.int64)
 
 
-# No files are written, so many more histories than elsewhere take no longer.
+# No files are written, so many more histories can be tried.
 @settings(max_examples=settings().max_examples * 6)
 @given(stories(max_steps=10, max_rows=4, max_groups=2), st.data())
 def test_merging_registers_of_parts_gives_the_register_of_all_events(story: Story, data: st.DataObject) -> None:
@@ -45,7 +45,7 @@ def test_merging_registers_of_parts_gives_the_register_of_all_events(story: Stor
             parts[data.draw(st.integers(0, len(parts) - 1), label="part")].append(log_range)
         registers = [register for part in parts if (register := _register(schema, group, part, loaded)) is not None]
         while len(registers) > 1:
-            # The older may be either: compactions meet the logs of lanes in any order.
+            # Either may be the older one: compactions read the logs of lanes in any order.
             chosen = data.draw(st.permutations(range(len(registers))), label="merged")[:2]
             old, new = (registers[i] for i in chosen)
             rest = [register for i, register in enumerate(registers) if i not in chosen]
@@ -54,7 +54,7 @@ def test_merging_registers_of_parts_gives_the_register_of_all_events(story: Stor
 
 
 def _ranges(story: Story, schema: TableSchema) -> Iterator[LogRange]:
-    """The commits, as if all rows had one key."""
+    """The commits with one key for all rows."""
     for arrival, append in enumerate(story.appends, start=1):
         batch = prepare(_batch(story.config, append), schema, schema.stream(append.stream))
         rows = batch.rows.combine_chunks()
@@ -70,7 +70,7 @@ def _batch(config: Config, append: Append) -> pa.Table:
 
 
 def _register(schema: TableSchema, group: Group, ranges: list[LogRange], loaded: Mergers) -> Arrays | None:
-    """One register, as it stands in a slice: merged into nothing."""
+    """One register as it is stored in a slice: merged with nothing."""
     collapsed = collapse_group(ranges, schema, group, group.values, loaded)
     return None if collapsed is None else _merge(schema, group, _blank(schema, group), collapsed.columns, loaded)
 
@@ -88,7 +88,7 @@ def _merge(schema: TableSchema, group: Group, old: Arrays, new: Arrays, loaded: 
 
 
 def _shown(group: Group, register: Arrays | None) -> dict[str, Any]:
-    """Values, and whether present; of an absent group nothing is shown, but a delete of the row counts."""
+    """Values, and whether the group is present; of an absent group only a delete of the row counts."""
     if register is None:
         return {"present": False, "hides": None}
     present = register[names.arrival(group.id)][0].is_valid

@@ -1,4 +1,4 @@
-"""What is built is parsed back, and nothing else is taken for ours."""
+"""Paths that weft builds are parsed back, and no others are accepted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_parsing_a_path_returns_its_parts(path: str, parsed: ParsedPath) -> None
     [
         "",
         "base/notes.txt",
-        f"base/{9:020d}-{ID}.parquet",  # in no file group
+        f"base/{9:020d}-{ID}.parquet",  # without a file group
         LOG.replace("log/orders", "log"),
         LOG.replace("orders", "or ders"),
         LOG.replace(".arrow", ".json"),

@@ -1,4 +1,4 @@
-"""Spans of entries, against sets of numbers; which checkpoints and heartbeats stay."""
+"""Spans of entries compared with sets of numbers; which checkpoints and heartbeats are kept."""
 
 from __future__ import annotations
 

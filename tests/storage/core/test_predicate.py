@@ -1,4 +1,4 @@
-"""Predicates: reads Arrow's serialised expressions; pruning by a predicate never drops a row of the answer."""
+"""Predicates: reads Arrow's serialised expressions; pruning by a predicate never drops a row of the result."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_times_outside_pythons_calendar_are_not_read(far: pa.Scalar) -> None:
         ((A == 1) | (B == 2), None),
         ((A == 1) & (B == 2), {1}),
         ((A == 1) & (A == 2), set()),
-        (A == 2**40, set()),  # no int32 has it
+        (A == 2**40, set()),  # not an int32
         (A == 1.0, None),
         (A > 1, None),
         (~(A == 1), None),
@@ -130,7 +130,7 @@ SOME = ColumnRange(pa.int64(), 10, 20, nulls=2, rows=5)
 ONE = ColumnRange(pa.int64(), 7, 7, nulls=0, rows=5)
 NULLS = ColumnRange(pa.int64(), None, None, nulls=5, rows=5)
 UNKNOWN = ColumnRange(pa.int64(), None, None, nulls=None, rows=5)
-FLOATS = ColumnRange(pa.float64(), 1.0, 2.0, nulls=0, rows=5)  # and there may be NaN
+FLOATS = ColumnRange(pa.float64(), 1.0, 2.0, nulls=0, rows=5)  # values may include NaN
 NULL = pc.scalar(pa.scalar(None, pa.int64()))
 
 

@@ -1,4 +1,4 @@
-"""Registers as rows of folds: read back and merged in any order they are the registers of the whole (S13, M3)."""
+"""Registers as rows of folds: read back and merged in any order they equal the registers of all events (S13, M3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.strategies import Append, Story, stories
 KEYS = 3
 
 
-# No files are written, so many more histories than elsewhere take no longer.
+# No files are written, so many more histories can be tried.
 @settings(max_examples=settings().max_examples * 4)
 @given(stories(max_steps=10, max_rows=6, max_groups=2), st.data())
 def test_folds_merged_in_any_order_equal_the_fold_of_all_commits(story: Story, data: st.DataObject) -> None:
@@ -52,7 +52,7 @@ def test_folds_merged_in_any_order_equal_the_fold_of_all_commits(story: Story, d
 
 
 def _ranges(schema: TableSchema, story: Story, append: Append, arrival: int) -> list[LogRange]:
-    """One commit, its keys numbered in the order in which they come, modulo a few."""
+    """One commit, with keys numbered in order of arrival, modulo a small number."""
     batch = prepare(to_arrow(story.config, append.rows, append.stream), schema, schema.stream(append.stream))
     rows = batch.rows
     if len(rows) == 0:
@@ -67,7 +67,7 @@ def _ranges(schema: TableSchema, story: Story, append: Append, arrival: int) -> 
 def _folded(
     schema: TableSchema, ranges: Sequence[LogRange], data: st.DataObject, loaded: Mergers
 ) -> list[RegisterRange]:
-    """As a fold's file has it, cut into blocks anywhere."""
+    """The rows of a fold's file, divided into random blocks."""
     vector = keys.union([log_range.keys for log_range in ranges])
     found = {group.id: collapse_group(ranges, schema, group, group.columns, loaded) for group in schema.groups}
     registers = {group: columns for group, columns in found.items() if columns is not None}
@@ -90,7 +90,7 @@ def _folded(
 
 
 def _shown(group: Group, registers: Registers | None) -> dict[int, dict[str, Any]]:
-    """Per key what a reader would see: values where present, else whether the row is hidden; nothing of nothing."""
+    """Per key what a reader would see: values if the group is present, otherwise whether the row is hidden."""
     result: dict[int, dict[str, Any]] = {}
     if registers is None:
         return result
@@ -132,9 +132,9 @@ def test_a_row_counts_as_a_delete_if_any_of_its_groups_may_be_absent() -> None:
     ranges = [
         log_range(1, 1, 1, 1, "U"),  # plain
         log_range(2, 2, 1, 1, "U"),
-        log_range(3, 2, 1, 1, "D"),  # deleted in all groups but the sum, which is there
+        log_range(3, 2, 1, 1, "D"),  # deleted in all groups except the sum, which is present
         log_range(4, 3, 1, 1, "D"),
-        log_range(5, 3, 2, 1, "U"),  # all there again, over floors
+        log_range(5, 3, 2, 1, "U"),  # all present again, above floors
         log_range(6, 4, None, None, "-U"),  # a retraction of nothing
     ]
     directory = KeyDirectory.of(ranges, schema)

@@ -1,4 +1,4 @@
-"""Keys of a run of file groups: ordered by file group, then by key, and equal where both are."""
+"""Keys of a run of file groups: ordered by file group, then by key, and equal only if both are equal."""
 
 from __future__ import annotations
 

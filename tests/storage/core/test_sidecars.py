@@ -55,7 +55,7 @@ def test_the_cache_is_bounded_by_bytes() -> None:
 
 
 def test_slices_of_one_compaction_share_their_cuts() -> None:
-    """With n lanes the cuts of g file groups would be g times n numbers in the memory of every reader."""
+    """Otherwise, with n lanes, the cuts of g file groups would be g times n numbers in the memory of every reader."""
     cut = {LaneName(f"lane{number}"): number for number in range(100)}
     made = [slice_of(bucket).model_copy(update={"cut": cut, "parent": dict(cut)}) for bucket in range(8)]
     decoded = decode_list(sidecar_codec.encode_list(made))

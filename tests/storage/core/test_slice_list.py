@@ -1,4 +1,4 @@
-"""Lists of slices that are decoded one at a time give what decoding them as a whole gives."""
+"""Decoding a list of slices lazily gives the same slices as decoding it as a whole."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_decoded_slices_equal_the_stored_ones(made: list[SliceFile]) -> None:
 
 @given(st.lists(slices, min_size=1, max_size=3), st.data())
 def test_a_changed_text_is_accepted_exactly_if_the_model_accepts_it(made: list[SliceFile], data: st.DataObject) -> None:
-    """Whatever the pattern lets through, the model would have: so nothing that a reader must refuse is passed over."""
+    """The pattern accepts only texts that the model accepts, so nothing that a reader must refuse is skipped."""
     text = sidecar_codec.encode_list(made).decode()
     at = data.draw(st.integers(0, len(text) - 1))
     until = data.draw(st.integers(at, min(at + 3, len(text))))

@@ -1,4 +1,4 @@
-"""Type names and stored values: what is written is what is read back."""
+"""Type names and stored values round-trip."""
 
 from __future__ import annotations
 
