@@ -1,7 +1,7 @@
 """Hypothesis strategies: random table configurations, and random histories of one table.
 
-Values come from small pools, so that keys collide, ordering values tie, and extremes turn up often. A history is plain
-data (no table in it), so that one history can be replayed in several ways and against the oracle.
+Values come from small pools, so that keys collide, ordering values tie, and extreme values are frequent. A history is
+plain data without a table, so that it can be replayed in several ways and against the oracle.
 """
 
 from __future__ import annotations
@@ -100,19 +100,19 @@ class Append:
 
 @dataclass(frozen=True)
 class Compact:
-    """Compact the file groups whose place in the list, modulo 8, is among ``chosen``."""
+    """Compact the file groups whose position in the list, modulo 8, is in ``chosen``."""
 
     chosen: frozenset[int]
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Fold what waits in the logs."""
+    """Fold the waiting logs."""
 
 
 @dataclass(frozen=True)
 class Remember:
-    """Take a snapshot now and look at it again after every later step of this kind, and in the end."""
+    """Take a snapshot, and read it again after every later step of this kind and at the end."""
 
 
 Step = Append | Compact | Fold | Remember
@@ -121,7 +121,7 @@ EVERY_GROUP = frozenset(range(8))
 
 @dataclass(frozen=True)
 class Pools:
-    """What the rows of one history choose from: few values, so that keys collide and ordering values tie."""
+    """The values of the rows of one history: few, so that keys collide and ordering values tie."""
 
     keys: list[tuple[Any, ...]]
     ordering: Mapping[str, list[Any]]
@@ -129,7 +129,7 @@ class Pools:
 
 @dataclass(frozen=True)
 class Story:
-    """A table and what happens to it."""
+    """A configuration, and the steps of its history."""
 
     config: Config
     steps: list[Step] = field(default_factory=list)
@@ -197,7 +197,7 @@ def configs(
             values, functions = draw(_aggregates(f"g{g}", least=0 if orders else 1))
             group |= {"merge": "aggregate", "functions": functions}
         else:
-            most = 3 if mode == "latest" else 5  # columns of one row can have as many versions
+            most = 3 if mode == "latest" else 5  # the columns of one row can have that many versions
             types = draw(st.lists(st.sampled_from(VALUE_TYPES), min_size=0 if orders else 1, max_size=most))
             names = [
                 next(odd, f"g{g}_v{i}") if draw(st.integers(0, 4)) == 0 else f"g{g}_v{i}" for i in range(len(types))
@@ -226,7 +226,7 @@ def configs(
 @st.composite
 def _aggregates(draw: st.DrawFn, prefix: str, least: int) -> tuple[dict[str, str], dict[str, Any]]:
     """Columns with their types, and their functions."""
-    # Some groups can take back, so that streams which delete may feed them.
+    # Some groups have only retractable functions, so that streams with deletes may write them.
     known = sorted(RETRACTABLE) if draw(st.integers(0, 2)) == 0 else list(_FUNCTION_TYPES)
     chosen = draw(st.lists(st.sampled_from(known), min_size=least, max_size=6))
     types: dict[str, str] = {}
@@ -248,7 +248,7 @@ def _ordering_types() -> st.SearchStrategy[str]:
 
 @st.composite
 def _streams(draw: st.DrawFn, groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Streams that feed every group; `row` and `group` deletes are not mixed on one, nor sent where none may be."""
+    """Streams that write every group; `row` and `group` deletes are not mixed in a group, and only sent if allowed."""
     only_upserts = {
         name
         for name, group in groups.items()
@@ -286,7 +286,7 @@ def stories(
     config = draw(configs(ordering=ordering, modes=modes, max_groups=max_groups))
     pool = draw(pools(config))
     steps: list[Step] = []
-    # Sizes are drawn from lists: Hypothesis prefers small integers, and a short history has little to go wrong.
+    # Sizes are drawn from lists, because Hypothesis prefers small integers, and short histories find few errors.
     for _ in range(draw(st.sampled_from([*[max_steps] * 4, max_steps // 2, 2]))):
         kind = draw(st.sampled_from(["append"] * 7 + ["compact"] * 2 + ["fold"] * 3 + ["remember"]))
         if kind == "append":
@@ -328,14 +328,14 @@ def appends(draw: st.DrawFn, config: Config, pool: Pools, max_rows: int) -> Appe
     cells = {name: [None, *_values(config, pool, name)] for name in columns}
     for name in (name for group in partial for name in config["groups"][group]["columns"]):
         if name in cells and name not in pool.ordering:
-            cells[name] = [None] * len(cells[name]) + cells[name]  # what an event does not supply, an older one does
-    # Any column of the groups may be named as supplied, also one that the batch omits: NULL is its value then.
+            cells[name] = [None] * len(cells[name]) + cells[name]  # an older event supplies the value instead
+    # Any column of the groups may be named as supplied, even if the batch omits it: its value is then NULL.
     supplies = [name for group in partial for name in config["groups"][group]["columns"]]
     if not draw(st.booleans()):
         supplies = []
     with_op = draw(st.sampled_from([True, True, False]))
     size = draw(st.sampled_from([max_rows, max_rows // 2, 2, 1, 0]))
-    # Drawing every value would use up what Hypothesis spends on an example, and leave only the shortest histories.
+    # Drawing every value would exceed Hypothesis' budget for an example, and leave only short histories.
     chance = random.Random(draw(st.integers(0, 2**32)))
     rows = []
     for _ in range(size):
@@ -358,11 +358,11 @@ def _values(config: Config, pool: Pools, column: str) -> Sequence[Any]:
 
 
 def _words(config: Config, groups: list[str], row: Row) -> list[str | None]:
-    """Operations that a row may have: a delete that touches nothing is bad input, which has its own tests."""
+    """Operations that are valid for a row: a delete that touches no group is bad input, which other tests cover."""
     touched = [group for group in groups if _touches(config, group, row)]
     aggregates = [group for group in groups if mode_of(config, group) == "aggregate"]
     words = [*UPSERTS, *(DELETES * 2 if touched else [])]
-    # So is a retraction that touches no aggregate.
+    # A retraction that touches no aggregate is bad input, too.
     return words if aggregates and not set(aggregates).intersection(touched) else [*words, *BEFORES]
 
 
@@ -372,7 +372,7 @@ def _touches(config: Config, group: str, row: Row) -> bool:
 
 
 def _make_distinct(config: Config, steps: list[Step], numbers: list[int]) -> None:
-    """Give every event another ordering value, in no order; rows with a null stay untouched ones."""
+    """Give every event a different ordering value, in random order; rows with a null still touch no group."""
     shuffled = itertools.chain(numbers, itertools.count(len(numbers)))
     for step in steps:
         if isinstance(step, Append):

@@ -1,4 +1,4 @@
-"""Documents are true of the code: every module, function and file that they name exists, and every link resolves."""
+"""Documents match the code: every module, function and file that they name exists, and every link resolves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resolves(name: str) -> bool:
 
 
 def anchor(heading: str) -> str:
-    """The anchor that GitHub makes of a heading."""
+    """The anchor that GitHub creates for a heading."""
     plain = re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower())
     return plain.replace(" ", "-")
 

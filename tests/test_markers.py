@@ -1,4 +1,4 @@
-"""What needs a JVM carries a marker that says so, or it finds none."""
+"""Tests that need a JVM have a marker, or they find no Java."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_with_a_marker_java_is_the_real_one() -> None:
 
 
 def test_the_name_of_a_test_is_the_same_in_every_process(request: pytest.FixtureRequest) -> None:
-    """Test processes side by side compare what they have collected: an address in a name is an error."""
+    """Parallel test processes compare the names of collected tests, so a name must not contain an address."""
     assert [item.nodeid for item in request.session.items if " at 0x" in item.nodeid] == []
 
 

@@ -1,4 +1,4 @@
-"""What the mutation score says, and when it is lower than before."""
+"""The mutation score, and when it counts as lower than before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nightly loop tells what failed and what took too long, and goes on with the rest."""
+"""The nightly loop reports parts that failed or took too long, and continues with the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of the guides runs, one block after the other, and prints what the guide shows."""
+"""The code blocks of the guides run one after the other, and print the documented output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_block_prints_the_documented_output(name: str, tmp_path: Path, mon
     for block in found:
         code, shown = block.groups()
         printed = io.StringIO()
-        # Blank lines before, so that a traceback names the guide's own line.
+        # Blank lines before the code, so that a traceback has the line numbers of the guide.
         line = text.count("\n", 0, block.start(1))
         with contextlib.redirect_stdout(printed):
             exec(compile("\n" * line + code, str(guide), "exec"), names)  # the guide is ours

@@ -1,4 +1,4 @@
-"""The README's example does what the README shows."""
+"""The example of the README prints the documented output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every reference resolves: rules by their id, documents and their sections, modules and what is in them."""
+"""Every reference resolves: rules by their id, documents and their sections, modules and their contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = [
     path
     for path in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     if path.endswith((".py", ".md", ".yaml", ".tla", ".cfg", ".toml")) and not re.match(rf"{FROZEN}\d", path)
-    # Text-replacing mutants quote source text and have labels of their own.
+    # Mutants that replace text quote source text and have separate labels.
     if not path.endswith("mutants.py")
 ]
 DOCUMENTS = {path.rsplit("/", 1)[-1]: path for path in FILES if re.fullmatch(r"(storage/)?[A-Z]+\.md", path)}
@@ -37,7 +37,7 @@ def _text(path: str) -> str:
 
 
 def _prose(path: str) -> str:
-    """The text in one line: comments without their markers, string literals that follow each other as one."""
+    """The text in one line: comments without markers, adjacent string literals joined."""
     text = re.sub(r"\n\s*(#|\\\*|\|)? ?", " ", _text(path))
     return re.sub(r"\"\s+f?\"", "", text)
 
@@ -131,7 +131,7 @@ def test_modules_that_are_named_exist() -> None:
 
 
 def _resolves(parts: list[str]) -> bool:
-    """Whether names lead to a module, or to something that a module has."""
+    """Whether a dotted name is a module or an attribute of one."""
     for end in range(len(parts), 0, -1):
         module = ROOT.joinpath(*parts[:end])
         file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")

@@ -1,4 +1,4 @@
-"""Repository rules, as tests: what may import what, what may stand where, how long a file may be."""
+"""Rules of the repository: allowed imports, places of files, and their length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"storage", "streams", "deploy", "tests"}
 TOP_LEVEL = FOLDERS | {"pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"}
 MAX_LINES = 500
-# The core is values in, values out: no files, clocks, chance, threads or logs.
+# The core is pure: no files, clocks, randomness, threads or logs.
 BANNED_IN_CORE = {
     *("os", "io", "pathlib", "shutil", "tempfile", "glob", "socket", "subprocess", "urllib.request", "http"),
     *("time", "random", "secrets", "uuid", "threading", "multiprocessing", "concurrent", "asyncio", "queue"),
@@ -22,7 +22,7 @@ BANNED_IN_CORE = {
 
 
 def tracked() -> list[Path]:
-    """Files that git knows or would add; what is ignored is nobody's business."""
+    """Files that git tracks or would add; ignored files are left out."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
         found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -44,7 +44,7 @@ def modules(*folders: str) -> list[Path]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, also within functions and under TYPE_CHECKING."""
+    """Every module that a file imports, including imports in functions and under TYPE_CHECKING."""
     for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,6 +1,6 @@
 """The simulation, as tests: many schedules pass, a seed replays exactly, and every broken version of the code is found.
 
-`SIM_SEED=n` runs schedule n only; `SIM_SCHEDULES=n` so many of them (longer runs: `tests/simulate.py`).
+`SIM_SEED=n` runs only schedule n; `SIM_SCHEDULES=n` runs n schedules (for longer runs: `tests/simulate.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
 PART = 125  # schedules of one test: some ten seconds
 FIRST_PART = 50  # of the first test, which the fast loop runs
-FULL_SCHEDULES = 175  # of the full loop; continuous integration runs the others after it
+FULL_SCHEDULES = 175  # in the full loop; the extended loop runs the others
 PARTS = [(0, FIRST_PART), *((first, first + PART) for first in range(FIRST_PART, SCHEDULES, PART))]
-REPLAYED = [3, 17, 71]  # a quiet one, and two with all kinds of faults
+REPLAYED = [3, 17, 71]  # one without faults, and two with all kinds of faults
 
 _faults: Counter[Fault] = Counter()
 _entries: Counter[str] = Counter()
@@ -108,5 +108,5 @@ def test_every_invariant_has_a_mutant() -> None:
     protocol = (ROOT / "storage" / "PROTOCOL.md").read_text(encoding="utf-8")
     invariants = set(re.findall(r"^\| ([SL]\d+) \|", protocol, re.MULTILINE))
     assert len(invariants) > 25
-    # That a publish ends depends on its loop alone: a model shows it (lane_live_no_deadline).
+    # Whether a publish ends depends only on its loop: a model shows it (lane_live_no_deadline).
     assert invariants - {name.split()[0] for name in MUTANTS} == {"L2"}

@@ -1,4 +1,4 @@
-"""A short soak: every kind of blow once, on real processes and a real Spark. Long ones: ``python -m tests.soak``."""
+"""A short soak: every kind of disturbance once, with real processes and Spark. Longer: ``python -m tests.soak``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.soak.run import run_soak
 
 BLOWS = ("kill writer", "kill service", "undo", "zombie", "kill service", "freeze", "restore")
 END_SECONDS = 30.0
-"""For a JVM that was killed and its workers to be gone; they take a moment on an idle machine."""
+"""Time limit for the end of a killed JVM and its workers, which is short on an idle machine."""
 
 
 def processes_of(folder: Path) -> Iterator[str]:
@@ -20,7 +20,7 @@ def processes_of(folder: Path) -> Iterator[str]:
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             text = command.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         if str(folder) in text:
             yield text
@@ -28,7 +28,7 @@ def processes_of(folder: Path) -> Iterator[str]:
 
 @pytest.mark.spark
 @pytest.mark.extended
-@pytest.mark.timeout(1200)  # a minute and a half on two idle cores; several JVMs start anew, each at other tests' mercy
+@pytest.mark.timeout(1200)  # a minute and a half on two idle cores; several JVMs start while other tests run
 def test_a_pipeline_under_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     verdict = run_soak(0.5, seed=2, writers=2, folder=tmp_path, blows=BLOWS, say=said.append)

@@ -1,8 +1,8 @@
-"""The stores that the conformance suite runs against, each started once and only when a test asks for it.
+"""The stores that the conformance suite runs against, each started once, when a test first needs it.
 
 memory, local, moto   always
-s3                    a real server; marked `integration`; skipped, with the reason, where there is no program for it
-given                 the one that the environment names (`tests.stores.real_server`)
+s3                    a real server; marked `integration`; skipped, with the reason, if its program is missing
+given                 the store that the environment names (`tests.stores.real_server`)
 """
 
 from __future__ import annotations

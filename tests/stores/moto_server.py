@@ -1,9 +1,9 @@
-"""S3 as moto plays it, on a free port of this machine, with a wrapper that makes it better or worse.
+"""S3 simulated by moto, on a free port of this machine, with wrappers that fix or break it.
 
-Moto honours ``If-None-Match: *``, but looks first and writes then, in many threads: of racing creates two can win.
-`one_step` mends that by letting one request in at a time, so that a race tests this project and not moto;
-`looking_first` makes the fault certain, so that the race test is seen to find it. `ignoring_conditions` is the store
-that must be refused. `Faulty` loses answers and makes conflicts up. All servers of this process share their buckets.
+Moto honours ``If-None-Match: *``, but checks first and then writes, in several threads, so two racing creates can win.
+`one_step` fixes that by handling one request at a time, so that a race tests this project and not moto; `looking_first`
+makes the fault certain, to show that the race test finds it. `ignoring_conditions` is a store that must be refused.
+`Faulty` loses answers and simulates conflicts. All servers of this process share their buckets.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ignoring_conditions(app: WSGIApplication) -> WSGIApplication:
 
 
 def looking_first(racers: int) -> Callable[[WSGIApplication], WSGIApplication]:
-    """Every racer finds the name free, for all look before one writes."""
+    """Every racer finds the name free, because all check before one writes."""
     gate = threading.Barrier(racers)
 
     def wrap(app: WSGIApplication) -> WSGIApplication:
@@ -68,7 +68,7 @@ def looking_first(racers: int) -> Callable[[WSGIApplication], WSGIApplication]:
 class Fault:
     """The next ``times`` requests of ``method`` whose path contains ``path`` are answered with ``status`` and ``code``.
 
-    With ``done`` the request takes effect all the same; without a status the connection breaks instead of an answer.
+    With ``done`` the request takes effect anyway; without a status the connection breaks instead of an answer.
     """
 
     path: str
@@ -82,7 +82,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent."""
+    """A request of a client."""
 
     method: str
     path: str
@@ -92,7 +92,7 @@ class Request:
 
 @dataclass
 class Faulty:
-    """A wrapper that also remembers every request."""
+    """A wrapper that also records every request."""
 
     faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -123,7 +123,7 @@ def _answer(fault: Fault, environ: WSGIEnvironment, start_response: StartRespons
 
 @contextlib.contextmanager
 def moto_server(wrap: Callable[[WSGIApplication], WSGIApplication] = one_step) -> Iterator[Backend]:
-    """A server with an empty bucket; it ends with the block."""
+    """A server with an empty bucket; it stops at the end of the block."""
     app = wrap(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_QuietHandler)
     server.daemon_threads = True
@@ -145,7 +145,7 @@ def s3_options(endpoint: str) -> dict[str, Any]:
         "secret": "not-a-secret",
         "endpoint_url": endpoint,
         "default_block_size": BLOCK_BYTES,
-        # The SDK repeats itself, as it does by default, but not for a minute.
+        # The SDK retries, as by default, but not for a minute.
         "config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": 2}, "read_timeout": READ_SECONDS},
     }
 

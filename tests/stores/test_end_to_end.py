@@ -1,4 +1,4 @@
-"""One table on every kind of store: two writers, a compaction, the answer of the oracle, opened again."""
+"""One table on every kind of store: two writers, a compaction, compared with the oracle, opened again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = {"id": pa.int64(), "status": pa.string(), "ots": pa.int64(), "paid": pa.
 
 
 def batch(stream: str, number: int) -> list[dict[str, Any]]:
-    """Keys that repeat, times that go back and forth, now and then a delete."""
+    """Rows with repeated keys, times in no order, and some deletes."""
     time = (number * 7) % 5
     keys = range(number % 3, 20, 2)
     if stream == "payments":

@@ -24,19 +24,19 @@ def use_and_forget(place: Place, results: Any) -> None:
     gc.disable()
     store = place.open()
     store.get(NAME)
-    asyn.sync(asyn.get_loop(), collect)  # in a loop that runs: there inherited sessions are closed for good
+    asyn.sync(asyn.get_loop(), collect)  # in a running loop, which would close inherited sessions
     results.put(store.get(NAME))
 
 
 @pytest.mark.integration
 def test_a_forked_child_does_not_close_its_parents_connections(s3: Backend) -> None:
-    """Both share the kernel's list of what event loops wait for: a child that tidies up would make its parent deaf."""
+    """Both share an epoll instance: a child that closes connections would remove those of its parent from it."""
     once = {"retries": {"mode": "standard", "total_max_attempts": 1}, "read_timeout": READ_SECONDS}
     place = Place(s3.new_place().uri, {**s3.options, "config_kwargs": once})
     store = place.open()
     store._fs.retries = 1
     store.put(NAME, b"x")
-    del store  # its connection stays open, and nobody but the cache of fsspec knows of it
+    del store  # its connection stays open, referenced only by the cache of fsspec
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     child = context.Process(target=use_and_forget, args=(place, results))

@@ -1,4 +1,4 @@
-"""Folders: what a crash leaves, in which order things become durable, what full disks and odd file systems answer."""
+"""Local folders: leftovers of a crash, the order of syncs, and errors of full disks and unusual file systems."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_leftovers_are_listed_separately_and_can_be_deleted(store: LocalStore, t
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the system, in order."""
+    """The system calls, in order."""
     calls: list[str] = []
     sync, link, rename = os.fsync, os.link, LocalPath.rename
 
@@ -126,7 +126,7 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_the_return(
 def test_folders_are_synced_up_to_the_root_even_if_they_existed(
     store: LocalStore, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may have made them a moment ago, and died before it synced them."""
+    """Another process may have just created them, and died before it synced them."""
     (tmp_path / "root" / "a" / "b").mkdir(parents=True)
     calls = recorded(monkeypatch)
     store.put(Path("a/b/c/object"), b"x")

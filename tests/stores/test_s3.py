@@ -1,4 +1,4 @@
-"""What S3 may answer, and what is made of it: conflicts, lost answers, refusals, uploads in parts, requests counted."""
+"""Answers of S3 and their handling: conflicts, lost answers, refusals, multipart uploads, and numbers of requests."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_read_without_an_answer_is_not_damage(place: Place, faulty: Faulty) ->
 
 
 def uploads(place: Place) -> int:
-    """How many uploads in parts are under way."""
+    """The number of multipart uploads in progress."""
     answer = s3fs.S3FileSystem(**place.options).call_s3("list_multipart_uploads", Bucket=BUCKET)
     return len(answer.get("Uploads", []))
 
@@ -298,7 +298,7 @@ def test_a_store_that_ignores_the_condition_is_refused_and_nothing_is_changed(pl
 
 
 def test_the_race_test_finds_a_store_that_checks_and_then_writes() -> None:
-    """The check of the check: on such a store all win, and the probe alone could not know."""
+    """A test of the race test: on such a store all racers win, and the probe alone could not detect it."""
     with moto_server(looking_first(RACERS)) as backend:
         place = backend.new_place()
         assert winners(race(Place(place.uri, place.options, rounds=2))) == [RACERS, RACERS]
@@ -321,7 +321,7 @@ def test_missing_credentials_are_an_error_at_once(place: Place, monkeypatch: pyt
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, list[socket.socket]]]:
-    """The URL of a server that takes connections and never says a word, and the connections it has."""
+    """The URL of a server that accepts connections and never answers, and its connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken: list[socket.socket] = []
 

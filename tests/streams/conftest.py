@@ -1,7 +1,7 @@
 """Shared by the Spark tests: one small local session, and Kafka brokers, for the whole run.
 
 embedded   always
-real       Apache Kafka; marked `integration`; skipped, with the reason, where it cannot be had
+real       Apache Kafka; marked `integration`; skipped, with the reason, if it is not available
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.streams.kafka.real_broker import RealBroker, Unavailable, start_real_
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 the PATH has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise the python3 on the PATH
     session = (
         SparkSession.builder.master("local[2]")
         .appName("weft-tests")
@@ -34,25 +34,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Stopping a query inside `foreachBatch` makes Spark run a recursive regex over the error's text
         # (StreamExecution.PROXY_ERROR); on the default stack that overflows, and the query ends without its error.
         .config("spark.driver.extraJavaOptions", "-Xss4m")
-        # A query that does not stop is a finding, not something to wait for.
+        # A query that does not stop must fail the test instead of blocking it.
         .config("spark.sql.streaming.stopTimeout", "20s")
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("OFF")  # tests make queries fail on purpose, at a page of Java each
+    session.sparkContext.setLogLevel("OFF")  # tests make queries fail on purpose, and each logs a page of Java
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="session")
 def embedded_broker() -> Iterator[EmbeddedBroker]:
-    """Shared: use a topic of your own."""
+    """Shared by all tests: use a separate topic."""
     with EmbeddedBroker() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def real_broker() -> Iterator[RealBroker]:
-    """Shared: use a topic of your own, and leave it running."""
+    """Shared by all tests: use a separate topic, and do not stop it."""
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(start_real_broker())
@@ -63,7 +63,7 @@ def real_broker() -> Iterator[RealBroker]:
 
 @pytest.fixture(scope="session")
 def broker(embedded_broker: EmbeddedBroker) -> EmbeddedBroker:
-    """The broker of tests that do not care which; those of the Kafka source take both (`tests.streams.kafka`)."""
+    """The broker of tests for which either will do; tests of the Kafka source run on both (`tests.streams.kafka`)."""
     return embedded_broker
 
 

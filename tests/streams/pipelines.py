@@ -24,7 +24,7 @@ def weft(*arguments: str | Path) -> Result:
 
 
 def weft_output(*arguments: str | Path) -> str:
-    """What a command prints that succeeds."""
+    """Run a command that must succeed; returns its output."""
     done = weft(*arguments)
     assert done.exit_code == 0, done.output
     return done.output

@@ -1,4 +1,4 @@
-"""Changes through Spark: each once, over restarts from the checkpoint, and never fewer without an error."""
+"""Changes through Spark: each once, across restarts from the checkpoint, and never incomplete without an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.storage.world import bag, to_arrow
 from tests.strategies import POOLS
 
 END_S = 60
-"""More than any of these queries needs."""
+"""Time limit of a query."""
 Rows = list[dict[str, Any]]
 
 
@@ -44,7 +44,7 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
 
 
 class Consumer:
-    """A query that keeps the batches it was given, and its checkpoint."""
+    """A query that records its batches, and its checkpoint."""
 
     def __init__(self, spark: SparkSession, table: Table, folder: Path, **options: Any) -> None:
         self.spark, self.table, self.folder = spark, table, folder
@@ -53,7 +53,7 @@ class Consumer:
         self.fail_in: int | None = None
 
     def run(self) -> Consumer:
-        """All there is, then the end."""
+        """Read all existing changes, then stop."""
         query = self.start(availableNow=True)
         assert query.awaitTermination(END_S) or query.stop() is not None
         return self
@@ -69,13 +69,13 @@ class Consumer:
             raise RuntimeError("the sink fails after it has written")
 
     def cuts(self) -> list[str]:
-        """Ends of the batches, as the checkpoint has them."""
+        """Ends of the batches in the checkpoint."""
         files = sorted((self.folder / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
         return [json.loads(path.read_text().splitlines()[-1])["cut"] for path in files]
 
     @property
     def rows(self) -> list[Rows]:
-        """What came, without batches of no rows."""
+        """The received batches, without empty ones."""
         return [in_order(self.batches[number]) for number in sorted(self.batches) if self.batches[number]]
 
 
@@ -132,7 +132,7 @@ def test_every_batch_equals_the_changes_of_its_range(table: Table, consumer: Mak
 
 
 def test_a_failed_batch_is_repeated_unchanged(table: Table, consumer: Make) -> None:
-    """The table moves on, is compacted and gets a column between the failure and the restart."""
+    """Between the failure and the restart the table gets commits, a compaction and a column."""
     mine = consumer()
     mine.run()
     append(table, orders(2, 3, status="paid", ts=2))
@@ -186,7 +186,7 @@ def test_the_first_batch_is_empty_and_ends_at_the_start(table: Table, starting: 
     )
     assert options is not None
     while dt.datetime.now(dt.UTC) <= mark:
-        pass  # less than two milliseconds: the next commit is to be later
+        pass  # less than two milliseconds, so that the next commit is later
     append(table, orders(7))
     reader = ChangeStreamReader(TableLocation(table.uri), options, change_schema(table, options))
     assert reader.initialOffset() == {}
@@ -249,7 +249,7 @@ def test_a_recreated_table_fails_the_query(table: Table, consumer: Make) -> None
     shutil.rmtree(table.uri.removeprefix("file://"))
     anew = Table.create(table.uri, SHOP)
     append(anew, orders(7))
-    append(anew, payments(8), "payments")  # as many commits as before: the cut is one of this table, too
+    append(anew, payments(8), "payments")  # as many commits as before, so the cut is valid in this table, too
     append(anew, orders(9))
     mine.table = anew
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and its exit codes."""
+"""The output and the exit codes of the command line."""
 
 from __future__ import annotations
 

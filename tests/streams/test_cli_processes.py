@@ -1,4 +1,4 @@
-"""The command line in real processes: a pipeline from broker to query, outages, and how runs end."""
+"""The command line in real processes: a pipeline from broker to query, outages, and the end of runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PATIENCE_SECONDS = 180.0  # two JVMs start at once, on a machine that does other things too
+PATIENCE_SECONDS = 180.0  # two JVMs start at once on a busy machine
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -39,7 +39,7 @@ def produce(broker: EmbeddedBroker, topic: str, messages: Sequence[dict[str, Any
 
 
 def kafka_pipeline(folder: Path, broker: EmbeddedBroker, *topics: str) -> Path:
-    """Writers sa and sb, as many as there are topics; quick to start, for their lives are short."""
+    """A pipeline with writers sa and sb, one per topic; with settings for a fast start."""
     first, second = topics[0], topics[-1]
     writers = {
         "sa": {
@@ -159,14 +159,14 @@ def runs() -> Iterator[list[Running]]:
 
 @pytest.fixture
 def no_broker() -> Iterator[int]:
-    """A port at which nobody answers, for as long as the test lasts."""
+    """A port at which nothing answers during the test."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
 def lonely_pipeline(folder: Path, port: int, **changes: Any) -> Path:
-    """A writer whose broker is away; it waits before it starts Spark."""
+    """A writer whose broker does not answer; it waits before it starts Spark."""
     writer = {"source": {"type": "kafka", "topic": "t"}, "schema": {"id": "bigint", "a": "string", "at": "bigint"}}
     kafka = {"bootstrap.servers": f"127.0.0.1:{port}"}
     return pipeline_file(folder, kafka=kafka, writers={"sa": writer}, compaction=False, **changes)
@@ -222,7 +222,7 @@ def test_a_running_query_survives_an_outage_of_the_broker(tmp_path: Path, runs: 
         private_broker.set_reachable(reachable=False)
         waits = run.until("sa", state="waiting", waiting_for=f"the broker {private_broker.bootstrap_servers}")
         assert (waits["lag"], waits["freshness_seconds"]) == (None, None)
-        while waits["waiting_seconds"] < 10:  # many times what one question waits
+        while waits["waiting_seconds"] < 10:  # many times the wait of one request
             waits = run.until("sa", state="waiting")
         private_broker.set_reachable(reachable=True)
         produce(private_broker, "away", [{"id": 2, "a": "after", "at": 2}])
@@ -260,7 +260,7 @@ def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
     whole["writers"]["sb"] = {
         "source": {"type": "spark", "format": "rate"},
         "select": {"id": "value", "b": "value"},
-        "where": "no_such_column > 1",  # a mistake that is the same at every start: one is enough
+        "where": "no_such_column > 1",  # an error that every start has, so one start is enough
     }
     path.write_text(yaml.safe_dump(whole))
     ended = subprocess.run(
@@ -345,6 +345,6 @@ def _gone(group: int) -> bool:
 
 
 def _alive(group: int) -> bool:
-    """Whether a process group has a process; one that is dead and waits for init to take note does not count."""
+    """Whether a process group has a live process; zombies that wait for init do not count."""
     listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
     return any(pgid == str(group) and stat[0] != "Z" for pgid, stat in map(str.split, listed.splitlines()))

@@ -1,4 +1,4 @@
-"""``weft changes``: rows for eyes and for programs, where to go on, and what is refused."""
+"""``weft changes``: output for people and programs, the cut to continue from, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that change a table as a whole: what they do, what they refuse, and that they ask first."""
+"""Commands that change a table as a whole: their effects, refusals, and confirmations."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_missing_table_is_an_error(tmp_path: Path) -> None:
 
 
 def pipeline_of(table: Table, folder: Path, **sections: Any) -> Path:
-    """A pipeline file of a table, of which only the sections that a command needs are right."""
+    """A pipeline file in which only the sections that a command needs are valid."""
     path = folder / "p.yaml"
     whole = {"table": {"uri": table.uri}, "writers": "${NOT_NEEDED_HERE}", **sections}
     path.write_text(yaml.safe_dump(whole))
@@ -261,7 +261,7 @@ def pipeline_of(table: Table, folder: Path, **sections: Any) -> Path:
 
 
 def old_files(table: Table) -> int:
-    """Files that a cleaning which keeps nothing of the past would delete."""
+    """Files that a clean would delete if it retained only the newest snapshot."""
     would = json.loads(weft("clean", table.uri, "--retain", "0", "--dry-run", "--json").stdout)
     return sum(kind["files"] for kind in would["deleted"].values())
 
@@ -378,7 +378,7 @@ EVERY_COMMAND = [
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=lambda command: "-".join(command[:2]))
 def test_every_command_with_a_location_accepts_storage_options(command: list[str]) -> None:
-    """A profile that does not exist: only who hands the option on is told so, and before anything is asked."""
+    """A profile that does not exist: commands that pass the option on fail at once."""
     head = command[:2] if command[0] == "alter" else command[:1]
     rest = command[len(head) :]
     result = weft(*head, "s3://bucket/t", *rest, "--storage-option", "profile=no-such-profile-of-weft")

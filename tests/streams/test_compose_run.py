@@ -1,7 +1,7 @@
-"""The commands of deploy/compose.yaml as processes, with a real broker and a real S3 server: the table is right.
+"""The commands of deploy/compose.yaml as processes, with a real broker and a real S3 server: the table is correct.
 
-Without a container engine: each service's command is started with its environment, in a state folder of its own. A
-writer is killed and started again with an empty one, as Kubernetes does.
+Without a container engine: each service's command is started with its environment, in a separate state folder. A writer
+is killed and started again with an empty one, as by Kubernetes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROWS = 20_000
 WRITERS = ("orders", "payments", "shipments", "clicks")
 LIMIT_SECONDS = 900.0
 STOP_SECONDS = 120.0
-MEASURED_SECONDS = 15.0  # a lag that is told so long after the last message was measured after it
+MEASURED_SECONDS = 15.0  # a lag that is reported this long after the last message was measured after it
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Part:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Its metrics; none while it does not answer."""
+        """Its metrics; empty while it does not answer."""
         with contextlib.suppress(OSError):
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
                 families = list(text_string_to_metric_families(answer.read().decode()))
@@ -81,7 +81,7 @@ class Part:
         return {}
 
     def output(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         return (self.folder / f"{self.name}-{self.starts}" / "output").read_text()[-2_000:]
 
 
@@ -114,7 +114,7 @@ def parts(tmp_path: Path, real_broker: RealBroker, monkeypatch: pytest.MonkeyPat
 
 
 def until(parts: dict[str, Part], metric: str, wanted: Callable[[float], bool]) -> None:
-    """Wait until a metric of every writer is as wanted. No part may end meanwhile."""
+    """Wait until a metric of every writer satisfies a condition. No part may end meanwhile."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while True:
         seen = {name: parts[name].metrics().get(metric) for name in WRITERS}
@@ -142,7 +142,7 @@ def test_the_parts_write_a_table_that_equals_the_join(parts: dict[str, Part], re
     until(parts, "weft_rows_total", lambda rows: rows > 0)
     parts["orders"].process.kill()
     parts["orders"].process.wait(STOP_SECONDS)
-    parts["orders"].start()  # while the job of the first one may still run
+    parts["orders"].start()  # while the job of the first process may still run
     assert feeding.wait(120) == 0
     time.sleep(MEASURED_SECONDS)
     until(parts, "weft_lag_messages", lambda lag: lag == 0)

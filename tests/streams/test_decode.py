@@ -1,4 +1,4 @@
-"""Messages to columns: what is decoded, what counts as undecodable, and what users' expressions may do."""
+"""Messages to columns: decoded messages, undecodable ones, and expressions of users."""
 
 from __future__ import annotations
 

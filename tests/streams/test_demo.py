@@ -1,4 +1,4 @@
-"""The demo: what its workload is made of, its reference against a few lines of Python, and a whole small run."""
+"""The demo: its workload, its reference compared with an implementation in Python, and a small run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def order_key(event: dict[str, Any]) -> int:
     return int((event["after"] or event["before"])["order_id"])
 
 
-# Per topic, from a message as it stands there: its key, what orders it, whether it deletes.
+# Per topic, from a message: its key, its ordering values, and whether it is a delete.
 KEY = {"orders": order_key, "payments": lambda e: e["order"]}
 ORDERING = {
     "orders": lambda e: (e["ts_ms"], e["source"]["lsn"]),
@@ -112,7 +112,7 @@ def test_every_stream_has_every_kind_of_disorder(topics: dict[str, Topic], name:
         ties += ordering[0] in times[key] and not any(ordering == other for other in times[key])
         times[key].add(ordering[0])
     assert min(late, duplicates, ties, revived, len(deleted)) >= 3
-    # Events of one ordering value are one event: what decides between any two others is in the message.
+    # Events with equal ordering values are copies: the message decides between any two others.
     assert len({(key_of(name, e), ORDERING[name](e)) for e in seen}) == len(texts)
 
 
@@ -302,7 +302,7 @@ def test_differences_are_shown_with_rows_of_both_tables(capsys: pytest.CaptureFi
 def joined(
     spark: SparkSession, broker: EmbeddedBroker, topics: dict[str, Topic], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DataFrame]:
-    """The reference's answer for the whole workload, read from a broker."""
+    """The rows of the reference query for the whole workload, read from a broker."""
     broker.create_topics({name: topic.partitions for name, topic in topics.items()})
     producer = broker.producer()
     for name, topic in topics.items():
@@ -318,7 +318,7 @@ def joined(
 
 
 def oracle(topics: dict[str, Topic]) -> dict[int, dict[str, Any]]:
-    """MERGE semantics, as far as the demo uses them, event by event."""
+    """The semantics of MERGE.md that the demo uses, event by event."""
     newest: dict[str, dict[int, Any]] = {name: {} for name in topics}
     for name, topic in topics.items():
         for event in events(topic):

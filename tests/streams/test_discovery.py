@@ -1,4 +1,4 @@
-"""A new session finds ``format("weft")`` by itself, and its catalog keeps tables of it."""
+"""A new session finds ``format("weft")`` by itself, and its catalog can have tables of this format."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_catalog_table_without_a_location_is_an_error_with_a_hint(spark: Spark
         with pytest.raises(AnalysisException, match=f"(?s){message}"):
             spark.sql(statement)
         assert not spark.catalog.tableExists("none")
-    # Where columns are listed Spark does not ask the source before the first query.
+    # If columns are listed, Spark does not call the source before the first query.
     for statement in ("", f"OPTIONS (path '{table.uri}')"):
         spark.sql(f"CREATE TABLE listed (id bigint) USING weft {statement}")
         try:

@@ -1,4 +1,4 @@
-"""What is shown of a job: the words, the ages, and how often a line is repeated."""
+"""The display of jobs: texts, ages, and how often a line is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``weft package``: what is in the archive, and what is refused. `tests.streams.cluster` runs executors from one."""
+"""``weft package``: contents of the archive, and refusals. `tests.streams.cluster` runs executors from an archive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packag
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """An environment with one package, and with what an editable installation of weft leaves in one."""
+    """An environment with one package and an editable installation of weft."""
     root = tmp_path / "venv"
     venv.create(root, symlinks=True, with_pip=False)
     add(root, "helper/__init__.py", "ANSWER = 42\n")
@@ -53,7 +53,7 @@ def test_the_archive_has_the_project_instead_of_its_editable_reference(root: Pat
     found = names(packed.path)
     for name in ("storage/__init__.py", "storage/py.typed", "streams/cli/example_pipeline.yaml", "helper/__init__.py"):
         assert f"{SITE}/{name}" in found
-    # Spark looks for formats in packages at the top.
+    # Spark searches top-level packages for formats.
     assert f"{SITE}/pyspark_weft/__init__.py" in found
     assert not [name for name in found if "spark_path" in name or "__editable__" in name or "__pycache__" in name]
     assert not [name for name in found if name.startswith(f"{SITE}/pyspark/")], "executors have it"
@@ -72,7 +72,7 @@ def test_the_unpacked_environment_works_in_another_folder(root: Path, tmp_path: 
     done = subprocess.run(
         [python, "-c", code], cwd=elsewhere.parent, env={}, capture_output=True, text=True, check=False
     )
-    # Only its packages are asked for: pyarrow is not in this small environment.
+    # Only weft's packages are found, because pyarrow is not in this small environment.
     assert "No module named 'pyarrow'" in done.stderr or done.stdout.startswith(f"42 {elsewhere}"), done.stderr
     assert str(elsewhere) in done.stderr + done.stdout
     assert str(Path(streams.__file__).parents[1]) not in done.stderr + done.stdout
@@ -123,7 +123,7 @@ def test_only_the_link_to_python_leads_out_of_the_archive(root: Path, tmp_path: 
 
 
 def test_refused_archives(root: Path, tmp_path: Path) -> None:
-    for name in ("env.rar", "env.zip", "env.tar"):  # of the last two Spark forgets links or programs
+    for name in ("env.rar", "env.zip", "env.tar"):  # for the last two Spark loses links or executable bits
         with pytest.raises(InvalidInput, match="Spark does not unpack"):
             pack_environment(tmp_path / name, prefix=root)
     with pytest.raises(InvalidInput, match="is not a virtual environment") as caught:

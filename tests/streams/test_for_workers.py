@@ -1,4 +1,4 @@
-"""Workers that have no weft say what to do, whatever they were asked for."""
+"""Workers without weft fail with a hint, whatever they run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDED = (
     *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six", "tzdata"),
     *("numpy.libs", "pyarrow.libs", "pandas.libs"),
 )
-"""What a Spark worker needs for Arrow."""
+"""Packages that a Spark worker needs for Arrow."""
 
 JOBS = """
 import sys
@@ -85,7 +85,7 @@ with EmbeddedBroker() as broker:
 
 @pytest.fixture
 def without_weft(tmp_path: Path) -> Path:
-    """A Python that has what Spark's workers need, and nothing of weft."""
+    """A Python with the packages of Spark's workers, but without weft."""
     packages = tmp_path / "packages"
     packages.mkdir()
     spec = importlib.util.find_spec("pyspark")
@@ -97,14 +97,14 @@ def without_weft(tmp_path: Path) -> Path:
             if found.exists():
                 (packages / found.name).symlink_to(found)
     python = tmp_path / "python"
-    # Spark sets PYTHONPATH for its workers, and they start in the folder of the driver.
+    # Spark sets PYTHONPATH for its workers, and they start in the working directory of the driver.
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec "{sys.executable}" -S -P "$@"\n')
     python.chmod(0o755)
     return python
 
 
 def test_readers_without_weft_fail_with_a_hint(tmp_path: Path, without_weft: Path) -> None:
-    # They were planned by a worker that has weft, and are read by one that has not.
+    # A worker with weft plans, and one without weft reads.
     table = Table.create(tmp_path / "table", CONFIG)
     source = WeftSource({"path": table.uri})
     changes = WeftSource({"path": table.uri, "starting": "earliest"})

@@ -1,4 +1,4 @@
-"""A message format is one module and one line: this test adds one, and touches nothing else."""
+"""Adding a message format needs one module and one line: this test adds one without other changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``weft run --http`` answers: metrics of each part, health, readiness."""
+"""Responses of ``weft run --http``: metrics of each part, health, readiness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streams.pipeline.supervisor import JobStatus, Phase
 from tests.streams.kafka.topics import NOBODY
 from tests.streams.pipelines import pipeline_file, weft
 
-PATIENCE_SECONDS = 60.0  # for what takes a second or two, on a machine that does other things too
+PATIENCE_SECONDS = 60.0  # for operations of a second or two on an idle machine
 
 
 def status(name: str = "orders", phase: Phase = Phase.RUNNING, **report: Any) -> JobStatus:

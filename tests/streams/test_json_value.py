@@ -1,7 +1,7 @@
-"""Which texts the decoder takes for one JSON object, judged by Python's own parser.
+"""Texts that the decoder accepts as one JSON object, compared with Python's parser.
 
-Where the two differ on purpose: `LENIENT` is what Spark's reader takes and Python's does not, `STRICT` the other way
-round. The random texts contain neither.
+Intended differences: Spark's reader accepts `LENIENT` texts and Python's does not; `STRICT` is the reverse. The random
+texts contain neither.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STRICT = [
 
 
 def an_object(text: str) -> dict[str, Any] | None:
-    """The object that a text is; None if it is not exactly one."""
+    """The object in a text; None if the text is not exactly one object."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
@@ -86,7 +86,7 @@ def one_value(draw: st.DrawFn) -> str:
 
 @st.composite
 def closed_and_opened_again(draw: st.DrawFn) -> str:
-    """A text that tries to close what it is wrapped in, and to leave it as it was."""
+    """A text that tries to close the wrapping object and to open it again."""
     closed = "".join(draw(st.lists(st.sampled_from(["}", "]", ',"x":1', ",null"]), max_size=3)))
     opened = "".join(draw(st.lists(st.sampled_from(["{", "[", '"v":', '"x":']), max_size=4)))
     return draw(one_value()) + closed + draw(st.sampled_from([",", "", " "])) + opened + draw(one_value())

@@ -1,4 +1,4 @@
-"""How far behind a writer is: what offsets tell, and what becomes of it when brokers are away or have lost a topic."""
+"""The lag of a writer: computed from offsets, and unknown if brokers are unreachable or a topic was recreated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B = Partition("t", 0), Partition("t", 1)
     [
         ({A: Log(0, 9), B: Log(0, 7)}, {A: 5, B: 7}, 4),
         ({A: Log(0, 9)}, {A: 9}, 0),
-        ({A: Log(6, 9)}, {A: 2}, 3),  # what retention has deleted does not wait
+        ({A: Log(6, 9)}, {A: 2}, 3),  # records deleted by retention are not counted
         ({A: Log(9, 9)}, {A: 2}, 0),
         ({A: Log(0, 9), B: Log(3, 7)}, {A: 9}, 4),  # a new partition, read from its beginning
         ({A: Log(0, 9)}, {A: 9, Partition("other", 0): 3}, 0),  # not subscribed to any more

@@ -1,6 +1,6 @@
-"""Every merge mode through Spark: frames in, distributed compaction, the live view; conformance cases and a merger.
+"""Every merge mode through Spark: frames, compaction on executors, the live view; conformance cases and a merger.
 
-A frame holds what `tests.conformance` appends; a view after each expectation must say what storage itself says there.
+Frames contain the appends of `tests.conformance`; at each expectation a view must return the same rows as storage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SparkRun(Run):
         given = {name for row in append["rows"] for name in row}
         types = {name: t for name, t in {**self.input_types, **RESERVED}.items() if name in given}
         rows = pa.table({n: pa.array([value_of(row.get(n), t) for row in append["rows"]], t) for n, t in types.items()})
-        # One partition: the order of a frame's rows is that of its partitions.
+        # One partition, because the rows of a frame are in the order of its partitions.
         frame = self.spark.createDataFrame(rows).coalesce(1)
         streams.write_batch(frame, self.table.uri, append["stream"], lane=append["lane"])
 
@@ -82,7 +82,7 @@ def test_conformance_case(spark: SparkSession, name: str, tmp_path: LocalPath) -
 def test_every_function_and_a_merger_on_executors(
     spark: SparkSession, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elements go into collections, anything is counted; the driver's allowance goes with the tasks."""
+    """Collections take elements, count takes any type; tasks get the allow-list of the driver."""
     monkeypatch.setattr(mergers, "_allowed", {"tests.mergers"})
     functions = {
         "total": "sum",

@@ -1,4 +1,4 @@
-"""Waiting for what does not answer: how long, how often, and what is said of it meanwhile."""
+"""Waiting in an outage: pauses, retries, and reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streams.pipeline.status import Report, Reporter, parse_report
 
 
 class Source:
-    """Answers after so many failures."""
+    """Succeeds after a number of failures."""
 
     def __init__(self, failures: int, error: Exception | None = None) -> None:
         self.failures, self.error = failures, error or StoreUnavailable("no answer", hint="wait")
@@ -25,7 +25,7 @@ class Source:
 
 
 class Stop:
-    """Says stop after so many waits."""
+    """Stops after a number of waits."""
 
     def __init__(self, waits: int = 1000) -> None:
         self.left, self.waits = waits, list[float]()

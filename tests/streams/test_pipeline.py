@@ -1,4 +1,4 @@
-"""What a pipeline file may say, and how it is told that it may not: by field, and with the mend."""
+"""Valid and invalid pipeline files; errors name the field and have a hint."""
 
 from __future__ import annotations
 
@@ -465,12 +465,12 @@ def test_the_example_is_a_valid_pipeline() -> None:
     file = Path(streams.__file__).with_name("cli") / "example_pipeline.yaml"
     pipeline = load_pipeline(file, {})
     assert list(pipeline.writers) == ["orders", "payments"]
-    # What an error recommends is shown, and where.
+    # The field and the hint of an error are shown.
     assert "in source, options: {failOnDataLoss: false}" in file.read_text()
 
 
 def test_the_table_may_have_later_schema_changes(load: Any) -> None:
-    """Writers with the old schema keep working, and so does their file; so does one that knows of the changes."""
+    """Files from before a schema change remain valid, and so do files with the changes."""
     table = Table.create(f"memory://pipeline/{uuid.uuid4().hex}", CONFIG)
     table.add_column("order", "note", "string", default="-")
     table.add_group("tip", {"tip": "int"}, streams=["orders"], new_streams={"tips": "ignore"})

@@ -1,4 +1,4 @@
-"""``weft sql``: names of the table, and answers that text and JSON have no word for."""
+"""``weft sql``: names of the table, and values without a form in text or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streams.pipeline.model import TableLocation
 from streams.read.sql_query import view_names
 from tests.storage.shop import SHOP, append, orders
 
-SQL_SECONDS = 120.0  # a JVM of its own, on a machine that does other things too
+SQL_SECONDS = 120.0  # starts a JVM on a busy machine
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_values_are_written_as_strict_json(value: Any, text: str) -> None:
     ],
 )
 def test_values_without_a_json_form_are_refused(tmp_path: Path, query: str, message: str) -> None:
-    table = Table.create(tmp_path / "T", SHOP)  # Spark takes T for t
+    table = Table.create(tmp_path / "T", SHOP)  # Spark ignores case
     append(table, orders(1))
     done = subprocess.run(
         [sys.executable, "-m", "streams.cli.main", "sql", table.uri, query, "--json"],

@@ -1,4 +1,4 @@
-"""What readers may ask for: the same options for the view, the DataFrame, ``format("weft")``, SQL and ``weft sql``."""
+"""Options of reads: the same for the view, the DataFrame, ``format("weft")``, SQL and ``weft sql``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "streams": {"sa": {"groups": ["ga"]}, "sb": {"groups": ["gb"]}},
 }
 OLD = "old"
-SQL_SECONDS = 120.0  # a JVM of its own, on a machine that does other things too
+SQL_SECONDS = 120.0  # starts a JVM on a busy machine
 
 
 def append(table: Table, partition: int, first: int, value: str, lateness: int | None = None) -> None:
@@ -44,7 +44,7 @@ def append(table: Table, partition: int, first: int, value: str, lateness: int |
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Two partitions compacted, of which one has got other rows and new ones since; a savepoint before that."""
+    """Two compacted partitions, one of which has later updates and inserts; a savepoint before these."""
     table = Table.create(tmp_path / "wide-1", CONFIG)
     append(table, 1, 0, "one")
     append(table, 2, 0, "two")

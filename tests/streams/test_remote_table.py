@@ -1,4 +1,4 @@
-"""Tables in an object store: every way to read them on Spark, whatever Spark itself can reach, and no secret shown."""
+"""Tables in an object store: all ways to read them with Spark, with and without Hadoop access; secrets stay hidden."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ END_S = 60
 
 @pytest.fixture(scope="module", params=["moto", pytest.param("s3", marks=pytest.mark.integration)])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """S3 as moto plays it, and a real server."""
+    """S3 simulated by moto, and a real server."""
     if request.param == "moto":
         server = moto_server()
     elif (program := find_program()) is not None:
@@ -64,7 +64,7 @@ def ids(frame: DataFrame) -> list[Any]:
 
 
 def text_of(frame: DataFrame) -> str:
-    """All that Spark tells of a query."""
+    """Everything that Spark prints about a query."""
     return str(frame._jdf.queryExecution().toString())
 
 
@@ -84,7 +84,7 @@ def test_tasks_read_a_compacted_table_if_spark_finds_no_file(spark: SparkSession
 def test_a_table_in_an_object_store_from_creation_to_cleaning(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
-    """Streams and batches write, commands maintain, Spark reads; the store's options come along everywhere."""
+    """Streams and batches write, commands maintain, Spark reads; all of them use the storage options."""
     options = ("--storage-option", json.dumps(place.options))
     table = Table.create(place.uri, SHOP, storage_options=place.options)
     feed = Feed(spark, tmp_path / "feed")

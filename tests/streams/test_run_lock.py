@@ -1,4 +1,4 @@
-"""One `weft run` at a time: who is refused, what is said, and that no dead process is in the way."""
+"""One `weft run` at a time: refusals, messages, and locks of dead processes."""
 
 from __future__ import annotations
 

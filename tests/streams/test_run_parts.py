@@ -1,4 +1,4 @@
-"""One part of a pipeline a process: ``weft run --only`` and ``weft create``."""
+"""One process per part of a pipeline: ``weft run --only`` and ``weft create``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import choose_part, make_jobs
 from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
-PATIENCE_SECONDS = 60.0  # for what takes a second, on a machine that does other things too
+PATIENCE_SECONDS = 60.0  # for operations of a second on an idle machine
 RATE = {"source": {"type": "spark", "format": "rate"}}
 
 
@@ -90,13 +90,13 @@ def test_create_needs_a_configuration(tmp_path: Path) -> None:
 
 @pytest.fixture
 def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without Java: services must not need it."""
+    """An environment without Java, which services do not need."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
 
 
 @pytest.fixture
 def with_rows(tmp_path: Path) -> Path:
-    """A pipeline whose table has two commits in its log, and a writer that must not be started."""
+    """A pipeline whose table has two commits in its log, with a writer that must not be started."""
     path = pipeline_file(tmp_path, compaction={"every": 0.2, "min_commits": 2}, clean={"every": 0.2, "retain": 0})
     assert weft("create", path).exit_code == 0
     with Table.open(tmp_path / "wide").writer("sb") as writer:

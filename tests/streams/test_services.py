@@ -1,4 +1,4 @@
-"""The compaction service against real tables: what it does, what it leaves, how it bears failure."""
+"""Services on real tables: what they compact and delete, and how they handle failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def compact_repeatedly(stop: Stop, table: Table, reporter: Reporter) -> None:
 
 
 class Stop:
-    """Says stop after so many rounds, and notes how long each wait would have been."""
+    """Stops after a number of rounds, and records the length of each wait."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds, self.waits = rounds, list[float]()
@@ -69,7 +69,7 @@ class Stop:
 
 def test_due_file_groups_are_compacted(table: Table, reporter: Reporter) -> None:
     append(table, 1)
-    compact_round(table, POLICY, reporter)  # the first slice: any log is large against no base
+    compact_round(table, POLICY, reporter)  # the first slice: without a base any log is due
     assert waiting(table) == 0
     append(table, 2)
     compact_round(table, POLICY, reporter)
@@ -87,7 +87,7 @@ def test_only_due_file_groups_are_compacted(table: Table, reporter: Reporter) ->
     append(table, 1)
     compact_round(table, POLICY, reporter)
     before = {s.group: s.slice for s in table.snapshot().slices}
-    append(table, 3, keys=1)  # one key lives in one file group
+    append(table, 3, keys=1)  # one key is in one file group
     compact_round(table, POLICY, reporter)
     changed = [s.group for s in table.snapshot().slices if s.slice != before[s.group]]
     assert len(changed) == 1
@@ -122,7 +122,7 @@ def test_failing_rounds_are_reported_delayed_and_bounded(table: Table, reporter:
 
 
 def test_a_service_reports_an_outage_of_the_store_and_waits(table: Table, reporter: Reporter) -> None:
-    """Away for 20 rounds, four times what a failing round gets; then it is there again."""
+    """The store is unreachable for 20 rounds, four times the limit of failing rounds, and then answers again."""
     append(table, 3)
     away = 20
 
@@ -130,7 +130,7 @@ def test_a_service_reports_an_outage_of_the_store_and_waits(table: Table, report
         nonlocal away
         away -= 1
         if away >= 0:
-            # The disk is full, or the server away: to a round that is the same.
+            # A full disk and an unreachable server are the same for a round.
             raise StoreUnavailable("no access to _weft: no answer")
         assert reporter.report.waiting_for == "the store of t"
         assert reporter.report.message == "no access to _weft: no answer"

@@ -1,4 +1,4 @@
-"""Where the settings of a Spark session come from: weft, the pipeline file, spark-submit."""
+"""Sources of the settings of a Spark session: weft, the pipeline file, spark-submit."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_cluster_mode_is_refused_in_the_file() -> None:
         ({}, False),
         ({"spark.submit.deployMode": "client"}, False),
         ({"spark.submit.deployMode": "cluster"}, True),
-        # What the pod of a driver on Kubernetes is given.
+        # Settings in the pod of a driver on Kubernetes.
         ({"spark.submit.deployMode": "client", "spark.kubernetes.submitInDriver": "true"}, True),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_local_checkpoint_in_cluster_mode_is_refused() -> None:
     with pytest.raises(InvalidInput, match="is on the local disk of the driver") as caught:
         refuse_local_disk("/state/checkpoints/orders", "file")
     assert "resume: table" in caught.value.hint
-    refuse_local_disk("/state/checkpoints/orders", "hdfs")  # where fs.defaultFS is HDFS
+    refuse_local_disk("/state/checkpoints/orders", "hdfs")  # if fs.defaultFS is HDFS
     refuse_local_disk("s3a://bucket/orders", "s3a")
     refuse_local_disk("file:///mnt/share/orders", "file")
 
@@ -229,7 +229,7 @@ def test_a_real_session(tmp_path: Path, *, by_submit: bool) -> None:
 
 
 def _environment() -> dict[str, str]:
-    # spark-submit starts the script with a path of its own, on which weft has to be.
+    # spark-submit sets the Python path of the script, which must include weft.
     here = str(Path(__file__).resolve().parents[2])
     gone = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME"}
     return {**{name: value for name, value in os.environ.items() if name not in gone}, "PYTHONPATH": here}

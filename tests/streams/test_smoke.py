@@ -1,4 +1,4 @@
-"""One way through weft on Spark: a stream into a table, a batch beside it, and SQL over the live view."""
+"""A smoke test of weft on Spark: a stream into a table, a batch beside it, and SQL over the live view."""
 
 from __future__ import annotations
 

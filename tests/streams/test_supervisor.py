@@ -1,4 +1,4 @@
-"""The supervisor with real child processes: restarts, giving up, stopping, and no orphans."""
+"""The supervisor with real child processes: restarts and their limit, stopping, and no orphans."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from streams.pipeline.error_kinds import Ending, ending_of
 from streams.pipeline.status import Report, encode_report, parse_report
 from streams.pipeline.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor, ending_of_all
 
-PATIENCE_SECONDS = 30.0  # for what takes milliseconds, on a machine that does other things too
+PATIENCE_SECONDS = 30.0  # for operations of milliseconds on an idle machine
 QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, max_failures=3)
 
-# A well-behaved job: reports, and stops when told to.
+# A correct job: reports, and stops on SIGTERM.
 SERVE = """
 import os
 from streams.pipeline.status import Reporter, StopSignal
@@ -74,7 +74,7 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A zombie of a parent that was killed is dead; who reaps it is not ours.
+    # A zombie process counts as dead; it is reaped by init.
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
@@ -134,7 +134,7 @@ def test_progress_resets_the_count_of_failures(job: Callable[..., Job], supervis
 def test_a_slow_start_does_not_reset_the_count_of_failures(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
-    """A run is judged by what it achieved: that this one waits first, as a JVM's start does, achieves nothing."""
+    """A run is judged by its progress: waiting at the start, like a JVM's start, is no progress."""
     starts = tmp_path / "starts"
     slow = f"import time; time.sleep(0.3); open({str(starts)!r}, 'a').write('x'); raise SystemExit(1)"
     at_once_old = RestartPolicy(first_seconds=0.01, last_seconds=0.01, max_failures=2)
@@ -145,7 +145,7 @@ def test_a_slow_start_does_not_reset_the_count_of_failures(
 def test_outages_are_restarted_more_often_than_failures(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
-    """Away for eight starts, which is more than a job that fails gets; then it is back, and the job does its work."""
+    """An outage of eight starts, more than a failing job gets; then it ends, and the job does its work."""
     starts = tmp_path / "starts"
     away = f"""
 from pathlib import Path

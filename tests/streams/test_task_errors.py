@@ -1,4 +1,4 @@
-"""Errors of weft reach the driver as they were raised, whatever Spark makes of them on the way."""
+"""Errors of weft in tasks reach the driver unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages without a value, messages of whatever kind that cannot be stored, and the good ones beside them."""
+"""Messages without a value, messages that cannot be stored, and good messages in the same batch."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_select_and_where_see_the_key_and_kafkas_metadata(spark: SparkSession) -
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
-        ("name <> 'internal'", [7, 1]),  # unknown for a tombstone: a delete is not lost for want of a field
+        ("name <> 'internal'", [7, 1]),  # unknown for a tombstone: a delete is not lost because a field is missing
         ("id > 5", [7]),
         ("id IS NOT NULL", [7, 1]),
         ("name IS NOT NULL", [1]),
@@ -159,7 +159,7 @@ def test_where_drops_a_tombstone_only_if_it_is_false(spark: SparkSession, where:
 def test_a_failing_expression_refuses_only_the_message(spark: SparkSession) -> None:
     schema = {"id": "bigint", "name": "string"}
     given = [(None, f'{{"id": {i}, "name": "{name}"}}'.encode()) for i, name in enumerate(("5", "x", "0", "9"))]
-    # The same cast in two columns and the condition: Spark would evaluate it once, ahead of all three.
+    # The same cast in two columns and the condition: Spark would evaluate it once, before all three.
     select = {"id": "id", "a": "CAST(name AS int)", "b": "10 DIV CAST(name AS int)"}
     rows = decode(spark, given, schema, select=select)
     assert [(row.id, row.a, row.b, row[SOURCE].reason) for row in rows] == [
@@ -274,7 +274,7 @@ def test_deletes_of_a_compacted_topic_have_only_a_key(
     df = decode_messages(
         kafka(spark, broker, topic),
         SCHEMA,
-        # The producer's clock may stand still for several messages: the offset breaks the tie.
+        # Several messages may have the same time: the offset breaks the tie.
         select={"id": "id", "name": "name", "at": "timestamp_micros(unix_millis(_kafka.timestamp) + _kafka.offset)"},
         where="_kafka.headers[0].key = 'trace'",
         keep_source=True,

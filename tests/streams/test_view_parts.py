@@ -1,7 +1,7 @@
-"""The view over tables in which some file groups are compacted and the logs of others wait: one query, two readers.
+"""The view over tables in which some file groups are compacted and others have logs: one query, two readers.
 
-What is right is said by `Snapshot.to_arrow`. Partitions make it easy to leave a file group alone: an append to one
-partition makes the file groups of this partition dirty.
+The expected rows are those of `Snapshot.to_arrow`. With partitions it is easy to write to some file groups only: an
+append to one partition adds logs to its file groups.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ QUERIES = [
 
 @pytest.fixture(autouse=True)
 def nothing_cached(spark: SparkSession) -> None:
-    """A view keeps its shape while Spark caches anything, be it another test's."""
+    """A view keeps its scans while Spark caches anything, even by another test."""
     spark.catalog.clearCache()
 
 
@@ -86,7 +86,7 @@ def make_view(spark: SparkSession, table: Table, *, mix_min_bytes: int) -> None:
 
 
 class Writing:
-    """What makes a table move on, by a seed."""
+    """Random operations on a table, by a seed."""
 
     def __init__(self, table: Table, seed: int = 0) -> None:
         self.table = table
@@ -117,12 +117,12 @@ class Writing:
             self.events(partition)
 
     def compact(self, *partitions: int) -> None:
-        """Each of some partitions, or of all, by itself: no base file has rows of two of them."""
+        """Compact partitions one by one, so that no base file has rows of two of them."""
         for partition in partitions or range(PARTITIONS):
             self.together(partition)
 
     def together(self, *partitions: int) -> None:
-        """Partitions at once: small as they are they get one base file."""
+        """Compact partitions together: because they are small, they share one base file."""
         chosen = [f"p={partition}" for partition in partitions]
         self.table.compact(lambda part: not chosen or str(part.group.partition) in chosen)
 
@@ -143,7 +143,7 @@ def mixed(writing: Writing) -> None:
 
 
 def other_mix(writing: Writing) -> None:
-    """What is clean in `mixed` is dirty here, and the other way round."""
+    """The file groups without logs in `mixed` have logs here, and vice versa."""
     writing.events(0)
     writing.events(2)
     writing.compact(1)
@@ -161,7 +161,7 @@ def rows_of(frame: DataFrame) -> list[str]:
 
 
 def expected(spark: SparkSession, table: Table, query: str) -> list[str]:
-    """The answer over rows that Spark holds itself."""
+    """The result over rows in Spark's memory."""
     spark.createDataFrame(table.snapshot().to_arrow()).createOrReplaceTempView("expected")
     return rows_of(spark.sql(query.replace("{}", "expected")))
 
@@ -179,7 +179,7 @@ def wrong_answers(spark: SparkSession, table: Table, view: str, queries: Sequenc
 
 @pytest.fixture(autouse=True)
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Compiling each query once is most of its time."""
+    """Without code generation, because compiling takes most of the time of each query."""
     spark.conf.set("spark.sql.codegen.wholeStage", "false")
     yield
     spark.conf.unset("spark.sql.codegen.wholeStage")
@@ -227,7 +227,7 @@ def test_small_base_files_do_not_get_a_second_scan(spark: SparkSession, table: T
 
 
 def read_and_skipped(frame: DataFrame) -> list[tuple[int, int]]:
-    """File groups per scan, as EXPLAIN tells them."""
+    """File groups per scan, from EXPLAIN."""
     text = plan_text(frame)
     return [(int(read), int(skipped)) for read, skipped in re.findall(r"(\d+) file groups .*?, (\d+) skipped", text)]
 
@@ -284,7 +284,7 @@ def test_a_file_shared_with_file_groups_with_logs_is_read_by_tasks(
     writing.events(1)
     assert shape() == (1, 0)
     assert "ParquetScan" not in plan_text(spark.sql(f"SELECT a FROM {view} WHERE p = 2"))
-    # The file holds rows of partition 1 that are out of date now: it is as little the answer as before.
+    # The file has outdated rows of partition 1 now, so it still cannot be read natively.
     writing.together(1)
     assert shape() == (2, 1)
     writing.events(0)
@@ -403,7 +403,7 @@ def test_spark_reads_a_base_file_without_an_added_column(spark: SparkSession, ta
         assert wrong_answers(spark, table, view, ["SELECT later, a FROM {}", "SELECT p, shown FROM {}"]) == []
         assert wrong_answers(spark, table, view, ["SELECT id FROM {} WHERE later IS NULL AND shown = 7"]) == []
         assert {row[0] for row in spark.sql(f"SELECT shown FROM {view}").collect()} >= {7}
-        # A mix of bases of both revisions, the logs of the third partition wait.
+        # A mix of bases of both revisions, with logs in the third partition.
         assert reads_natively(spark.sql(f"SELECT id, later FROM {view}"))
         assert not reads_natively(spark.sql(f"SELECT id, shown FROM {view}"))
         if not number:

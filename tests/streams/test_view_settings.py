@@ -1,4 +1,4 @@
-"""Settings of a session that change how Spark reads files: none of them changes what a table holds."""
+"""Settings of a session that change how Spark reads files: none of them changes the rows of a table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG: dict[str, Any] = {
     "groups": {"g": {"columns": ["a.b", "day", "at", "local", "d", "bin", "st"]}},
     "streams": {"s": {"groups": ["g"]}},
 }
-# The first days of our calendar as of today, and the last ones of the one before.
+# The first days of the Gregorian calendar, and the last days of the Julian calendar.
 DAYS = [dt.date(1, 1, 5), dt.date(1500, 2, 28), dt.date(1582, 10, 4), dt.date(1582, 10, 15), dt.date(2026, 3, 29), None]
 TIMES = [None if day is None else dt.datetime(day.year, day.month, day.day, 2, 30, 0, 1) for day in DAYS]  # noqa: DTZ001 - wall clock
 ROWS = {
@@ -66,7 +66,7 @@ SETTINGS: list[dict[str, str]] = [
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
-    """One view over base files alone, and one over base files and a log."""
+    """One view over base files only, and one over base files and a log."""
     streams.register(spark)
     folder = tmp_path_factory.mktemp("settings")
     made = Table.create(folder / "t %41 ä#", CONFIG)
@@ -88,7 +88,7 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(params=SETTINGS, ids=",".join)
 def settings(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")  # compiling each query is most of its time
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")  # compiling takes most of the time of each query
     before = {f"spark.sql.{name}": spark.conf.get(f"spark.sql.{name}", None) for name in request.param}
     for name, value in request.param.items():
         spark.conf.set(f"spark.sql.{name}", value)

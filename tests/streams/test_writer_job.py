@@ -1,4 +1,4 @@
-"""The writer process: what it counts, how it computes lag, and which error it reports."""
+"""The writer process: its counts, its lag, and the errors that it reports."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def wrapped(text: str) -> StreamingQueryException:
 
 
 def raised(error: TableError) -> str:
-    """The end of the traceback of an error that left `noted_errors`."""
+    """The end of the traceback of an error that was raised in `noted_errors`."""
     with pytest.raises(TableError) as caught, noted_errors():
         raise error
     return "".join(traceback.format_exception_only(caught.value))

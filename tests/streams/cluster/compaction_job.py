@@ -1,8 +1,8 @@
-"""A Spark application that compacts a table again and again, for spark-submit.
+"""A Spark application that compacts a table repeatedly, for spark-submit.
 
     compaction_job.py URI STORAGE_OPTIONS STOP_FILE
 
-Ends when the file is there. Its last line is the number of file groups that it compacted.
+Ends when the file exists. Its last line is the number of file groups that it compacted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(uri: str, storage_options: str, stop: str) -> None:
     done = rounds = 0
     ending = False
     while not ending:
-        ending = Path(stop).exists()  # looked at first: one more round sees all that was committed before
+        ending = Path(stop).exists()  # checked first, so that the last round sees everything that was committed before
         done += len(streams.compact(spark, uri, storage_options=json.loads(storage_options)).done)
         rounds += 1
         print("round", rounds, flush=True)

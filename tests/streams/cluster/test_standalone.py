@@ -1,4 +1,4 @@
-"""A pipeline on a real standalone cluster, whose executors have nothing of this project but what is sent to them."""
+"""A pipeline on a real standalone cluster, whose executors have only what is sent to them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def produce(broker: EmbeddedBroker, topic: str, ids: range) -> None:
 
 
 def seen(supervisor: Supervisor, wanted: Callable[[JobStatus], bool]) -> JobStatus:
-    """The first status of the writer that is as wanted."""
+    """Wait for a status of the writer that satisfies a condition."""
     for _ in until(time.monotonic() + LIMIT_SECONDS):
         status = supervisor.poll()[0]
         if wanted(status):

@@ -10,7 +10,7 @@ from tests.streams.kafka.topics import Broker, topic_numbers
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.integration)])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Shared: use a topic of your own."""
+    """Shared by all tests: use a separate topic."""
     return request.getfixturevalue(f"{request.param}_broker")
 
 
@@ -22,7 +22,7 @@ def topic(broker: Broker) -> str:
 
 @pytest.fixture
 def embedded_topic(embedded_broker: EmbeddedBroker) -> str:
-    """The same on the embedded broker, for what a real one does not do on demand."""
+    """The same on the embedded broker, for faults that a real one does not cause on demand."""
     return new_topic(embedded_broker)
 
 

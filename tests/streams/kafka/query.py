@@ -1,4 +1,4 @@
-"""A query as Spark runs it, without Spark: plan a batch, write its end down, read its ranges, go on from there."""
+"""A query as Spark runs it, without Spark: plans a batch, records its end, reads its ranges, and continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.streams.kafka.topics import Broker, parsed
 
 
 class Query:
-    """Batches of one query over a source. Its position is what Spark's checkpoint would hold."""
+    """Batches of one query over a source. Its position corresponds to Spark's checkpoint."""
 
     def __init__(self, broker: Broker, topics: str, position: dict[str, Any] | None = None, **given: str) -> None:
         self._options = parsed(broker, topics, **{"startingOffsets": "earliest", **given})
@@ -28,7 +28,7 @@ class Query:
         self._reader.stop()
 
     def plan(self, limit: int | None = None) -> dict[str, Any]:
-        """End of the next batch, as it comes out of a file."""
+        """End of the next batch, as read from a checkpoint file."""
         admit = ReadAllAvailable() if limit is None else ReadMaxRows(limit)
         return json.loads(json.dumps(self._reader.latestOffset(self.position, admit)))
 
@@ -51,7 +51,7 @@ class Query:
         return values
 
     def drain(self, limit: int | None = None) -> list[tuple[str, int, int, str]]:
-        """All messages of the batches until one leaves the position where it was."""
+        """All messages of the batches until a batch does not change the position."""
         found: list[tuple[str, int, int, str]] = []
         while (end := self.plan(limit)) != self.position:
             found += self.read(end)

@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker: one node, KRaft, from the artifacts that Maven brings.
+"""A real Apache Kafka broker: one node, KRaft, from Maven artifacts.
 
 The jars are fetched once per machine, into ``$XDG_CACHE_HOME/weft-tests`` (or ``~/.cache/weft-tests``); a lock and a
 rename keep test processes that ask at the same time apart. Where Maven, Java or Maven's repository is missing the tests
@@ -33,7 +33,7 @@ START_SECONDS: Final = 90  # an idle machine takes 4
 STOP_SECONDS: Final = 30
 REQUEST_SECONDS: Final = 60
 POLL_SECONDS: Final = 0.1
-STARTS: Final = 3  # somebody else may take a port between its choice and its use
+STARTS: Final = 3  # another process may take a port between its choice and its use
 
 _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -74,14 +74,14 @@ log.segment.delete.delay.ms=1000
 
 
 class Unavailable(Exception):
-    """A real broker cannot be had on this machine; the text says why."""
+    """A real broker is not available on this machine; the text says why."""
 
 
 def find_jars() -> Path:
-    """Folder of the broker's jars, fetched by Maven if no run before has.
+    """Folder of the broker's jars, fetched by Maven on first use.
 
     Raises:
-        Unavailable: There is no Maven or no Java, or Maven does not bring the jars.
+        Unavailable: Maven or Java is missing, or Maven cannot fetch the jars.
     """
     if shutil.which("java") is None:
         raise Unavailable("there is no program `java`; install a Java runtime, 17 or newer")
@@ -111,9 +111,9 @@ def _fetch(cache: Path, jars: Path) -> None:
 
 
 class RealBroker:
-    """One broker with a data folder of its own, for as long as the ``with`` block lasts.
+    """One broker with a separate data folder, which runs during a ``with`` block.
 
-    It keeps data and port over `stop` and `start`. Nothing of it listens beyond the loopback interface.
+    It keeps data and port across `stop` and `start`. It listens only on the loopback interface.
     """
 
     def __init__(self, jars: Path) -> None:
@@ -142,7 +142,7 @@ class RealBroker:
 
     def __exit__(self, *_: object) -> None:
         self._admin = None
-        self._end(signal.SIGKILL)  # nobody wants its files, so it need not put them in order
+        self._end(signal.SIGKILL)  # its files are not needed, so it need not stop cleanly
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -150,7 +150,7 @@ class RealBroker:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start the process on the data and the port that it had; returns when it answers."""
+        """Start the process with its earlier data and port; returns when it answers."""
         assert self._process is None, "the broker is already running"
         log = self._folder / "log"
         with log.open("ab") as output:
@@ -168,7 +168,7 @@ class RealBroker:
         raise RuntimeError(f"the broker does not start:\n{log.read_text(errors='replace')[-3_000:]}")
 
     def stop(self) -> None:
-        """End the process in good order; data and port stay."""
+        """Stop the process cleanly; data and port are kept."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> None:
@@ -176,13 +176,13 @@ class RealBroker:
         self.start()
 
     def create_topics(self, topics: Mapping[str, int], **config: str) -> None:
-        """Create topics with so many partitions each.
+        """Create topics with the given numbers of partitions.
 
         Args:
             config: Settings of the topics with ``_`` for ``.``.
 
         Raises:
-            RuntimeError: The broker refuses.
+            RuntimeError: The broker refuses the request.
         """
         settings = {name.replace("_", "."): value for name, value in config.items()}
         asked = [NewTopic(name, count, 1, config=settings) for name, count in topics.items()]
@@ -191,7 +191,7 @@ class RealBroker:
             self._await_partitions(name, count)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic; returns when the broker does not know it any more."""
+        """Delete a topic; returns when the broker does not list it any more."""
         self._ask(self.admin.delete_topics([topic]))
         self._await_partitions(topic, 0)
 
@@ -201,7 +201,7 @@ class RealBroker:
         self._await_partitions(topic, count)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Drop the head of a log, as retention does; the first offset kept is ``before_offset``."""
+        """Delete the first records of a log, as retention does; the first remaining offset is ``before_offset``."""
         self._ask(self.admin.delete_records([TopicPartition(topic, partition, before_offset)]))
 
     def producer(self, **conf: Any) -> Producer:
@@ -231,7 +231,7 @@ class RealBroker:
         return self._folder / "server.properties"
 
     def _command(self, memory: str, program: str, *arguments: object) -> Sequence[str]:
-        tuning = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # it starts sooner, and shares the machine
+        tuning = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # faster start, less load on the machine
         return ["java", memory, *tuning, "-cp", f"{self._jars}/*", program, *map(str, arguments)]
 
     def _end(self, how: signal.Signals) -> None:
@@ -266,7 +266,7 @@ class RealBroker:
 
 @contextlib.contextmanager
 def start_real_broker() -> Iterator[RealBroker]:
-    """A broker that runs.
+    """A running broker.
 
     Raises:
         Unavailable: See `find_jars`.

@@ -1,4 +1,4 @@
-"""The embedded broker is strict where the other tests rely on it: it drops old records and it says what it refused."""
+"""Behaviour of the embedded broker that other tests rely on: it drops old records, and names refused requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions there are and what they hold: brokers out of reach, topics to come, leaders that move."""
+"""Partitions and offsets of a cluster: unreachable brokers, topics that are created later, leaders that move."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_unreachable_broker_is_an_error_within_the_time_limit() -> None:
 
 
 def test_a_refused_login_is_an_error_without_waiting() -> None:
-    """The embedded broker knows no logins, and says so."""
+    """The embedded broker has no logins, and refuses them."""
     login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
     user = {"kafka.sasl.username": "u", "kafka.sasl.password": "p"}
     with EmbeddedBroker() as private_broker:

@@ -1,4 +1,4 @@
-"""One range of one partition, read from a broker: exactly these records, or the loss is named, and in time."""
+"""One range of one partition: exactly its records are read, or the loss is named, within the time limit."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_topic_that_disappears_is_a_loss(broker: Broker, topic: str) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_topic(topic)
     with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[0, 90\), the partition does not exist"):
-        # librdkafka reports nothing, so the source has to ask.
+        # librdkafka reports nothing, so the source has to send a request.
         read(0, 90, parsed(broker, topic), silence_seconds=0.1)
     assert read(0, 90, parsed(broker, topic, failOnDataLoss="false"), silence_seconds=0.1).num_rows == 0
 

@@ -1,4 +1,4 @@
-"""Options of the Kafka source: a mistake is named together with its mend, and a secret is never shown."""
+"""Options of the Kafka source: a wrong option is named with a hint, and secrets are never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch reads, as values: shares of a limit, ranges, offsets in the checkpoint, losses, the start."""
+"""Planning of batches as pure functions: shares of a limit, ranges, offsets in the checkpoint, losses, the start."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What only a real broker does: compaction, transactions, retention, new partitions, restarts, outages.
+"""Features that only a real broker has: compaction, transactions, retention, new partitions, restarts, outages.
 
-Every test reads with the source and compares with what was written, or with a plain consumer: each message once, in
+Every test reads with the source, and compares with the sent messages or with a plain consumer: each message once, in
 the order of offsets within a partition.
 """
 
@@ -49,7 +49,7 @@ def by_partition(messages: Iterable[Message]) -> dict[int, list[tuple[int, str]]
 
 
 def consume(broker: RealBroker, topic: str, **conf: str) -> dict[int, list[tuple[int, str]]]:
-    """What a plain consumer finds in a topic; by partition, offsets and values."""
+    """The messages that a plain consumer finds in a topic; by partition, offsets and values."""
     settings = {name.replace("_", "."): value for name, value in conf.items()}
     consumer = Consumer(
         {
@@ -140,7 +140,7 @@ def test_retention_that_passes_a_stopped_query(real_broker: RealBroker, name: st
 
 
 def await_compaction(broker: RealBroker, topic: str, partition: int, at_most: int) -> None:
-    """Wait until a log holds at most so many records; each try adds one, for only closed segments are compacted."""
+    """Wait until a log has at most ``most`` records; each try adds one, because only closed segments are compacted."""
     deadline = time.monotonic() + COMPACTION_SECONDS
     while time.monotonic() < deadline:
         time.sleep(0.6)
@@ -162,7 +162,7 @@ def test_a_compacted_topic_with_tombstones(real_broker: RealBroker, name: str) -
         for key in range(0, 50, 2):
             producer.produce(name, key=str(key), value=None, partition=0)
         assert producer.flush(WAIT_SECONDS) == 0
-        planned = query.plan()  # before compaction, read after it
+        planned = query.plan()  # planned before compaction, read after it
         await_compaction(real_broker, name, 0, 60)
         left = consume(real_broker, name)[0]
         assert left[-1][0] - len(left) > 1_900, "there are large gaps"
@@ -171,7 +171,7 @@ def test_a_compacted_topic_with_tombstones(real_broker: RealBroker, name: str) -
         query.position = planned
         found = query.drain()
         assert by_partition(found) == {0: [m for m in left if m[0] >= end]}
-    # Ranges that begin, end and lie in gaps; also many that hold nothing.
+    # Ranges that begin, end or lie in gaps; many are empty.
     for given in ({"minPartitions": "40"}, {"maxOffsetsPerTrigger": "100"}):
         limit = int(given.get("maxOffsetsPerTrigger", 0)) or None
         with Query(real_broker, name, **given) as query:
@@ -241,7 +241,7 @@ def test_a_broker_that_is_restarted(real_broker: RealBroker, name: str) -> None:
 
 @contextlib.contextmanager
 def away(broker: RealBroker) -> Iterator[None]:
-    """The broker goes away, and comes back after `AWAY_SECONDS`; the block ends when it is back."""
+    """Stop the broker, and start it after `AWAY_SECONDS`; the block ends when it answers again."""
     broker.stop()
     back = threading.Timer(AWAY_SECONDS, broker.start)
     back.start()
@@ -259,10 +259,10 @@ def test_a_query_waits_for_a_broker_that_is_down(real_broker: RealBroker, name: 
         query.batch()
         end = query.plan()
         with away(real_broker):
-            found = list(query.read(end))  # what is read waits
+            found = list(query.read(end))  # the read waits
         assert by_partition(found) == sent
         query.position = end
         with away(real_broker):
-            assert query.drain() == []  # what is planned waits
+            assert query.drain() == []  # planning waits
         produce(real_broker, name, ["after"])
         assert query.drain() == [(name, 0, 500, "after")]

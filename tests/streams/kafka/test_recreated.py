@@ -1,4 +1,4 @@
-"""Topics that were deleted and created again: never read as if they were the old ones, however far they have grown."""
+"""Topics that were deleted and created again are never read as if they were the old ones, even if they are longer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECREATED = r"topic {0} has id [\w-]{{22}}, but the offsets belong to the topic 
 
 
 def recreate(broker: Broker, topic: str, messages: int, *, partitions: int = 1) -> list[str]:
-    """Give the topic other messages, ``messages`` in each partition."""
+    """Delete and create the topic, with ``messages`` other messages in each partition."""
     broker.delete_topic(topic)
     broker.create_topics({topic: partitions})
     made = [[f"new-{number}-{i}" for i in range(messages)] for number in range(partitions)]
@@ -106,7 +106,7 @@ def test_a_topic_that_is_recreated_between_planning_and_reading(broker: Broker, 
 def test_a_topic_that_is_recreated_while_it_is_read(broker: Broker, topic: str, *, strict: bool) -> None:
     old = [f"old-{i}" + "x" * 2_000 for i in range(3_000)]
     produce(broker, topic, old)
-    # Little is fetched ahead, so that the rest of the range is asked of the new topic.
+    # Few messages are fetched ahead, so that the rest of the range is requested from the new topic.
     slow = {"kafka.queued.min.messages": "1", "kafka.fetch.message.max.bytes": "1000"}
     with Query(broker, topic, failOnDataLoss=str(strict).lower(), **slow) as query:
         query.batch()
@@ -158,7 +158,7 @@ def test_starting_offsets_may_have_the_topic_id(broker: Broker, topic: str) -> N
 
 
 def test_offsets_without_an_identity_adopt_the_existing_topic(broker: Broker, topic: str) -> None:
-    """They are those of an older version's checkpoint."""
+    """They are offsets in a checkpoint of an older version."""
     produce(broker, topic, [str(i) for i in range(100)])
     with Query(broker, topic, {topic: {"0": 40}}) as query:
         assert query.batch() == [str(i) for i in range(40, 100)]
@@ -184,7 +184,9 @@ def test_available_now_reads_a_recreated_topic_too(broker: Broker, topic: str) -
 
 
 def test_topic_ids_have_the_form_of_kafkas_tools(real_broker: Broker) -> None:
-    names = [f"written-{number}" for number in range(20)]  # ids are random: some hold what is written in two ways
+    names = [
+        f"written-{number}" for number in range(20)
+    ]  # ids are random: some have characters that differ between the two encodings
     real_broker.create_topics(dict.fromkeys(names, 1))
     with Query(real_broker, ",".join(names)) as query:
         query.batch()
@@ -251,7 +253,7 @@ def test_without_topic_ids_a_shorter_log_means_recreated(old_broker: EmbeddedBro
 
 
 def test_a_reader_accepts_offsets_with_and_without_topic_ids(old_broker: EmbeddedBroker, broker: Broker) -> None:
-    """A cluster that is upgraded begins to give its topics ids; one behind a proxy may cease to."""
+    """A cluster gets topic ids when it is upgraded; behind a proxy they may disappear."""
     name = "upgraded"
     for one in (old_broker, broker):
         one.create_topics({name: 1})

@@ -1,4 +1,4 @@
-"""The Kafka source as Spark uses it: readers alone, batch reads, and queries that fail and go on from a checkpoint."""
+"""The Kafka source as Spark uses it: readers, batch reads, and queries that fail and continue from a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_first_batch_is_the_same_when_replayed(broker: Broker, topic: str, s
     before = kafka_source.KafkaStreamReader(chosen)
     start = before.initialOffset()
     produce(broker, topic, list(range(10, 20)))
-    end = before.latestOffset(start, ReadAllAvailable())  # now in the checkpoint; Spark does not keep the start
+    end = before.latestOffset(start, ReadAllAvailable())  # now in the checkpoint; Spark does not store the start
     before.stop()
     broker.delete_records(topic, 0, 5)
     produce(broker, topic, list(range(20, 30)))
@@ -230,7 +230,7 @@ def test_new_topics_and_partitions_of_a_broker_without_topic_ids(run: Runs) -> N
     with EmbeddedBroker(topic_ids=False) as broker:
 
         def add_partition(topic: str) -> None:
-            # This broker cannot add a partition to a topic; to the source this looks the same.
+            # This broker cannot add a partition to a topic; for the source a new topic is equivalent.
             broker.delete_topic(topic)
             broker.create_topics({topic: 2})
             produce(broker, topic, numbers(10))
@@ -301,7 +301,7 @@ def test_records_deleted_between_planning_and_reading_fail_the_query(
     with pytest.raises(StreamingQueryException, match="the sink failed"):
         run(given, fail_on_the_first)
     broker.delete_records(topic, 0, 5)
-    # The replay is planned from the checkpoint alone, so it is the executor that finds out.
+    # The replay is planned from the checkpoint alone, so the executor detects it.
     with pytest.raises(
         StreamingQueryException, match=r"DataLoss.*wanted offsets \[0, 10\), the log has offsets \[5, 20\)"
     ):
@@ -322,7 +322,7 @@ def test_a_recreated_topic_fails_the_query_or_is_read_from_its_beginning(
     produce(broker, topic, numbers(100, 105))
     with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* to the topic with id"):
         run(strict)
-    produce(broker, topic, numbers(105, 120))  # now it is longer than what was read of the old one
+    produce(broker, topic, numbers(105, 120))  # now it is longer than the part of the old topic that was read
     with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic} has id .* to the topic with id"):
         run(strict)
     assert run(strict | {"failOnDataLoss": "false"}) == [[], numbers(100, 120)]

@@ -1,4 +1,4 @@
-"""Topics of the shared brokers: a name of one's own, records put in, and what the source makes of them."""
+"""Topics of the shared brokers: unique names, producing records, and reading them with the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streams.kafka.options import KafkaOptions, Partition, parse_options
 
 
 class Broker(Protocol):
-    """What the embedded broker and a real one have in common."""
+    """The common interface of the embedded broker and a real one."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -30,9 +30,9 @@ NOBODY = "127.0.0.1:1"
 """No program listens on port 1 (tcpmux), so a connection is refused at once."""
 
 WAIT_SECONDS = 90
-"""Bound on one streaming query; they take one or two seconds on an idle machine, and a minute on a very busy one."""
+"""Time limit of a streaming query, which takes one or two seconds on an idle machine, and a minute on a busy one."""
 
-topic_numbers = itertools.count(1000)  # of as many digits: batches are in the order of topics' names
+topic_numbers = itertools.count(1000)  # with a fixed number of digits, because batches are in the order of topic names
 
 
 def produce(broker: Broker, topic: str, values: list[Any], *, partition: int = 0) -> None:

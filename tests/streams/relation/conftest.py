@@ -1,4 +1,4 @@
-"""Shared by the tests of the live view: a table of two files, and a name for a view that is dropped in the end."""
+"""Shared by the tests of the live view: a table of two files, and the name of a view that is dropped after the test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A real implementation of the live view's seam over Parquet files, which remembers what it was asked.
+"""An implementation of the planner interface of the live view over Parquet files, which records its calls.
 
-The planner writes down what it was asked for, and its tasks write down what they were asked to read, so a test can tell
-a pruned scan from a scan that merely answered right.
+The planner and its tasks record the requested columns and filters, so that tests can distinguish a pruned scan from one
+that merely gives the right rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from streams.read.relation.live_view import ParquetFile, Part, ReadPlan
 
-# Spark's Python workers need not find the tests on their path.
+# Pickled by value, because the tests are not on the path of Spark's Python workers.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 SCHEMA = pa.schema(
@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
 
 
 def rows(start: int, count: int) -> pa.Table:
-    """Rows with nulls in every column but the first; each column has another interval between its nulls."""
+    """Rows with nulls in every column except the first, at a different interval in each column."""
 
     def maybe(every: int, index: int, value: Any) -> Any:
         return None if index % every == 0 else value
@@ -70,7 +70,7 @@ def rows(start: int, count: int) -> pa.Table:
 
 
 class Files:
-    """A table of Parquet files that moves on: every `add` is a new state."""
+    """A table of Parquet files in which every `add` creates a new state."""
 
     def __init__(self, folder: Path, *, native: bool = False) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ class Files:
         return State(self, tuple(self.paths))
 
     def columns_read(self) -> set[tuple[str, ...]]:
-        """What the tasks were asked for since the last call."""
+        """The reads of the tasks since the last call."""
         notes = list(self.folder.glob("*.read"))
         read = {tuple(json.loads(note.read_text())) for note in notes}
         for note in notes:

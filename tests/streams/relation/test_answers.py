@@ -1,4 +1,4 @@
-"""The live view's answers, against rows that Spark holds itself."""
+"""The results of the live view, compared with rows that Spark holds in memory."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ QUERIES = [
 
 
 def union(conditions: Sequence[str]) -> str:
-    """All conditions as scans of one query, which saves the time of many."""
+    """All conditions as scans of one query, which is faster than many queries."""
     return " UNION ALL ".join(
         f"SELECT {number} AS condition, id FROM {{}} WHERE {condition}" for number, condition in enumerate(conditions)
     )
 
 
 def wrong_answers(spark: SparkSession, files: Files, name: str, queries: Sequence[str]) -> list[Any]:
-    """Against rows that Spark holds itself: its own Parquet source and its cache lose NaN rows to statistics."""
+    """Compared with rows in memory, because Spark's Parquet source and its cache lose NaN rows by statistics."""
     create_relation_view(spark, name, files)
     expected = spark.createDataFrame(pa.concat_tables([pq.read_table(path) for path in files.paths]))
     expected.createOrReplaceTempView("expected")
     wrong = []
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")  # compiling each of these once is most of their time
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")  # compiling these queries would take most of their time
     for query in queries:
         found = answer(spark.sql(query.replace("{}", name)))
         right = answer(spark.sql(query.replace("{}", "expected")))
@@ -114,7 +114,7 @@ FLOAT_CONDITIONS = [
 def test_nan_and_negative_zero_are_not_pruned_by_parquet_statistics(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    # Statistics leave NaN out, dictionaries tell the zeros apart, and Spark's SQL does neither.
+    # Statistics leave out NaN, dictionaries distinguish the zeros, and Spark SQL does neither.
     files = Files(tmp_path / "table", native=True)
     for value in FLOATS:
         files.add(pa.table({"id": [1, 2, 3], "x": pa.array([value, 1.0, 1.0], pa.float64())}))

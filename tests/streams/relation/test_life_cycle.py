@@ -1,4 +1,4 @@
-"""Live views come and go, their errors keep the planner's words, and an unfit Spark is noticed."""
+"""Creating and dropping live views, the messages of their errors, and unsupported Spark versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streams.read.relation.live_view import RelationFallbackWarning, create_rela
 from streams.read.relation.query_state import SWEEP_AT, QueryStates
 from tests.streams.relation.planner import Files, answer, rows
 
-# Views come and go ---------------------------------------------------------------------------------------------------
+# Creating and dropping -----------------------------------------------------------------------------------------------
 
 
 def test_replacing_and_dropping_a_view(spark: SparkSession, files: Files, tmp_path: Path, name: str) -> None:
@@ -87,7 +87,7 @@ def test_queries_leave_no_objects_behind(spark: SparkSession, files: Files, name
     before = len(pool)
     run(2 * SWEEP_AT)
     run(1)
-    assert len(pool) < before + 2 * SWEEP_AT  # and one query alone makes four callback objects
+    assert len(pool) < before + 2 * SWEEP_AT  # one query alone creates four callback objects
     assert len(made[0]._pins) <= 2 * SWEEP_AT
 
 
@@ -165,7 +165,7 @@ def test_errors_at_planning_have_the_planners_message(spark: SparkSession, files
         frame.collect()
     assert str(caught.value) == "KeyError: 'lane 7'"
     origin: Any = vars(caught.value)["_origin"]
-    assert "in crash" in origin.getCause().getMessage()  # the way there is kept for the curious
+    assert "in crash" in origin.getCause().getMessage()  # the stack trace is kept
 
 
 def test_batches_that_do_not_match_the_plan_are_named(spark: SparkSession, files: Files, name: str) -> None:
@@ -175,7 +175,7 @@ def test_batches_that_do_not_match_the_plan_are_named(spark: SparkSession, files
         spark.sql(f"SELECT id FROM {name}").collect()
 
 
-# What Spark must look like -------------------------------------------------------------------------------------------
+# Requirements on Spark -----------------------------------------------------------------------------------------------
 
 
 def test_a_spark_with_unknown_methods_is_unsupported(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Files that go away or rot under a query: it fails and says why, whatever the session is told to pass over."""
+"""Missing and damaged files: the query fails and says why, even if the session is set to ignore such files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAILURE = (PySparkException, Py4JJavaError)
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Everything is in base files, as a compaction leaves it."""
+    """A table with all rows in base files."""
     made = Table.create(tmp_path / "t", CONFIG)
     append(made)
     made.compact()
@@ -45,7 +45,7 @@ def table(tmp_path: Path) -> Table:
 
 @pytest.fixture(autouse=True)
 def lax(spark: SparkSession) -> Iterator[None]:
-    """A session whose owner would rather lose rows than see an error; not so with a table."""
+    """A session that is set to ignore missing and corrupt files, which must not affect tables."""
     names = [f"spark.sql.files.ignore{what}Files" for what in ("Missing", "Corrupt")]
     for name in names:
         spark.conf.set(name, "true")
@@ -60,7 +60,7 @@ def append(table: Table) -> None:
 
 
 def planned(df: DataFrame) -> DataFrame:
-    """The same frame, once Spark has decided how to read it."""
+    """The same frame after Spark has planned it."""
     text = df._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan" in text
     return df
@@ -110,7 +110,7 @@ def test_a_query_of_an_expired_snapshot_fails_with_snapshot_expired(
     table.compact()
     table.clean(retain=NOTHING)
     with pytest.raises(FAILURE) as caught:
-        df.where("a >= 0").collect()  # a query of its own, over the same snapshot
+        df.where("a >= 0").collect()  # another query over the same snapshot
     assert "SnapshotExpired: snapshot cut:1:" in str(caught.value)
     assert "hint: " in str(caught.value)
 

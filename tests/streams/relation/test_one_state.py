@@ -1,4 +1,4 @@
-"""The live view moves on with its table, and every query sees one state of it."""
+"""The live view follows its table, and every query sees one state of it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ ONE_STATE = [
 def test_all_scans_of_a_query_see_one_state(spark: SparkSession, files: Files, name: str, query: str) -> None:
     create_relation_view(spark, name, files)
 
-    def grow() -> None:  # every look at the table finds another one
+    def grow() -> None:  # every read of the table finds another state
         start = sum(pq.read_metadata(path).num_rows for path in files.paths)
         files.add(rows(start, 10))
 

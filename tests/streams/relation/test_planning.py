@@ -1,4 +1,4 @@
-"""What the live view asks of its planner: columns, filters, and which files Spark reads by itself."""
+"""What the live view passes to its planner: columns and filters; and which files Spark reads natively."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_predicates_without_an_equivalent_are_not_pushed(spark: SparkSession, fi
 def test_a_filter_that_is_not_declared_exact_is_evaluated_by_spark(
     spark: SparkSession, files: Files, name: str
 ) -> None:
-    files.read = only_ids_below_ten  # a read that drops rows shows who filters
+    files.read = only_ids_below_ten  # a read that drops rows shows which side filters
     files.paths = files.paths[:1]
     create_relation_view(spark, name, files)
     assert spark.sql(f"SELECT id FROM {name} WHERE id < 5").count() == 5
@@ -125,10 +125,12 @@ def test_an_exact_filter_is_applied_by_the_plan_and_its_column_is_not_read(
     spark: SparkSession, files: Files, name: str
 ) -> None:
     files.exact = lambda filters: [i for i, _ in enumerate(filters)]
-    files.native = True  # and such a scan is never left to Spark's reader, which would not apply it
+    files.native = True  # such a scan is never read natively, because Spark's reader would not apply the filter
     create_relation_view(spark, name, files)
     frame = spark.sql(f"SELECT name FROM {name} WHERE id < 5")
-    assert len(frame.collect()) == 70  # this plan breaks its promise, so all rows come: Spark did not look again
+    assert (
+        len(frame.collect()) == 70
+    )  # this plan does not apply its exact filter, so all rows are returned: Spark did not evaluate it again
     assert files.columns_read() == {("name",)}
     assert "ParquetScan" not in plan_text(frame)
 

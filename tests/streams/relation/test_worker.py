@@ -1,4 +1,4 @@
-"""The worker's side of the live view: batches leave as they were planned, or the difference is named."""
+"""The worker's side of the live view: batches match the plan, or an error names the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rig of the sink's tests: a source to feed, a query to its end, and a look at the rows and files it left."""
+"""Helpers of the sink's tests: a source to fill, running a query to its end, and the resulting rows and files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from storage import Table
 from streams.write.sink import write_stream
 
 WAIT_SECONDS = 300
-"""Bound on what hangs, such as a query that does not end. The first query of a process takes 15 s of an idle machine of
-two processors, which start Spark's Python workers and compile; on a busy machine that is minutes."""
+"""Time limit of a query. The first query of a process takes 15 s of an idle machine of two processors, which start
+Spark's Python workers and compile; on a busy machine that is minutes."""
 TEST_SECONDS = 3 * WAIT_SECONDS
-"""Bound on a test that hangs."""
+"""Time limit of a test."""
 
 COLUMNS = "id bigint, status string, seq bigint"
 
 
 class Feed:
-    """A folder of JSON files as a streaming source: every file one partition, every `maxFilesPerTrigger` one batch."""
+    """A folder of JSON files as a streaming source: a file is a partition, `maxFilesPerTrigger` files are a batch."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         folder.mkdir()
@@ -34,7 +34,7 @@ class Feed:
         self._count += 1
         hidden = self._folder / f"_{self._count}"
         hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        # Files are taken in the order of their times.
+        # Spark reads the files in the order of their times.
         os.utime(hidden, (time.time() - 1000 + self._count,) * 2)
         hidden.rename(self._folder / f"{self._count}.json")
 
@@ -48,7 +48,7 @@ def event(key: int | None, seq: int | None = 1, status: str = "new") -> dict[str
 
 
 def run(df: DataFrame, table: Table, tmp_path: Path, stream: str = "orders", **given: Any) -> StreamingQuery:
-    """Run a query over what there is, to its end; raises what ended it."""
+    """Run a query over the existing input to its end; raises its error."""
     given = {"checkpoint": str(tmp_path / "checkpoint"), "once": True, **given}
     query = write_stream(df, table.uri, stream, **given)
     try:

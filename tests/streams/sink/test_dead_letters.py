@@ -1,4 +1,4 @@
-"""Messages that cannot be stored: each a dead letter exactly once, or the end of the query."""
+"""Messages that cannot be stored: each becomes a dead letter exactly once, or ends the query."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def letters(folder: Path) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def topic(broker: EmbeddedBroker, values: Sequence[Sequence[bytes | None]]) -> Iterator[str]:
-    """A topic with these messages, one list a partition."""
+    """A topic with the given messages, one list per partition."""
     name = f"sink-{next(_numbers)}"
     broker.create_topics({name: len(values)})
     producer = broker.producer()
@@ -131,7 +131,7 @@ def test_refused_messages_are_dead_letters_exactly_once(
         }
         assert [report.rows_refused for report in reports] == [0] * batch + [len(REASONS)]
 
-        # Replayed as a batch that is there: nothing is written again.
+        # The replayed batch exists already: nothing is written again.
         for file in (f"{batch}", f".{batch}.crc"):
             (tmp_path / "checkpoint/commits" / file).unlink()
         run(df, table, tmp_path, dead_letter=str(folder), on_commit=reports.append)
@@ -160,7 +160,7 @@ def test_dead_letters_of_a_batch_that_is_run_again_are_replaced(
             run(df, table, tmp_path, dead_letter=str(folder))
         [left] = folder.rglob("*.jsonl")  # task 0 had ended
         batch, _ = left.stem.split("-")
-        # As if the batch had been cut into other tasks when it ran first; another batch's file is not touched.
+        # As if the batch had been divided into other tasks in the first run; files of other batches are kept.
         left.with_name(f"{batch}-7.jsonl").write_text('{"partition": 9, "offset": 9, "reason": "stale"}\n')
         left.with_name(f"{batch}0-7.jsonl").write_text("")
         crash.unlink()
@@ -191,10 +191,10 @@ def test_with_on_error_stop_the_first_bad_message_fails_the_query(
         assert f"a message cannot be stored (topic {name}, partition 0, offset 1): " in text
         assert reason in text
         assert "hint: set dead_letter to a folder" in text
-        assert "without on_error: stop" in text  # the two together are refused
+        assert "without on_error: stop" in text  # the two cannot be combined
         assert rows(table) == []
         assert log_files(tmp_path) == set()
-        # Configured, the same query goes on from the same checkpoint.
+        # With a folder for dead letters the same query continues from the same checkpoint.
         run(df, table, tmp_path, dead_letter=str(tmp_path / "dead"))
         assert rows(table) == [(1, "new", 1), (2, "new", 1)]
         assert [letter["offset"] for letter in letters(tmp_path / "dead")] == [1]
@@ -237,5 +237,5 @@ def test_a_task_that_fails_leaves_no_dead_letters(tmp_path: Path) -> None:
         file.add("reason", None, {})
         _ = 1 / 0
     with batch.open(1):
-        pass  # nothing to tell, no file
+        pass  # without letters no file is created
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

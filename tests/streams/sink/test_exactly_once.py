@@ -1,4 +1,4 @@
-"""Frames into tables: one file a task, exactly once over crashes at any point, one writer a lane."""
+"""Frames into tables: one file per task, exactly once despite crashes at any point, one writer per lane."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.streams.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, ev
 pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 START_SECONDS = 180
-"""Bound on the start of another process with a Spark of its own; it takes some ten seconds."""
+"""Time limit for the start of another process with Spark, which takes about ten seconds."""
 
 
 def entries(table: Table, lane: str = "orders") -> list[Any]:
@@ -56,7 +56,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> N
         time.sleep(0.02)
 
 
-# --- the ordinary case -----------------------------------------------------------------------------------------------
+# --- without failures ------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_one_commit_with_one_file_per_task(feed: Feed, table: Table, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_batch_is_one_job_of_one_stage(spark: SparkSession, feed: Feed, table:
     query = run(feed.read(per_batch=2), table, tmp_path)
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(query.runId)]
-    # Reading the files' list may be a job of its own; a shuffle would be a second stage.
+    # Listing the files may be a separate job; a shuffle would be a second stage.
     assert [len(job.stageIds) for job in jobs] == [1]
     assert tracker.getStageInfo(jobs[0].stageIds[0]).numTasks == 2
 
@@ -111,7 +111,7 @@ def test_a_commit_of_several_tasks_advances_the_watermark(feed: Feed, table: Tab
     assert [(report.commit.rows, report.commit.late) for report in reports] == [(3, 0), (3, 2)]
     mark = table.watermarks()["orders"]["order"]
     assert (mark.value, mark.late) == (47, 2)
-    # A restart is held to what was promised before it.
+    # The promise of earlier commits applies after a restart.
     feed.put(event(7, seq=46))
     run(feed.read(), table, tmp_path, on_commit=reports.append)
     assert reports[-1].commit.late == 1
@@ -129,7 +129,7 @@ def test_write_batch_advances_the_watermark_of_its_lane(spark: SparkSession, tab
     assert promised() == 37
     assert write(event(3, seq=36), event(4, seq=50), lateness="5", lane="orders-backfill") == 1
     assert promised() == 45
-    # Who promises nothing holds the stream up, unless its lane is closed.
+    # A lane without a promise holds back the watermark, unless it is closed.
     assert write(event(5, seq=1), lane="other") == 0
     assert promised() is None
     table.close_lane("other")
@@ -211,7 +211,7 @@ def test_a_crash_after_the_commit_does_not_double_the_batch(feed: Feed, table: T
     feed.put(event(2))
     run(feed.read(), table, tmp_path)
     before = log_files(tmp_path)
-    # As if the process had died before Spark took note of the commit.
+    # As if the process had died before Spark recorded the commit.
     for name in ("1", ".1.crc"):
         (tmp_path / "checkpoint/commits" / name).unlink()
     reports: list[CommitReport] = []
@@ -352,7 +352,7 @@ def test_another_checkpoint_needs_takeover(feed: Feed, table: Table, tmp_path: P
     with pytest.raises(Conflict, match="takeover=True") as refused:
         run(feed.read(), table, tmp_path, checkpoint=str(tmp_path / "other"))
     assert "(in a pipeline file: takeover: true)" in refused.value.hint
-    # The lane was not even claimed: a live query would not have been fenced.
+    # The lane was not claimed, so a live query would not have been fenced.
     assert table.snapshot().cut == before
 
 

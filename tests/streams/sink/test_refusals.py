@@ -1,4 +1,4 @@
-"""What the sink refuses at the call, before anything is claimed or written."""
+"""Arguments that the sink refuses before anything is claimed or written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries after a restore or an undo: they do not write over the gap, and go on where the table's live commits end."""
+"""Queries after a restore or an undo: they leave no gap, and continue where the table's live commits end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MESSAGE = {"id": "bigint", "status": "string", "seq": "bigint"}
 
 
 class Topic:
-    """A topic of two partitions, and queries over it that end with what it holds."""
+    """A topic of two partitions, and queries that read it to its end."""
 
     def __init__(self, spark: SparkSession, broker: EmbeddedBroker, table: Table, folder: Path) -> None:
         self.name = f"resume-{next(topic_numbers)}"
@@ -88,7 +88,7 @@ def lane(table: Table, name: str = "orders") -> list[Any]:
 
 
 def live_messages(table: Table) -> int:
-    """Messages in live commits, each as often as it was written; `latest` would hide a message that is there twice."""
+    """Messages in live commits with their number of copies; mode `latest` would hide duplicates."""
     rolled_back = table.state().rolled_back.get("orders", ())
     data = [entry for entry in lane(table) if isinstance(entry, Data) and not in_spans(rolled_back, entry.seq)]
     return sum(entry.rows + entry.rows_ignored for entry in data)
@@ -105,7 +105,7 @@ def test_an_undone_stream_is_read_again_and_others_are_not_affected(topic: Topic
         topic.run_from_checkpoint(tmp_path)
         since = now()
         topic.send(25)
-        topic.run_from_checkpoint(tmp_path, status="'wrong'")  # the mistake that is to be undone
+        topic.run_from_checkpoint(tmp_path, status="'wrong'")  # wrong rows that will be undone
         assert Counter(row[1] for row in rows(table)) == {"new": 25, "wrong": 25}
         table.undo("orders", since)
         topic.send(5)
@@ -123,7 +123,7 @@ def test_an_undone_stream_is_read_again_and_others_are_not_affected(topic: Topic
     assert live_messages(table) == 55
     assert [type(entry) for entry in lane(table, "prices")] == [Claim, Data, Data]
     assert Path(topic.checkpoint, "metadata").exists(), "the old checkpoint stays"
-    # From now on the new checkpoint is the lane's, and a restart just goes on.
+    # The lane now belongs to the new checkpoint, and a restart continues from it.
     topic.send(5)
     again = topic.run_from_table(tmp_path)
     assert (again.anew, again.checkpoint) == (False, point.checkpoint)
@@ -157,7 +157,7 @@ def test_a_start_that_crashed_before_its_first_commit_is_resumed(topic: Topic, t
     def crash(_: object) -> None:
         raise RuntimeError("the driver dies")
 
-    # It dies right after the first commit, the one that only records the start.
+    # It dies right after the first commit, which only records the start.
     with pytest.raises(StreamingQueryException, match="the driver dies"):
         run(
             topic.frame(point.starting_offsets("earliest")), table, tmp_path,
@@ -167,7 +167,7 @@ def test_a_start_that_crashed_before_its_first_commit_is_resumed(topic: Topic, t
     topic.send(3)
     topic.run_from_table(tmp_path)
     assert live_messages(table) == 23
-    # A second undo is another point, beside both checkpoints.
+    # A second undo gives another resume point, with a third checkpoint.
     table.undo("orders", since)
     other = topic.run_from_table(tmp_path)
     assert other.anew
@@ -187,7 +187,7 @@ def test_a_recreated_topic_is_not_resumed(topic: Topic, table: Table, tmp_path: 
     assert point.offsets == {topic.name: {"0": 10, "1": 10}}
     assert set(point.identities[topic.name]) == {"topic_id"}
     topic.recreate()
-    topic.send(40)  # of other orders, in a topic that has grown past the offsets of the old one
+    topic.send(40)  # other messages, in a topic that is longer than the offsets of the old one
     before = live_messages(table)
     with pytest.raises(StreamingQueryException, match=rf"DataLoss.*topic {topic.name} has id"):
         topic.run_from_table(tmp_path)

@@ -1,4 +1,4 @@
-"""`streams.write_batch`: a batch sent again is there once, and two jobs never share a lane by accident."""
+"""`streams.write_batch`: a repeated batch is stored once, and two jobs never share a lane by accident."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lanes(table: Table) -> dict[str, int | None]:
 
 
 class Held:
-    """A frame whose task waits until it is let go, and a job that writes it."""
+    """A frame whose task waits until it is released, and a job that writes it."""
 
     def __init__(self, spark: SparkSession, folder: Path, key: int) -> None:
         self._begun, self._go = folder / f"begun-{key}", folder / f"go-{key}"
@@ -96,7 +96,7 @@ def test_a_repeated_batch_is_stored_once(spark: SparkSession, sums: Table) -> No
     assert total(sums) == 5
     following = write_batch(clicks(spark, 2), sums.uri, "clicks", batch=("clicks-query", 4))
     assert (following.replayed, following.lane) == (False, first.lane)
-    # Long ago, and by a lane given by name.
+    # An old batch, in a lane that is given by name.
     assert write_batch(clicks(spark, 5), sums.uri, "clicks", batch=("clicks-query", 3)).replayed
     for _ in range(2):
         write_batch(clicks(spark, 10), sums.uri, "clicks", batch=("other", 0), lane="by-name")
@@ -121,7 +121,7 @@ def test_foreach_batch_is_exactly_once_by_its_number(feed: Feed, table: Table, t
     feed.put(event(1))
     feed.put(event(2))
     run()
-    # As if the process had died before Spark took note of the batch.
+    # As if the process had died before Spark recorded the batch.
     for name in ("1", ".1.crc"):
         (tmp_path / "c/commits" / name).unlink()
     feed.put(event(3))
@@ -186,7 +186,7 @@ def test_a_job_closes_its_lane(spark: SparkSession, table: Table) -> None:
         assert table.watermarks()["orders"]["order"].value == 37, "an ended job holds no watermark back"
         live.append(spark.createDataFrame([event(3, seq=41)], COLUMNS).toArrow())
     assert commit.lane.startswith("orders-batch-")
-    # The job that fails, too: of its input, and in a task.
+    # Also if the job fails: because of its input, and in a task.
     with pytest.raises(InvalidInput, match="NULL in a key column"):
         write_batch(spark.createDataFrame([event(None)], COLUMNS), table.uri, "orders")
     bad = spark.createDataFrame([event(4)], COLUMNS).withColumn("status", F.udf(lambda _: 1 // 0, "string")("status"))
@@ -238,7 +238,7 @@ def test_a_lane_that_cannot_be_closed_is_reported(tmp_path: Path) -> None:
     store.faults.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(2):  # a second time there is nothing to do
+        for _ in range(2):  # the second time there is nothing to do
             with close_after(table, LaneName("mine")):
                 pass
     assert lanes(table)["mine"] is not None
