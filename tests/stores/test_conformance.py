@@ -169,9 +169,8 @@ def test_ranges_of_many_objects_are_read_at_once(store: ObjectStore) -> None:
         store.put(path, data)
     ranges = [(0, 5), (7, 90_000), (99_990, 10)]
     wanted = [Wanted(path, len(data), ranges, lead) for lead, (path, data) in enumerate(contents.items())]
-    wanted.append(
-        Wanted(Path("folder/0"), 100_000, [(99_999, 1)])
-    )  # the same object again, and no ranges of another one
+    # The same object again, and no ranges of another one.
+    wanted.append(Wanted(Path("folder/0"), 100_000, [(99_999, 1)]))
     wanted.append(Wanted(Path("folder/1"), 100_001, []))
     found = store.read_ranges(wanted)
     for asked, parts in zip(wanted, found, strict=True):

@@ -184,9 +184,8 @@ def test_available_now_reads_a_recreated_topic_too(broker: Broker, topic: str) -
 
 
 def test_topic_ids_have_the_form_of_kafkas_tools(real_broker: Broker) -> None:
-    names = [
-        f"written-{number}" for number in range(20)
-    ]  # ids are random: some have characters that differ between the two encodings
+    # Ids are random: some have characters that differ between the two encodings.
+    names = [f"written-{number}" for number in range(20)]
     real_broker.create_topics(dict.fromkeys(names, 1))
     with Query(real_broker, ",".join(names)) as query:
         query.batch()

@@ -128,9 +128,8 @@ def test_an_exact_filter_is_applied_by_the_plan_and_its_column_is_not_read(
     files.native = True  # such a scan is never read natively, because Spark's reader would not apply the filter
     create_relation_view(spark, name, files)
     frame = spark.sql(f"SELECT name FROM {name} WHERE id < 5")
-    assert (
-        len(frame.collect()) == 70
-    )  # this plan does not apply its exact filter, so all rows are returned: Spark did not evaluate it again
+    # This plan does not apply its exact filter, so all rows are returned: Spark did not evaluate it again.
+    assert len(frame.collect()) == 70
     assert files.columns_read() == {("name",)}
     assert "ParquetScan" not in plan_text(frame)
 
