@@ -262,40 +262,32 @@ def may_hold(condition: Condition, known: Known) -> bool:
     """Whether a condition can be true for at least one of some rows, given the ranges of their columns."""
     match condition:
         case Constant(value):
-            return bool(value)
+            return value is True
+        case Not(Constant(value)):
+            return value is False
         case Comparison(column, operator, value, arrow_type):
             return _may_compare(known(column), operator, value, arrow_type)
+        case Not(Comparison(column, operator, value, arrow_type)):
+            # A comparison with NaN is false, and ranges leave NaN out.
+            found = known(column)
+            return _is_floating(found) or _may_compare(found, NEGATED[operator], value, arrow_type)
         case In(column):
             return _may_be_in(known(column), condition)
         case IsNull(column):
             found = known(column)
             return found is None or found.nulls is None or found.nulls > 0 or _is_floating(found)  # NaN may count
+        case Not(IsNull(column)):
+            found = known(column)
+            return found is None or not found.all_null
         case And(conditions):
             return all(may_hold(one, known) for one in conditions)
         case Or(conditions):
             return any(may_hold(one, known) for one in conditions)
-        case Not(inner):
-            return _may_fail(inner, known)
-    return True
-
-
-def _may_fail(condition: Condition, known: Known) -> bool:
-    """Whether a condition can be false (not null) for at least one of some rows."""
-    match condition:
-        case Constant(value):
-            return value is False
-        case Comparison(column, operator, value, arrow_type):
-            # A comparison with NaN is false, and ranges leave NaN out.
-            found = known(column)
-            return _is_floating(found) or _may_compare(found, NEGATED[operator], value, arrow_type)
-        case IsNull(column):
-            found = known(column)
-            return found is None or not found.all_null
-        case And(conditions):
-            return any(_may_fail(one, known) for one in conditions)
-        case Or(conditions):
-            return all(_may_fail(one, known) for one in conditions)
-        case Not(inner):
+        case Not(And(conditions)):
+            return any(may_hold(Not(one), known) for one in conditions)
+        case Not(Or(conditions)):
+            return all(may_hold(Not(one), known) for one in conditions)
+        case Not(Not(inner)):
             return may_hold(inner, known)
     return True
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Never, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.core.predicate import And, Comparison, Condition, In, Not, Operator, Or, to_arrow
+from storage.core.predicate import NEGATED, And, Comparison, Condition, In, Not, Operator, Or, to_arrow
 from storage.errors import InvalidInput
 from storage.read.arrow_expression import read_expression
 
@@ -16,15 +16,7 @@ Tuples: TypeAlias = Sequence[tuple[str, str, Any]]
 Filter: TypeAlias = pc.Expression | Condition | Tuples | Sequence[Tuples]
 """A filter of a caller. ``[(column, operator, value), ...]`` joins by AND, a list of such lists by OR."""
 
-_OPERATORS: Final[dict[str, Operator]] = {
-    "=": "==",
-    "==": "==",
-    "!=": "!=",
-    "<": "<",
-    "<=": "<=",
-    ">": ">",
-    ">=": ">=",
-}
+_OPERATORS: Final[dict[str, Operator]] = {"=": "==", **{operator: operator for operator in NEGATED}}
 
 
 def parse_filter(given: Filter) -> tuple[pc.Expression, Condition | None]:
