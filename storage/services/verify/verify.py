@@ -6,7 +6,8 @@
 
 In this order, a table that is written to during the verification shows no false problem: whatever an entry names
 existed before the entry. Nothing is changed and no cache is used. Readers' code is not trusted: entries, checksums,
-file groups of keys, orders, statistics and checkpoints are computed again.
+file groups of keys, orders, statistics and checkpoints are computed again. What a statistic is, one rule says for those
+who write it and for verify.
 """
 
 from __future__ import annotations
