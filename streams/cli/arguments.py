@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from typer.core import TyperGroup
 
@@ -22,6 +23,8 @@ from storage.engine import check_reachable
 from storage.errors import InvalidInput, TableError
 from streams.pipeline.model import CommandSettings, TableLocation
 from streams.pipeline.pipeline import load_settings
+
+Section = TypeVar("Section", bound=BaseModel)
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -38,6 +41,11 @@ StorageOption = Annotated[
         help="Option of the table's store, as fsspec takes it, or a JSON object of several. May be repeated.",
     ),
 ]
+Http = Annotated[
+    str | None,
+    typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
+]
+StatusJson = Annotated[bool, typer.Option("--json", help="Status as JSON lines.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of tables.")]
 
 
@@ -131,6 +139,25 @@ def _option_value(text: str) -> Any:
         except ValueError:
             return text
     return text
+
+
+def flag_of(setting: str) -> str:
+    """The flag of the command line for a setting of the pipeline file."""
+    return f"--{setting.replace('_', '-')}"
+
+
+def override(section: Section, flags: Mapping[str, object]) -> Section:
+    """A section of the pipeline file, overridden by flags of the command line: those that are not None.
+
+    Raises:
+        InvalidInput: A setting is out of its range, or not of its type. The message names the flag.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return section.model_validate({**section.model_dump(), **given})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InvalidInput(f"{flag_of(str(wrong['loc'][0]))}: {wrong['msg'].removeprefix('Value error, ')}") from None
 
 
 def print_override(flag: str, written: object) -> None:

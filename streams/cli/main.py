@@ -19,7 +19,9 @@ from storage.errors import InvalidInput
 from streams.cli.alter import alter
 from streams.cli.arguments import (
     Commands,
+    Http,
     Json,
+    StatusJson,
     StorageOption,
     Target,
     console,
@@ -115,11 +117,8 @@ def run(
             "--exit-on-failure", help="Stop everything when a writer or service has failed permanently or was fenced."
         ),
     ] = False,
-    http: Annotated[
-        str | None,
-        typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Status as JSON lines.")] = False,
+    http: Http = None,
+    as_json: StatusJson = False,
 ) -> None:
     """Run a pipeline until Ctrl-C: each writer and service as a process, restarted when it fails.
 

@@ -9,10 +9,9 @@ import datetime as dt
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel, ValidationError
 from rich.progress import Progress
 
 from storage import Table, verify_table
@@ -29,12 +28,15 @@ from storage.errors import Conflict, InvalidInput
 from streams.cli.arguments import (
     FAILED,
     Json,
+    Section,
     StorageOption,
     Target,
     errors,
+    flag_of,
     load_target,
     open_location,
     open_table,
+    override,
     print_override,
     usage_errors,
 )
@@ -45,7 +47,6 @@ from streams.read.as_of import parse_point
 
 services = typer.Typer()
 
-Section = TypeVar("Section", bound=BaseModel)
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 AsOf = Annotated[str | None, typer.Option(help="A time (ISO 8601 with zone), a savepoint or a cut; now by default.")]
 
@@ -149,7 +150,7 @@ def _compaction_section(
     """
     given = [name for name, value in flags.items() if value is not None]
     if everything and given:
-        raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {_flag(given[0])}")
+        raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or {flag_of(given[0])}")
     if everything and settings.compaction is not None:
         print_override("--all", "settings that decide when compaction is due")
     if everything or (settings.compaction is None and not given):
@@ -158,21 +159,12 @@ def _compaction_section(
 
 
 def _with_flags(settings: CommandSettings, section: str, before: Section, flags: Mapping[str, object]) -> Section:
-    """A section of the file, overridden by flags of the command line; prints which settings they override.
-
-    Raises:
-        InvalidInput: A setting is out of its range, or not of its type.
-    """
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        policy = before.model_validate({**before.model_dump(), **given})
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise InvalidInput(f"{_flag(str(wrong['loc'][0]))}: {wrong['msg'].removeprefix('Value error, ')}") from None
-    for name, value in given.items():
+    """A section of the file, overridden by flags; prints which of its settings they override."""
+    policy = override(before, flags)
+    for name, value in flags.items():
         written = settings.as_written(section, name)
-        if written is not None and getattr(policy, name) != getattr(before, name):
-            print_override(f"{_flag(name)} {value}", written)
+        if value is not None and written is not None and getattr(policy, name) != getattr(before, name):
+            print_override(f"{flag_of(name)} {value}", written)
     return policy
 
 
@@ -184,10 +176,6 @@ def _describe_round(result: CompactionResult | FoldResult) -> str:
         f"{len(result.done)} file groups, {result.rows:,} rows: {result.bytes_read / 1e6:.1f} MB read, "
         f"{result.bytes_written / 1e6:.1f} MB of {what} written in {result.seconds:.1f} s"
     )
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 @services.command()

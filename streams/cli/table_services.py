@@ -10,14 +10,15 @@ from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
-from pydantic import ValidationError
 
-from storage.errors import InvalidInput
 from streams.cli.arguments import (
     FAILED,
+    Http,
+    StatusJson,
     StorageOption,
     console,
     errors,
+    override,
     parse_storage_options,
     usage_errors,
 )
@@ -50,12 +51,9 @@ def serve(
     retain: Annotated[
         str | None, typer.Option(help="Clean all tables, and keep the snapshots of this last period: 24 hours.")
     ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
-    ] = None,
+    http: Http = None,
     storage_option: StorageOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Status as JSON lines.")] = False,
+    as_json: StatusJson = False,
 ) -> None:
     """Compact, fold and clean many tables in this process until Ctrl-C, fair between them.
 
@@ -69,10 +67,9 @@ def serve(
     with usage_errors():
         targets = list_tables(tables)
         options = parse_storage_options(storage_option or ())
-        flags = {name: value for name, value in (("every", every), ("retain", retain)) if value is not None}
-        _check_flags(flags)
+        override(CleanSection(), {"every": every, "retain": retain})  # refuses what cannot be read
         place = None if http is None else parse_address(http)
-    many = ManyTables({target.name: _loader(target.text, options, flags) for target in targets}, once=once)
+    many = ManyTables({target.name: _loader(target.text, options, every, retain) for target in targets}, once=once)
     page, stop = StatusPage(), threading.Event()
     serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
     with serving, show_jobs(console(), as_json=as_json, line_seconds=LINE_SECONDS) as on_status, _signals(stop):
@@ -89,7 +86,9 @@ def serve(
         raise typer.Exit(FAILED)
 
 
-def _loader(text: str, options: Mapping[str, Any], flags: Mapping[str, str]) -> Callable[[], TableSettings]:
+def _loader(
+    text: str, options: Mapping[str, Any], every: str | None, retain: str | None
+) -> Callable[[], TableSettings]:
     """Reads the settings of a table: its pipeline file, with the options of the command line."""
 
     def load() -> TableSettings:
@@ -97,27 +96,12 @@ def _loader(text: str, options: Mapping[str, Any], flags: Mapping[str, str]) -> 
         known = settings.table.storage_options
         location = replace(settings.table, storage_options={**known, **options})
         compaction = settings.compaction if is_pipeline(text) else CompactionSection()
-        if compaction is not None and "every" in flags:
-            compaction = CompactionSection.model_validate({**compaction.model_dump(), "every": flags["every"]})
-        clean = settings.clean
-        if "retain" in flags:
-            clean = CleanSection.model_validate({**(clean or CleanSection()).model_dump(), "retain": flags["retain"]})
+        if compaction is not None:
+            compaction = override(compaction, {"every": every})
+        clean = settings.clean if retain is None else override(settings.clean or CleanSection(), {"retain": retain})
         return TableSettings(location, compaction, clean)
 
     return load
-
-
-def _check_flags(flags: Mapping[str, str]) -> None:
-    """Refuse a duration that cannot be read, before anything is done.
-
-    Raises:
-        InvalidInput: It names the flag.
-    """
-    try:
-        CleanSection.model_validate(flags)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise InvalidInput(f"--{wrong['loc'][0]}: {wrong['msg'].removeprefix('Value error, ')}") from None
 
 
 @contextlib.contextmanager
