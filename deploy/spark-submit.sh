@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Starts one writer of a pipeline by spark-submit, so that Spark's own tools place the driver and the executors:
+# Starts one writer of a pipeline, or its compaction, by spark-submit, so that Spark's own tools place the driver and the executors:
 #
 #   bash deploy/spark-submit.sh [SPARK-SUBMIT OPTIONS] -- PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
 #
 #   bash deploy/spark-submit.sh --master spark://host:7077 -- pipeline.yaml orders
 #   bash deploy/spark-submit.sh --master yarn --deploy-mode cluster -- pipeline.yaml orders
+#   bash deploy/spark-submit.sh --master yarn -- pipeline.yaml compaction
 #
 # Executors get this Python environment, weft included, as an archive: WEFT_ARCHIVE (weft-env.tar.gz), which `weft package`
 # makes if it is not there; make it anew after an update. The Python of the environment is WEFT_PYTHON, or python3 of the

@@ -104,7 +104,7 @@ def writer_job(pipeline: Pipeline, name: str, *, once: bool = False) -> Job:
 
 def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
     """The job of a service, or of one round of it."""
-    name = _service_job_name(pipeline, service)
+    name = service_name(pipeline, service)
     command: tuple[str, ...] = ("streams.pipeline.services", str(pipeline.path), "--service", service)
     if service == COMPACTION and pipeline.compacts_on_cluster:
         command = ("streams.write.cluster_job", str(pipeline.path))
@@ -117,7 +117,7 @@ def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
     )
 
 
-def _service_job_name(pipeline: Pipeline, service: str) -> str:
+def service_name(pipeline: Pipeline, service: str) -> str:
     """The name of the service; followed by ``-service`` if a writer has that name."""
     name = service
     while name in pipeline.writers:
@@ -139,7 +139,7 @@ def choose_part(pipeline: Pipeline, only: str | None) -> tuple[list[str], list[s
         return list(pipeline.writers), _services(pipeline)
     if only in pipeline.writers:
         return [only], []
-    found = {_service_job_name(pipeline, service): service for service in _services(pipeline)}
+    found = {service_name(pipeline, service): service for service in _services(pipeline)}
     if only in found:
         return [], [found[only]]
     if only in {COMPACTION, CLEAN}:

@@ -39,17 +39,20 @@ Round = Callable[[], None]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service; returns the exit code of the process."""
+    stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.pipeline.services", description="A service of a pipeline.")
     parser.add_argument("pipeline")
     parser.add_argument("--service", choices=(COMPACTION, CLEAN), default=COMPACTION)
     parser.add_argument("--once", action="store_true", help="one round: compact whatever has logs, or clean; then end")
     given = parser.parse_args(arguments)
-    return run_service(given.pipeline, given.service, once=given.once)
+    return run_service(given.pipeline, given.service, stop, reporter, once=given.once)
 
 
 def run_service(
     path: str,
     service: str,
+    stop: StopSignal,
+    reporter: Reporter,
     *,
     once: bool,
     executor: Callable[[Pipeline], AbstractContextManager[Execute | None]] = lambda _: nullcontext(),
@@ -59,13 +62,14 @@ def run_service(
     Args:
         path: The pipeline file.
         service: Its name.
+        stop: Set to stop after the round in progress.
+        reporter: Reports what the service does.
         once: One round: compact whatever has logs, or clean.
         executor: Opens the place where compaction works; None in the block: in this process.
 
     Returns:
         The exit code of the process.
     """
-    stop, reporter = StopSignal(), Reporter.from_environment()
     reporter.update(doing="starting")
     try:
         from storage import Table

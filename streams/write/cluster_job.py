@@ -2,8 +2,8 @@
 
     python -m streams.write.cluster_job PIPELINE [--once]
 
-``weft run`` starts it if the file says ``compaction: {on: cluster}``; spark-submit can start it too. It does what
-`streams.pipeline.services` does, in the same rounds.
+``weft run`` starts it if the file says ``compaction: {on: cluster}``. With spark-submit it is started by its name, like
+a writer (`streams.write.writer_job`). It does what `streams.pipeline.services` does, in the same rounds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from pyspark.sql import SparkSession
 from storage.engine import Execute
 from streams.pipeline.pipeline import CommandSettings, Pipeline
 from streams.pipeline.services import COMPACTION, run_service
+from streams.pipeline.status import Reporter, StopSignal
 from streams.spark.run_tasks import spark_executor
 from streams.spark.session import build_session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service; returns the exit code of the process."""
+    stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.write.cluster_job", description="Compaction on a Spark cluster.")
     parser.add_argument("pipeline")
     parser.add_argument("--once", action="store_true", help="one round: compact whatever has logs; then end")
     given = parser.parse_args(arguments)
-    return run_service(given.pipeline, COMPACTION, once=given.once, executor=_executor)
+    return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
+
+
+def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once: bool) -> int:
+    """Run the compaction service with Spark tasks; see `run_service`."""
+    return run_service(path, COMPACTION, stop, reporter, once=once, executor=_executor)
 
 
 @contextlib.contextmanager

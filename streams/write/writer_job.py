@@ -2,8 +2,9 @@
 
     python -m streams.write.writer_job PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
 
-`streams.pipeline.supervisor` starts it; `streams.pipeline.error_kinds` defines its exit codes. Started without a
-supervisor (spark-submit, the Spark operator) it serves its metrics itself, with ``--http``. On SIGTERM the current
+WRITER may also be the name of the compaction service, which is a Spark application then (`streams.write.cluster_job`).
+`streams.pipeline.supervisor` starts the process; `streams.pipeline.error_kinds` defines its exit codes. Started without
+a supervisor (spark-submit, the Spark operator) it serves its metrics itself, with ``--http``. On SIGTERM the current
 batch is finished if that takes at most `DRAIN_SECONDS`, otherwise abandoned. In both cases the next process continues
 after the last commit.
 """
@@ -92,8 +93,13 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
     pipeline = None
     try:
         from streams.pipeline.pipeline import load_pipeline
+        from streams.pipeline.run import COMPACTION, service_name
 
         pipeline = load_pipeline(given.pipeline)
+        if given.writer not in pipeline.writers and given.writer == service_name(pipeline, COMPACTION):
+            from streams.write.cluster_job import compact_on_cluster
+
+            return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
         _run(pipeline, pipeline.writer(given.writer), reporter, stop, outages, once=given.once)
     except Exception as error:
         failure = failure_of(error)

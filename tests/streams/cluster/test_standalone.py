@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -16,7 +17,7 @@ from storage import Table
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.error_kinds import Ending
 from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table, writer_job
+from streams.pipeline.run import open_table, service_job, writer_job
 from streams.pipeline.supervisor import ENDED, JobStatus, RestartPolicy, Supervisor
 from tests.streams.cluster.standalone import Cluster, until
 from tests.streams.pipelines import CONFIG
@@ -112,3 +113,55 @@ def test_executors_without_weft_cause_an_error_with_a_hint(
     assert status.exit_code == Ending.REFUSED, (status.message, status.tail)
     assert "a Python worker of Spark lacks a package: No module named" in status.message
     assert "weft package" in status.message
+
+
+def cli(*arguments: str) -> str:
+    """What a command prints that succeeds, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "streams.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    return done.stdout
+
+
+def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]) -> None:
+    """The compaction service, a fold and a verification; executors have nothing but what is sent to them."""
+    with Cluster(workers=1) as cluster:
+        path = pipeline_file(tmp_path, broker, "unused", {"spark.master": cluster.master, **on_executors})
+        whole = yaml.safe_load(path.read_text())
+        whole["compaction"] = {"on": "cluster", "every": "1 second", "min_commits": 1_000, "fold_commits": 3}
+        path.write_text(yaml.safe_dump(whole))
+        pipeline = load_pipeline(path)
+        table = open_table(pipeline)
+        append(table, range(100), at=0)
+        supervisor = Supervisor([service_job(pipeline, "compaction")], ONCE)
+        supervisor.start()
+        try:
+            # A first slice is due at once, and later commits are due for a fold when there are three.
+            status = seen(supervisor, lambda status: status.report.commits == 1)
+            assert status.report.message.startswith("2 file groups, ")
+            with table.writer("sa") as writer:
+                for number in range(3):
+                    writer.append(rows(range(number + 1), at=1))
+            seen(supervisor, lambda status: status.report.commits == 2 and " MB folded in " in status.report.message)
+        finally:
+            ended = supervisor.stop()
+        assert ended[0].exit_code == Ending.DONE, (ended[0].message, ended[0].tail)
+        append(table, range(8), at=3)
+        assert "2 file groups" in cli("compact", str(path), "--all")
+        assert "nothing is wrong" in cli("verify", str(path), "--on-cluster")
+    found = Table.open(pipeline.table.uri).snapshot().to_arrow(["id", "at"]).sort_by("id").to_pylist()
+    assert found == [{"id": number, "at": 3 if number < 8 else 0} for number in range(100)]
+
+
+def rows(ids: range, *, at: int) -> pa.Table:
+    return pa.table({"id": ids, "a": ["x"] * len(ids), "at": [at] * len(ids)})
+
+
+def append(table: Table, ids: range, *, at: int) -> None:
+    with table.writer("sa") as writer:
+        writer.append(rows(ids, at=at))
