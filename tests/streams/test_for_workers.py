@@ -65,6 +65,8 @@ jobs = {
     "write_batch": lambda: streams.write_batch(rows, uri, "sa"),
     "write_stream": stream,
     "compact": lambda: streams.compact(spark, uri),
+    "fold": lambda: streams.fold(spark, uri),
+    "verify": lambda: streams.verify(spark, uri),
 }
 with EmbeddedBroker() as broker:
     broker.create_topics({"t": 1})
