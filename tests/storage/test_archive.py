@@ -172,7 +172,7 @@ def test_a_lane_without_checkpoints_is_replayed_from_its_archives(archived: Tabl
 
 def test_no_second_table_is_created_if_the_first_entry_is_archived(archived: Table) -> None:
     assert slots(archived, "")[0] != f"{1:020d}.json"
-    with pytest.raises(Conflict, match="there is a table"):
+    with pytest.raises(Conflict, match="there is already a table"):
         Table.create(archived.uri, SHOP)
 
 
@@ -218,7 +218,7 @@ def test_a_frozen_writer_is_fenced_even_if_its_slot_was_deleted() -> None:
             frozen.append(orders(1, status="never", ts=1_000))
     assert f"{3:020d}.json" in slots(table), "its put has succeeded: the slot was free"
     assert contents(other_process(table.uri, FakeClock())) == before
-    assert "1 slots hold what was put there after they were archived" in str(verified(table))
+    assert "1 slots were written again after they were archived" in str(verified(table))
     assert wrong(table) == []
     assert table.clean(NOW).archived == 1
     assert f"{3:020d}.json" not in slots(table)

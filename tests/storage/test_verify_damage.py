@@ -381,7 +381,7 @@ def test_a_table_without_its_first_entry_is_not_taken_for_a_missing_table(table:
     for path in damage.paths("_weft/timeline/table"):
         damage.remove(path)
     (found,) = verify_table(table.uri).errors
-    assert "the table lane is gone" in found.what
+    assert "the table lane is missing" in found.what
     with pytest.raises(Conflict):
         Table.create(table.uri, SHOP)
 
@@ -438,7 +438,7 @@ def test_harmless_findings_are_infos(table: Table, damage: Damage) -> None:
     assert report.ok
     assert not report.errors
     told = "\n".join(finding.what for finding in report.infos)
-    assert "1 files, 6 bytes that nobody needs: 1 log" in told
+    assert "1 unneeded files, 6 bytes: 1 log" in told
     assert "README" in told
     assert "has not ended" in told
 

@@ -1,4 +1,4 @@
-"""Checks checkpoints: each has to equal the state that replaying the log gives."""
+"""Checks checkpoints: each must equal the state that replaying the log gives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ S = TypeVar("S", TableState, LaneState)
 
 
 class Checkpoints(Generic[S]):
-    """The checkpoints of a lane. Each may have megabytes: it is read when its turn comes, and forgotten."""
+    """The checkpoints of a lane. A checkpoint may have megabytes, so only one is in memory at a time."""
 
     def __init__(
         self, env: Environment, lane: LaneName, decode: Callable[[bytes], S | None], findings: Findings
@@ -32,28 +32,28 @@ class Checkpoints(Generic[S]):
 
     @cached_property
     def _paths(self) -> dict[int, list[Path]]:
-        """Those that were not taken yet, by the slot of their last entry; listed on first use."""
+        """Checkpoints that `take` has not returned yet, by the slot of their last entry; listed on first use."""
         found: dict[int, list[Path]] = {}
         for seq, path in list_checkpoints(self._env.store, self._lane):
             found.setdefault(seq, []).append(path)
         return found
 
     def take(self, seq: int, head_id: str | None = None) -> Iterator[tuple[Path, S]]:
-        """The checkpoints at an entry, once; those that cannot be used are reported. ``head_id``: its id, if known."""
+        """Yield the usable checkpoints at an entry, once; report the others. ``head_id``: the entry's id, if known."""
         for path in self._paths.pop(seq, ()):
             data = read_object(self._env.store, path)
             if data is None:
-                continue  # it has been cleaned since it was listed
+                continue  # deleted by a clean after it was listed
             self._findings.count("checkpoints")
             state = self._decode(data)
             if state is not None and state.head == seq and head_id in (None, state.head_id):
                 yield path, state
             else:
-                what = "it is damaged, or of another version: nobody uses it"
+                what = "it is damaged, or of another version: it is ignored"
                 self._findings.at(path).warning(what, "delete it")
 
     def take_all(self) -> dict[int, list[tuple[Path, S]]]:
-        """All checkpoints that can be used, by the slot of their last entry."""
+        """All usable checkpoints, by the slot of their last entry."""
         return {seq: list(self.take(seq)) for seq in list(self._paths)}
 
     def compare(self, state: S, *, exact: bool) -> None:
@@ -73,7 +73,7 @@ class Checkpoints(Generic[S]):
             self._findings.count("checkpoints")
             # An entry may have been published, with its checkpoint, during the verification.
             if whole and list_slots(self._env, self._lane, Findings())[-1] == head:
-                self._findings.at(path).warning("it is of an entry that does not exist: nobody uses it", "delete it")
+                self._findings.at(path).warning("it is of an entry that does not exist: it is ignored", "delete it")
 
 
 def _report_wrong(path: Path, findings: Findings) -> None:
@@ -82,7 +82,7 @@ def _report_wrong(path: Path, findings: Findings) -> None:
 
 
 class LaneCheckpoints:
-    """The checkpoints of a writer's lane, compared with one replay for each set of spans that they were made under."""
+    """Compares the checkpoints of a writer's lane with replays, one for each set of rolled-back spans."""
 
     def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
         self._findings, self._recent = findings, env.tuning.recent_commits
@@ -91,7 +91,7 @@ class LaneCheckpoints:
         self._replays = {rolled_back: LaneState(rolled_back=rolled_back) for rolled_back in spans}
 
     def stop(self) -> None:
-        """Compare no later checkpoint: an entry cannot be read."""
+        """Skip later checkpoints, because an entry cannot be read."""
         self._made, self._replays = {}, {}
 
     def add(self, entry: LaneEntry) -> None:

@@ -1,7 +1,7 @@
-"""Checks writers' lanes: what commits say about each other, and that slices and folds hold these commits and no others.
+"""Checks writers' lanes: that commits are consistent, and that slices and folds contain exactly these commits.
 
-One pass over each lane, entry by entry. Of a commit only its stamp and slot are kept (16 bytes), by which the registers
-in slices are traced back to the commits that they came from.
+Each lane is read once, entry by entry. Only the stamp and the slot of each commit are kept (16 bytes). With these,
+registers in slices are traced back to the commits that they came from.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LANE_MASK: Final = (1 << LANE_BITS) - 1
 
 
 class Merged:
-    """The entries that the slices and folds of a state claim to hold, per file group."""
+    """The entries that the slices and folds of a state claim to contain, per file group."""
 
     def __init__(self, store: ObjectStore, state: TableState) -> None:
         self._store, self._log_start = store, state.log_start()
@@ -48,7 +48,7 @@ class Merged:
             return
         lost: set[FileGroup] = set()
         for file in entry.files:
-            # It may have been cleaned: it is not needed any more.
+            # A clean may have deleted the index: it is no longer needed.
             index = read_index(self._store, file.index, Findings())
             if index is None:
                 continue
@@ -62,7 +62,7 @@ class Merged:
                 lost |= {group for group in groups if entry.seq > self._until.get(group, {}).get(entry.lane, 0)}
         if lost:
             names = ", ".join(str(group) for group in sorted(lost)[:3])
-            what = f"its rows of {len(lost)} file groups ({names}) are in no compacted or folded file"
+            what = f"its rows of {len(lost)} file groups ({names}) are missing from compacted and folded files"
             hint = "restore a snapshot from before the newest compaction or fold"
             at.violation("S8", f"{what}, and readers skip its log files", hint)
 
@@ -71,11 +71,11 @@ class LaneChecker:
     """Reads one lane and checks its entries against each other and against the table.
 
     Attributes:
-        head: Its last slot.
-        whole: Every entry that was read so far could be read.
-        epoch: Of the last entry that could be read.
-        claims: Per INTENT of a fencing barrier the slot of its first claim.
-        stamps, seqs: Of its commits, in the order of stamps; known when all have been read.
+        head: Last slot of the lane.
+        whole: False if any of the slots so far could not be read.
+        epoch: Epoch of the last entry that could be read.
+        claims: Slot of the first claim for each fencing barrier, by the slot of the barrier's INTENT.
+        stamps, seqs: Stamps and slots of the lane's commits, sorted by stamp; set after all have been read.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LaneChecker:
         merged: Merged | None,
         findings: Findings,
     ) -> None:
-        """``merged``: what slices and folds hold, None if the newest state of the table is not known."""
+        """``merged``: the entries in slices and folds, None if the newest state of the table is not known."""
         self._env, self._table, self._lane, self._slots = env, table, lane, slots
         self._merged, self._findings = merged, findings
         self._rolled_back: Sequence[Span] = table.state.rolled_back.get(lane.name, ()) if table.state else ()
@@ -127,10 +127,10 @@ class LaneChecker:
         self.stamps, self.seqs = np.asarray(stamps)[order], np.asarray(seqs)[order]
 
     def _check_header(self, before: LaneEntry | None, entry: LaneEntry, at: Place) -> None:
-        """Check epoch and schema revision against the entry before; None: it is the first, or that is unreadable."""
+        """Check epoch and schema revision; ``before``: None if there is no previous entry or it cannot be read."""
         epoch = before.epoch if before is not None else 0
         if (before is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
-            what = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer went on"
+            what = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer continued"
             at.violation("S3", what)
         if before is not None and entry.table_rev < before.table_rev:
             what = f"its schema revision {entry.table_rev} is older than that of the previous entry, {before.table_rev}"
@@ -143,7 +143,7 @@ class LaneChecker:
         if entry.stream != lane.stream:
             at.violation("S5", f"it is of stream {entry.stream!r}, but the lane belongs to {lane.stream!r}")
         if lane.closed is not None and entry.seq > lane.closed:
-            what = f"the lane was closed at entry {lane.closed}: nobody reads this commit"
+            what = f"the lane was closed at entry {lane.closed}: readers ignore this commit"
             at.violation("S4", what, "append its rows again, through another lane")
         if entry.stamp <= self._last_stamp:
             what = "its stamp is not larger than those of earlier commits: two events may have the same version"
@@ -158,7 +158,7 @@ class LaneChecker:
             if named != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
                 what = f"log file {file.file.path} is not named by this lane, epoch and slot"
                 at.violation("S17", f"{what}: clean may delete or keep it wrongly")
-        # A later revision may know of a restore that is not known here.
+        # An entry with a later revision may follow a restore that this verification has not seen.
         known = self._table.current and entry.table_rev <= self._table.head
         if known and not in_spans(self._rolled_back, entry.seq):
             self._check_batch(entry, at)
@@ -167,7 +167,7 @@ class LaneChecker:
                 self._merged.check_commit(entry, at)
 
     def _check_batch(self, entry: Data, at: Place) -> None:
-        """S6: the live batches of a query follow each other without a gap."""
+        """S6: batch numbers of a query have no gaps (commits that were rolled back do not count)."""
         if not entry.query_id:
             return
         last = self._batches.get(entry.query_id)
@@ -180,10 +180,10 @@ class LaneChecker:
         self._batches[entry.query_id] = max(entry.batch, last or 0)
 
     def _check_promises(self, entry: Data, at: Place) -> None:
-        """S23: neither the watermarks of live commits nor their counts of late events go back."""
+        """S23: watermarks and counts of late events never decrease (commits that were rolled back do not count)."""
         for group, before in self._promised.items():
             now = entry.watermarks.get(group)
-            # JSON forms compare as the values do: integers, or ISO texts that differ in digits alone.
+            # JSON forms sort like the values: integers, or ISO texts of one length.
             if now is None or now.value < before.value or now.late < before.late:
                 what = f"its watermark or count of late events of group {group} is below that of an earlier commit"
                 at.violation("S23", f"{what}: a snapshot may seem complete too early")
@@ -191,7 +191,7 @@ class LaneChecker:
 
 
 class _Commits(NamedTuple):
-    """The commits of a lane that could be read, in the order of stamps; ``whole``: these are all."""
+    """The readable commits of a lane, sorted by stamp; ``whole``: all commits were readable."""
 
     name: LaneName
     whole: bool
@@ -200,10 +200,10 @@ class _Commits(NamedTuple):
 
 
 class Arrivals:
-    """The commits of all lanes, found by the arrivals that registers in slices and folds carry. Can be pickled."""
+    """Finds the commits that registers in slices and folds came from, by their arrivals. Can be pickled."""
 
     def __init__(self, state: TableState, lanes: Mapping[LaneName, LaneChecker]) -> None:
-        """``lanes``: all their commits have been read."""
+        """``lanes``: checkers that have read all commits of their lane."""
         self._lanes = {
             state.lanes[name].lane_id: _Commits(name, lane.whole, lane.stamps, lane.seqs)
             for name, lane in lanes.items()
@@ -212,7 +212,7 @@ class Arrivals:
         self._rolled_back = state.rolled_back
 
     def check(self, cut: Seqs, arrivals: pa.Array, at: Place) -> None:
-        """Check that every register of a slice or fold is of a commit within its cut that was not rolled back."""
+        """Check that every register of a slice or fold came from a commit in its cut that was not rolled back."""
         known = np.unique(np.asarray(arrivals.drop_null()))
         for lane_id in np.unique(known & _LANE_MASK).tolist():
             if lane_id not in self._lanes:

@@ -1,7 +1,7 @@
-"""Checks the contents of log files, of events and of registers, against their index and the rules of the format.
+"""Checks the contents of log files (events or registers) against their index and the rules of the format.
 
-Reads one block at a time, only the columns that are needed, and compares the index with the rows: where file groups
-are, the range of keys and ordering values of each block, and how many rows are deletes. FORMAT.md, "Log files".
+It reads one block at a time, only the columns that are needed. It compares the index with the rows: the positions of
+file groups, the range of keys and ordering values of each block, and the number of deletes. FORMAT.md, "Log files".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LogFileChecker:
     def __init__(
         self, store: ObjectStore, schema: TableSchema, file: LogFile, findings: Findings, on_arrivals: OnArrivals
     ) -> None:
-        """``schema``: the one that the file was written with."""
+        """``schema``: the schema that the file was written with."""
         self._store, self._schema, self._file, self._findings = store, schema, file, findings
         self._at = findings.at(file.file.path)
         self._groups = [group for group in schema.groups if group.id in file.groups]
@@ -49,20 +49,20 @@ class LogFileChecker:
             self._at.bad_content("S7", f"it cannot be decoded: {error}")
 
     def _fits(self, index: LogIndex) -> bool:
-        """Whether the index can be one of this file at all."""
+        """Whether the index is consistent with the entry and the schema, so that the rows can be checked."""
         file, blocks, ranges = self._file, index.blocks, index.ranges
         ends = [start + length for start, length in zip(blocks.offset, blocks.length, strict=False)]
         follow = ends[:-1] == blocks.offset[1:] and ends[-1:] == [file.file.size - file.file.tail_size]
         sums = sum(ranges.rows) == sum(blocks.rows) == file.file.rows and sum(ranges.deletes) == file.deletes
         order = list(zip(ranges.partition, ranges.bucket, ranges.block, strict=False))
         if not (_are_parallel(blocks) and names_file_groups(index) and follow and sums):
-            what = "its index and its entry do not agree on blocks, rows or deletes: readers may take wrong rows"
+            what = "its index and its entry do not agree on blocks, rows or deletes: readers may return wrong rows"
             self._at.bad_content("S7", what)
         elif file.bits != self._schema.bucket_bits or len(self._groups) != len(file.groups):
             what = "its bucket bits or column groups are not those of the schema that it was written with"
             self._at.bad_content("S19", what)
         elif order != sorted(order) or index.partitions != sorted(set(index.partitions)):
-            self._at.bad_content("S15", "its index is not in order of file group: readers take wrong rows")
+            self._at.bad_content("S15", "its index is not sorted by file group: readers return wrong rows")
         else:
             return True
         return False
@@ -85,7 +85,7 @@ class LogFileChecker:
             reader = pa.ipc.open_file(source, options=options)
             for number, (offset, length) in enumerate(zip(blocks.offset, blocks.length, strict=True)):
                 if zlib.crc32(source.read_at(length, offset)) != blocks.crc32[number]:
-                    what = f"the index has a wrong checksum of block {number}: readers refuse the block"
+                    what = f"the index has a wrong checksum for block {number}: readers reject the block"
                     self._at.bad_content("S7", what)
                     continue
                 batch = reader.get_batch(number)
@@ -151,7 +151,7 @@ def read_index(store: ObjectStore, index: LogIndex | Sidecar, findings: Findings
 
 
 def names_file_groups(index: LogIndex) -> bool:
-    """Whether the ranges of an index can be read: their lists are parallel, and name partitions that are listed."""
+    """Whether the ranges of an index are valid: lists of equal length, and only partitions that the index lists."""
     return _are_parallel(index.ranges) and set(index.ranges.partition) <= set(range(len(index.partitions)))
 
 

@@ -1,4 +1,4 @@
-"""Checks that base, shadow and log files share: the bytes of the file, and the keys and arrivals of its rows."""
+"""Checks for base, shadow and log files alike: the bytes of the file, and the keys and arrivals of its rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024  # of a file in memory while its checksum i
 SAMPLE: Final = 3  # keys that a finding shows
 
 UNREADABLE: Final = (pa.ArrowException, CorruptData, OSError, KeyError, IndexError)
-"""Errors of decoding a file whose bytes are those that were written, but wrong."""
+"""Errors of decoding a file that was already wrong when it was written."""
 
 OnArrivals = Callable[[pa.Array, Place], object]
 """Called with the arrivals of registers, and the file that they are in."""
 
 
 def check_bytes(store: ObjectStore, file: FileRef, findings: Findings) -> bool:
-    """Whether a file has the bytes that were written; a problem is reported."""
+    """Whether a file has the bytes that were written; reports a problem."""
     findings.count("files")
     at = findings.at(file.path)
     try:
@@ -53,7 +53,7 @@ def check_bytes(store: ObjectStore, file: FileRef, findings: Findings) -> bool:
 
 
 def columns_to_read(schema: TableSchema, groups: Iterable[Group], present: Iterable[str], *more: str) -> list[str]:
-    """The present columns that checks need: keys, first ordering columns, hidden state, and ``more``."""
+    """The columns of ``present`` that checks need: keys, first ordering columns, hidden state, and ``more``."""
     wanted = {*schema.key, schema.sort_column, *more}
     for group in groups:
         wanted.update(group.ordering[:1], (field.name for field in schema.state_fields(group)))
@@ -84,7 +84,7 @@ class RowChecker:
     def __init__(
         self, schema: TableSchema, groups: Sequence[Group], at: Place, on_arrivals: OnArrivals, *, distinct: bool
     ) -> None:
-        """``groups``: column groups of the file; ``distinct``: each key has one row only."""
+        """``groups``: column groups of the file; ``distinct``: each key has only one row."""
         self._schema, self._groups, self._at, self._on_arrivals = schema, groups, at, on_arrivals
         self._distinct = distinct
         self._numbers: dict[FileGroup, int] = {}
@@ -102,10 +102,10 @@ class RowChecker:
 
         Args:
             rows: Columns by name.
-            stored_for: File groups that follow each other in these rows.
-            counts: How many of the rows each file group has.
+            stored_for: File groups of these rows, in order.
+            counts: Number of rows of each file group.
             more: More checks: (invariant, rows that violate it, what is wrong).
-            prefix: Of what findings say.
+            prefix: Start of each finding's text.
         """
         schema = self._schema
         vector = keys.key_vector(rows[schema.sort_column])
@@ -126,7 +126,7 @@ class RowChecker:
         return vector
 
     def _misordered(self, vector: KeyVector, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
-        """Which keys do not follow the one before them in their file group; that may be the last of earlier rows."""
+        """Which keys are not larger than the previous key of their file group, also across calls."""
         numbers = [self._numbers.setdefault(group, len(self._numbers)) for group in stored_for]
         number, start = np.repeat(np.array(numbers, np.int64), counts), 0
         if self._last is not None:

@@ -1,6 +1,6 @@
-"""Checks the contents of base and shadow files: rows, statistics, and which file group each row is of.
+"""Checks the contents of base and shadow files: rows, statistics, and the file group of each row.
 
-Reads one row group at a time, only the columns that are needed, and in addition all keys of the shadow file. Bytes are
+It reads one row group at a time, only the columns that are needed, and keeps all keys of the shadow file. Bytes are
 checked first: the content of a damaged file is not checked. FORMAT.md, "Base and shadow files".
 """
 
@@ -45,7 +45,7 @@ class SliceFiles:
         self._last: dict[bool, tuple[object, Arrays]] = {}
 
     def are_intact(self, file: FileRef, findings: Findings) -> bool:
-        """Whether a file has the bytes that were written; a problem is reported the first time."""
+        """Whether a file has the bytes that were written; reports a problem once."""
         if file.path not in self._intact:
             self._intact[file.path] = check_bytes(self.store, file, findings)
         return self._intact[file.path]
@@ -53,7 +53,7 @@ class SliceFiles:
     def row_group(
         self, file: FileRef, parquet: pq.ParquetFile, number: int, columns: Sequence[str], *, visible: bool
     ) -> Arrays:
-        """A row group of an open file; each column one array."""
+        """A row group of an open file; each column is one array."""
         key = (file.path, number, tuple(columns))
         if visible not in self._last or self._last[visible][0] != key:
             table = parquet.read_row_group(number, columns=list(columns), use_threads=False)
@@ -67,7 +67,7 @@ class SliceChecker:
     def __init__(
         self, files: SliceFiles, schema: TableSchema, file: SliceFile, on_arrivals: OnArrivals, findings: Findings
     ) -> None:
-        """``schema``: the one that the slice was written with."""
+        """``schema``: the schema that the slice was written with."""
         self._files, self._schema, self._file, self._on_arrivals = files, schema, file, on_arrivals
         self._findings = findings
         self._at = findings.at(f"slice of {file.group}")
@@ -75,7 +75,7 @@ class SliceChecker:
         self._complete = True
 
     def check(self) -> None:
-        """Check all rows, and what the entry says of them."""
+        """Check all rows, and the statistics in the entry."""
         file, schema = self._file, self._schema
         if sorted(file.groups) != sorted(group.id for group in schema.groups):
             what = f"it has column groups {file.groups}, the schema has others: columns may be missing"
@@ -98,7 +98,7 @@ class SliceChecker:
             self._at.bad_content("", what)
 
     def _parts(self, file: FileRef | None, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
-        """The keys of each row group, after all its other checks."""
+        """Check each row group, and yield its keys."""
         if file is None:
             return
         if not self._files.are_intact(file, self._findings):
@@ -146,7 +146,7 @@ class SliceChecker:
                     yield self._check_rows(checker, batch, slice(low, high), visible=visible)
 
     def _are_here(self, batch: Arrays, rows: Sequence[int]) -> Mask:
-        """Which of some rows belong to the slice's file group."""
+        """Which of the given rows belong to the slice's file group."""
         there = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
         return in_file_group(self._schema, there, [self._file.group], [len(rows)])
 
@@ -155,7 +155,7 @@ class SliceChecker:
         batch = {name: column[rows] for name, column in batch.items()}
         shown = visible_rows(batch, schema)
         wrong = (
-            ("S12", ~shown, "base rows are not visible: readers show them nevertheless")
+            ("S12", ~shown, "base rows are not visible: readers return them nevertheless")
             if visible
             else ("S12", shown, "shadow rows are visible: readers of base files alone miss them")
         )

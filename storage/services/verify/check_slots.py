@@ -1,6 +1,6 @@
-"""Checks the slots of a lane: which are taken, and whether each holds a readable entry, in its slot or in an archive.
+"""Checks the slots of a lane: which are taken, and whether each has a readable entry, in the slot or in an archive.
 
-A problem with a slot or an archive is reported, and reading goes on with the next one.
+A problem with a slot or an archive is reported, and reading continues with the next one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from storage.services.verify.findings import Findings
 from storage.store.object_store import ObjectStore, normalise_errors
 
 AT_ONCE: Final = 64  # entries in memory: each may have megabytes
-_CLEANED: Final = "nobody reads them; clean deletes them"
+_CLEANED: Final = "they are ignored; clean deletes them"
 
 
 def read_object(store: ObjectStore, path: Path) -> bytes | None:
-    """Content of an object, None if there is none."""
+    """Content of an object, None if it does not exist."""
     with normalise_errors(path):
         return store.get(path)
 
 
 def read_sidecar(store: ObjectStore, sidecar: Sidecar, findings: Findings, consequence: str) -> bytes | None:
-    """Content of a sidecar; None if it is missing or damaged, which is reported together with the consequence."""
+    """Content of a sidecar. If it is missing or damaged: None, and a finding with the consequence."""
     data = read_object(store, sidecar.path)
     if data is not None and Sidecar.of(sidecar.path, data) == sidecar:
         return data
@@ -58,14 +58,14 @@ def list_slots(env: Environment, lane: LaneName, findings: Findings) -> list[int
             return taken
         if attempt:
             for path in others:
-                findings.at(path).info("it is not an entry; nobody reads it", "delete it, unless you need it")
+                findings.at(path).info("it is not an entry; it is ignored", "delete it, unless you need it")
     return taken
 
 
 def _list(env: Environment, lane: LaneName) -> tuple[set[int], set[int], list[str]]:
-    """The slots that hold objects, the chunks that are archived, and the paths of other objects.
+    """The slots with objects, the archived chunks, and the paths of other objects.
 
-    Archives are listed after slots: a slot that is gone by then was archived before.
+    Archives are listed after slots, so an entry that is moved to an archive meanwhile is found in at least one of them.
     """
     slots: set[int] = set()
     chunks: set[int] = set()
@@ -98,16 +98,16 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
     if left:
         at.info(f"{left} entries are in their slots and in an archive: a clean has not finished", _CLEANED)
     if late:
-        what = f"{late} slots hold what was put there after they were archived, by processes that had stalled"
+        what = f"{late} slots were written again after they were archived, by processes that had stalled"
         at.info(what, _CLEANED)
 
 
 def read_slots(
     env: Environment, lane: LaneName, slots: Sequence[int], findings: Findings
 ) -> Iterator[tuple[int, Entry | Unresolved | None]]:
-    """(slot, entry) of every slot up to the last one that is taken; None for one that is missing or damaged.
+    """Yield (slot, entry) for every slot up to the last one that is taken; None for a missing or damaged entry.
 
-    A gap yields its first slot only. Lists that an entry keeps in a sidecar are not loaded.
+    For a gap, only the first slot is yielded. Lists that an entry keeps in a sidecar are not loaded.
     """
     expected = 1
     reader = _SlotReader(env, lane, findings)
@@ -124,7 +124,7 @@ def read_slots(
 
 
 class _SlotReader:
-    """Reads slots and archives. Of a chunk whose archive is damaged, it reads the slots that are still there."""
+    """Reads slots and archives. If the archive of a chunk is damaged, it reads the slots that still exist."""
 
     def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
         self._store, self._lane, self._findings = env.store, lane, findings
@@ -134,7 +134,7 @@ class _SlotReader:
         self._damaged: set[int] = set()
 
     def contents(self, slots: Sequence[int]) -> list[bytes | None]:
-        """Bytes of the entries in slots, None where there is none."""
+        """Bytes of the entry in each slot, None if it is missing."""
         wanted = [(self._lane, seq) for seq in slots]
         with normalise_errors(slot_path(*wanted[0])):
             for chunk in sorted({self._chunks.of(seq) for seq in slots} - self._asked):
@@ -158,11 +158,11 @@ class _SlotReader:
             at.warning(f"{error.message}: its entries cannot be checked", "verify with a newer version")
 
     def decode(self, seq: int, data: bytes | None) -> Entry | Unresolved | None:
-        """The entry in a slot; a problem is reported, unless it follows from a damaged archive."""
+        """The entry in a slot; reports a problem, unless its cause is a damaged archive."""
         at = self._findings.at(slot_path(self._lane, seq))
         if data is None:
             if self._chunks.of(seq) not in self._damaged:
-                at.damage("S2", "the entry was listed, but is gone")
+                at.damage("S2", "the entry was listed, but is missing")
             return None
         try:
             return entries.decode_entry(data, self._lane, seq)
@@ -173,10 +173,10 @@ class _SlotReader:
         return None
 
     def report_gap(self, first: int, following: int) -> None:
-        """Report that the slots from one up to the one before another are free."""
+        """Report that the slots from ``first`` to the one before ``following`` are free."""
         chunk = self._chunks.of(first)
         missing = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
-        what = f"{missing} missing, but later ones exist: nobody reads beyond the gap, and their rows are not visible"
+        what = f"{missing} missing, but later ones exist: readers stop at the gap, and later rows are not visible"
         if first == self._chunks.first_slot(chunk) and following > self._chunks.last_slot(chunk):
             at, what = archive_path(self._lane, chunk), f"{what}; if they were archived, this archive is missing"
             hint = "restore this archive, or the entries, from a copy of the store"

@@ -1,8 +1,8 @@
-"""Checks the table lane entry by entry: the order of entries, and what each of them says of the table.
+"""Checks the table lane entry by entry: the order of entries, and what each entry says about the table.
 
-Reading never stops: a slot that is missing or damaged is reported, and the next one is read. So entries are decoded
-here, without `CommitLog`, which stops there, and which caches. The state after an entry that cannot be read is unknown
-unless a checkpoint has it.
+Reading never stops: a missing or damaged slot is reported, and the next one is read. `CommitLog` stops there, and
+caches, so entries are decoded here without it. The state after an unreadable entry is unknown unless a checkpoint has
+it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from storage.services.verify.check_slots import read_sidecar, read_slots
 from storage.services.verify.findings import Findings, Place
 
 NOT_REPLAYED: Final = (TableError, KeyError, TypeError, ValueError)
-"""Errors of replaying an entry that contradicts others, or has a schema that cannot be read."""
+"""Errors of replaying an entry that contradicts others, or whose schema cannot be read."""
 
 _RULE_OF_REPLAY: Final = {Base: "S10", Fold: "S11", LaneAdd: "S15"}
-_OTHER_COMMITS: Final = "says that it holds other commits than its plan: rows may be missing, or count twice"
+_OTHER_COMMITS: Final = "contains other commits than its plan: rows may be missing, or count twice"
 
 
 def check_order(before: Header | None, entry: Header, at: Place) -> None:
-    """Check an entry of any lane against the one before it; ``before``: None if there is none, or it is unreadable."""
+    """Check an entry of any lane; ``before``: None if there is no previous entry or it cannot be read."""
     if entry.seq == 1 and entry.prev_id:
         at.damage("S2", "the first entry names a predecessor: others were removed")
     if before is not None and entry.prev_id != before.commit_id:
@@ -62,15 +62,16 @@ class TableLane:
     """The content of the table lane.
 
     Attributes:
-        head: Its last slot.
-        state: After the last entry after which it is known; None if it never is.
-        whole: Every entry was read; otherwise the attributes below may lack something.
-        current: ``state`` is that after the last entry.
-        oldest_retained: The largest one of any CLEAN_INTENT, whether the state after it is known or not.
-        schemas: Per revision.
-        fold_schemas: Per slot of a FOLD the schema of its files.
-        kinds: Per slot the kind of its entry.
-        dones: DONE entries.
+        head: Last slot of the lane.
+        state: Newest known state of the table; None if it is never known.
+        whole: Every entry could be read; otherwise the attributes below may be incomplete.
+        current: ``state`` is the state after the last entry.
+        oldest_retained: Largest ``oldest_retained`` of all CLEAN_INTENT entries, also of those after which the state is
+            unknown.
+        schemas: Schemas by revision.
+        fold_schemas: Schema of the files of each FOLD, by its slot.
+        kinds: Kind of each entry, by its slot.
+        dones: All DONE entries.
     """
 
     head: int = 0
@@ -84,16 +85,16 @@ class TableLane:
     dones: list[Done] = field(default_factory=list)
 
     def schema_at(self, rev: int) -> TableSchema | None:
-        """The newest schema at a revision; None if that is newer than this lane."""
+        """The schema that was current at a revision; None if it is not known."""
         known = [slot for slot in self.schemas if slot <= rev <= self.head]
         return self.schemas[max(known)] if known and self.whole else self.schemas.get(rev)
 
     def never_had(self, rev: int) -> bool:
-        """Whether an entry that could be a schema revision is something else."""
+        """Whether the entry at this slot is known and does not define a schema."""
         return self.whole and 0 < rev <= self.head and self.kinds[rev] not in {"CREATE", "SCHEMA", "DONE"}
 
     def note(self, entry: TableEntry) -> None:
-        """Add what an entry says without the state before it."""
+        """Collect what an entry says, whether the state before it is known or not."""
         self.kinds[entry.seq] = entry.kind
         if isinstance(entry, Done):
             self.dones.append(entry)
@@ -102,7 +103,7 @@ class TableLane:
 
 
 class TableLaneReader:
-    """Reads the table lane from the first entry to the last, with the state after each."""
+    """Reads the table lane from the first entry to the last, and computes the state after each."""
 
     def __init__(self, env: Environment, slots: Sequence[int], findings: Findings) -> None:
         self._env, self._slots, self._findings = env, slots, findings
@@ -110,7 +111,7 @@ class TableLaneReader:
         self.lane = TableLane(head=slots[-1] if slots else 0)
 
     def states(self) -> Iterator[tuple[TableEntry | None, TableState | None]]:
-        """Every entry and the state after it; None for what cannot be known."""
+        """Yield every entry and the state after it; None for each that is not known."""
         lane = self.lane
         state: TableState | None = None
         before: Header | None = None
@@ -141,7 +142,7 @@ class TableLaneReader:
         return None
 
     def _resolve(self, entry: Entry | Unresolved) -> TableEntry | None:
-        """The whole entry; None if its sidecar cannot be read, which is reported."""
+        """The entry with the lists of its sidecar; None if the sidecar cannot be read, which is reported."""
         if not isinstance(entry, Unresolved):
             assert isinstance(entry, TableEntry), "decoding has checked that it belongs here"
             return entry
@@ -155,10 +156,10 @@ class TableLaneReader:
             return None
 
     def _replay(self, state: TableState | None, entry: TableEntry, at: Place) -> TableState | None:
-        """Check an entry against the state before it; returns the state after it, None if that is not known."""
+        """Check an entry against the state before it; returns the state after it, None if it is not known."""
         if state is not None:
             self._check(state, entry, at)
-            # A wrong order has been reported: the entry itself is checked all the same.
+            # A wrong order has been reported: replay the entry as if it followed.
             state = replace(state, head=entry.seq - 1, head_id=entry.prev_id)
         elif not isinstance(entry, Create):
             return None
@@ -176,7 +177,7 @@ class TableLaneReader:
         return following
 
     def _check(self, state: TableState, entry: TableEntry, at: Place) -> None:
-        """Check what replaying an entry takes for granted."""
+        """Check what replaying an entry does not check."""
         match entry:
             case LaneAdd() if not entry.name:
                 at.violation("S2", "it adds a lane without a name: its entries would be those of the table lane")
@@ -190,7 +191,7 @@ class TableLaneReader:
             case Fold():
                 self._check_fold(state.plans.get(entry.plan_id), entry, at)
             case Savepoint() if entry.table > state.head or entry.name in state.savepoints:
-                what = f"savepoint {entry.name!r} is of no snapshot, or already exists: reading it may fail"
+                what = f"savepoint {entry.name!r} already exists or has no snapshot: reading it may fail"
                 at.violation("S9", what)
             case Mark():
                 _check_mark(state, entry, at)
@@ -200,7 +201,7 @@ class TableLaneReader:
 
     def _check_base(self, plan: OpenPlan | None, entry: Base, at: Place) -> None:
         if plan is None:
-            at.violation("K3", f"it is of plan {entry.plan_id}, which is not open: an aborted compaction went on")
+            at.violation("K3", f"it is of plan {entry.plan_id}, which is not open: an aborted compaction continued")
         for file in entry.slices:
             group = self._findings.at(f"{at.where}, file group {file.group}")
             if any(seq > file.cut.get(lane, 0) for lane, seq in file.parent.items()):
@@ -213,7 +214,7 @@ class TableLaneReader:
 
     def _check_fold(self, plan: OpenPlan | None, entry: Fold, at: Place) -> None:
         if plan is None:
-            at.violation("K3", f"it is of plan {entry.plan_id}, which is not open: an aborted fold went on")
+            at.violation("K3", f"it is of plan {entry.plan_id}, which is not open: an aborted fold continued")
             return
         schema = self.lane.schema_at(plan.at.table)
         if schema is not None:
@@ -233,9 +234,9 @@ def _check_slice_of_plan(file: SliceFile, plan: OpenPlan, at: Place) -> None:
 
 
 def _check_mark(state: TableState, entry: Mark, at: Place) -> None:
-    """S24: neither the time of marks nor the entries that they have seen go back."""
+    """S24: the times of marks and the entries that they name never decrease."""
     if not state.committed_at_ms <= entry.began_at_ms <= entry.committed_at_ms:
-        at.violation("S24", "its times are not the ones between which lanes were read: as_of a time may be wrong")
+        at.violation("S24", "its times contradict the previous entry or each other: as_of a time may be wrong")
     behind = [lane for lane, seq in state.seen.items() if entry.lanes.get(lane, 0) < seq]
     unknown = [lane for lane in entry.lanes if lane not in state.lanes]
     for what, lanes in (("misses entries that existed in lane", behind), ("names an unknown lane", unknown)):
@@ -261,5 +262,5 @@ def check_fencing_barriers(table: TableLane, claims: Mapping[LaneName, Mapping[i
     for lane, found in claims.items():
         for intent, seq in found.items():
             if table.kinds.get(intent) != "INTENT" and intent <= table.head:
-                what = f"it claims the lane for a restore or close, but entry {intent} of the table lane is not one"
+                what = f"it claims the lane for a restore or close, but entry {intent} of the table lane is neither"
                 findings.at(slot_path(lane, seq)).violation("S3", what)

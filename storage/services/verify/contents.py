@@ -1,7 +1,7 @@
-"""Checks of the contents of files as tasks: they may run in other processes, and give the same findings in any of them.
+"""Checks of the contents of files as tasks, which may run in other processes and give the same findings there.
 
-A task reads files and checks them by what it carries; the entries are read before, by `verify` itself. What a task
-finds is inserted where `verify` was when it made the task. So a report does not depend on where tasks run.
+`verify` reads the entries and makes the tasks. A task carries everything that it compares its files with. Its findings
+are inserted at the position at which it was made, so a report does not depend on where and when tasks run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_WAITING: Final = 1_000  # tasks that are collected before they are run: boun
 
 
 class ContentTask(Protocol):
-    """Checks the contents of some files; returns what was found for each `Part` that was reserved for it."""
+    """Checks the contents of some files."""
 
     @property
     def bytes(self) -> int:
-        """Stored bytes that it reads."""
+        """Size of the files that the task reads."""
         ...
 
     def run(self) -> list[Found]:
@@ -44,10 +44,10 @@ class CheckLogFile:
 
     Attributes:
         store: The table's folder.
-        schema: The one that the file was written with.
-        file: The file.
-        registers_of: The commits that its registers may come from; None for a file of events.
-        to: Of a fold, per lane the last entry that it contains.
+        schema: Schema that the file was written with.
+        file: The log file.
+        registers_of: Commits that the file's registers may come from; None for a file of events.
+        to: Last entry per lane that the fold contains; None for a file of a commit.
     """
 
     store: ObjectStore
@@ -81,14 +81,14 @@ class SliceToCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckSlices:
-    """Checks slices that share files, in the order in which they are reported: each file is read once."""
+    """Checks slices that share files, in the order of the report: each file is read once."""
 
     store: ObjectStore
     slices: tuple[SliceToCheck, ...]
 
     @property
     def bytes(self) -> int:
-        """Size of the files."""
+        """Size of the files, each counted once."""
         return sum({stored.path: stored.size for each in self.slices for stored in each.file.objects}.values())
 
     def run(self) -> list[Found]:
@@ -103,7 +103,7 @@ class CheckSlices:
 
 
 class ContentChecks:
-    """Runs content checks: here and at once, or collected, by an `Execute`."""
+    """Runs content checks: at once in this process, or collected with the given `Execute`."""
 
     def __init__(self, store: ObjectStore, findings: Findings, execute: Execute | None) -> None:
         self._store, self._findings, self._execute = store, findings, execute
@@ -117,11 +117,11 @@ class ContentChecks:
         self._add(CheckLogFile(self._store, schema, file, registers_of, to), [self._findings.part()])
 
     def add_slice(self, each: SliceToCheck) -> None:
-        """Check a slice, when `finish` knows which others share its files."""
+        """Check a slice in `finish`, together with the slices that share its files."""
         self._slices.append((each, self._findings.part()))
 
     def finish(self) -> None:
-        """Run what has not been run."""
+        """Run all remaining checks."""
         slices, self._slices = self._slices, []
         for chosen in _sharing_files([each.file for each, _ in slices]):
             task = CheckSlices(self._store, tuple(slices[i][0] for i in chosen))
@@ -143,7 +143,7 @@ class ContentChecks:
 
 
 def _sharing_files(slices: Sequence[SliceFile]) -> list[list[int]]:
-    """Positions of slices, together if they share a file directly or through others; each list ascends."""
+    """Groups of slices that share files, directly or through other slices, as ascending positions."""
     leader = list(range(len(slices)))
 
     def find(i: int) -> int:
@@ -164,4 +164,4 @@ def _sharing_files(slices: Sequence[SliceFile]) -> list[list[int]]:
 
 
 def _ignore(*_: object) -> None:
-    """Events are not traced back to commits: they are in the log files of their commits."""
+    """Used for events, which need not be traced back: they are in the log files of their commits."""

@@ -1,4 +1,4 @@
-"""Findings: what `verify` reports, in words that an operator can act on.
+"""Findings: what `verify` reports, written for operators.
 
 A finding names the rule that is violated (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Checks
 report to a `Place`, which has one method for each kind of finding and knows the hint for it. A report also counts what
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; it only counts the others
+MAX_ALIKE: Final = 100  # findings of one rule and severity that a report lists; the others are only counted
 
 RESTORE: Final = "restore the object from a copy of the store; weft never rewrites an object"
 REPORT: Final = "a process broke the commit protocol: report a bug, with this entry and the ones before and after it"
 REWRITE: Final = "the file was written like this: report a bug, with the file; a compaction rewrites the file group"
 
 Progress = Callable[[int, int], None]
-"""Called with (objects checked, objects in all); both only grow."""
+"""Called with (objects checked, expected total); neither decreases."""
 
 
 class Severity(StrEnum):
@@ -119,11 +119,11 @@ def _counted(findings: Sequence[Finding], what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one task has found, in the order in which it was found.
+    """The findings of one task, in the order in which they were made.
 
     Attributes:
         findings: At most `MAX_ALIKE` of one rule and severity.
-        omitted: Number of the others.
+        omitted: Number of further findings.
         checked: What was checked and how many of it.
     """
 
@@ -134,7 +134,7 @@ class Found:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A place among the findings for what a task will have found."""
+    """A position among the findings that is reserved for the findings of a task; None until it has run."""
 
     found: Found | None = None
 
@@ -146,7 +146,7 @@ class Findings:
         self._progress = progress
         self._found: list[Finding] = []
         self._alike: Counter[tuple[str, Severity]] = Counter()
-        self._open: deque[Finding | Part] = deque()  # from the first part on that is not known yet
+        self._open: deque[Finding | Part] = deque()  # everything from the first open part on
         self._open_alike: Counter[tuple[str, Severity]] = Counter()
         self._done = self._total = 0
         self.omitted = 0
@@ -164,7 +164,7 @@ class Findings:
         self._open_alike[kind] += 1
         if self._open_alike[kind] <= MAX_ALIKE:
             self._open.append(finding)
-        else:  # more than enough of this kind precede it, whatever the parts hold
+        else:  # enough findings of this kind precede it, whatever the parts will contain
             self.omitted += 1
 
     def _keep(self, finding: Finding) -> None:
@@ -176,13 +176,13 @@ class Findings:
             self.omitted += 1
 
     def part(self) -> Part:
-        """Reserve the next place for what a task will have found."""
+        """Reserve the next position for the findings of a task."""
         made = Part()
         self._open.append(made)
         return made
 
     def settle(self) -> None:
-        """Take in the parts that are known, up to the first one that is not."""
+        """Add the findings of finished parts, up to the first one that is not finished."""
         while self._open:
             first = self._open[0]
             if isinstance(first, Finding):
@@ -198,12 +198,12 @@ class Findings:
             self._open.popleft()
 
     def result(self) -> Found:
-        """What was found so far."""
+        """All findings so far."""
         return Found(tuple(self._found), self.omitted, dict(self.checked))
 
     def drop(self, unwanted: Callable[[Finding], bool]) -> int:
-        """Remove findings; returns their number. All parts have to be known."""
-        assert not self._open, "a part is not known yet"
+        """Remove findings; returns their number. All parts must be finished."""
+        assert not self._open, "a part is not finished"
         kept = [finding for finding in self._found if not unwanted(finding)]
         dropped = len(self._found) - len(kept)
         self._found = kept
@@ -232,7 +232,7 @@ class Findings:
             self._progress(self._done, self._total)
 
     def finish(self) -> None:
-        """Report the end: objects that were expected and not checked did not have to be."""
+        """Report the end of progress, also if fewer objects were checked than expected."""
         self.done(self._total - self._done)
 
 
@@ -260,5 +260,5 @@ class Place:
         self.findings.add(Finding("", Severity.WARNING, self.where, what, hint))
 
     def info(self, what: str, hint: str = "") -> None:
-        """Worth knowing."""
+        """A fact that an operator may want to know."""
         self.findings.add(Finding("", Severity.INFO, self.where, what, hint))

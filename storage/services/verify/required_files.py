@@ -1,7 +1,7 @@
-"""Checks that the files exist which retained snapshots need.
+"""Checks that the files that retained snapshots need exist.
 
-Which files are needed follows from entries alone, without the code that cleans: a file that cleaning takes for garbage
-although it is needed has to be found here.
+The needed files are computed from entries, without the code of `clean`: so a needed file that `clean` took for garbage
+is found here.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FOLDERS: Final = (Path("base"), Path("shadow"), Path("log"), Path("_weft/index"
 
 @dataclass(frozen=True, slots=True)
 class NamedSnapshot:
-    """The newest snapshot, or that of a savepoint or an open compaction or fold; ``name`` describes it in words."""
+    """A snapshot and its description: the newest one, or that of a savepoint, or of an open compaction or fold."""
 
     name: str
     state: TableState
     lanes: cut.Seqs
 
     def needs(self, lane: LaneName, seq: int) -> bool:
-        """Whether the log files of an entry must exist: if its rows are in no slice and were not rolled back.
+        """Whether the log files of an entry must exist: its rows are not yet in slices and were not rolled back.
 
-        Files that were folded count, too, because a restore to the snapshot ends the folds.
+        This includes files that were folded, because a restore to the snapshot discards folds.
         """
         within = self.state.covered.get(lane, 0) < seq <= self.lanes.get(lane, 0)
         return within and not in_spans(self.state.rolled_back.get(lane, ()), seq)
@@ -46,12 +46,12 @@ class NamedSnapshot:
 
 @dataclass(slots=True)
 class Retained:
-    """The snapshots whose files have to exist.
+    """The snapshots whose files must exist.
 
     Attributes:
-        needed: One item for each period between two restores: per lane the last entry all of whose rows are in slices
-            at the start of the period, and the spans that were rolled back. One item per period is enough, because
-            more and more entries are in slices until the next restore.
+        needed: One item for each period between two restores: at the start of the period, the last entry per lane up to
+            which all rows are in slices, and the spans that were rolled back. One item per period is enough, because
+            between restores entries are only added to slices.
         snapshots: The newest snapshot, then savepoints, then open compactions and folds.
     """
 
@@ -74,7 +74,7 @@ def _files_of(state: TableState) -> Iterator[SliceFile | LogFile]:
 
 
 class StoredFiles:
-    """The files that exist, by one listing, and the missing ones."""
+    """The files that exist, listed once, and the missing ones."""
 
     def __init__(self, store: ObjectStore, findings: Findings) -> None:
         self._store, self._findings = store, findings
@@ -83,17 +83,17 @@ class StoredFiles:
         self.absent: set[str] = set()
 
     def list(self) -> None:
-        """List the files: strictly after the entries that name them were listed."""
+        """List the files; must be called after the entries that name them were listed."""
         for folder in _FOLDERS:
             self._sizes |= {Path(f"{folder}/{name}"): size for name, size in self._store.list(folder)}
         self._findings.expect(len(self._sizes))
 
     def have(self, *files: FileRef) -> bool:
-        """Whether files that were checked exist with their sizes."""
+        """Whether files (checked before) exist with the right sizes."""
         return all(file.path not in self.absent for file in files)
 
     def check(self, made: Iterable[SliceFile | LogFile], user: str) -> None:
-        """Report each file that is missing or has another size, once; ``user`` needs it."""
+        """Report each file that is missing or has another size, once; ``user``: what needs it."""
         for file in (stored for one in made for stored in one.objects):
             if file.path in self._checked:
                 continue
@@ -107,7 +107,7 @@ class StoredFiles:
                 self._findings.at(file.path).damage("S7", f"{what}: {user} cannot be read")
 
     def count_uncommitted(self, ends: Mapping[LaneName, LaneEnd]) -> Counter[LaneName]:
-        """Number of log files for entries that do not exist yet, by lane; ``ends``: of the lanes to look at."""
+        """Number of log files for entries that do not exist yet, by lane; only for the lanes in ``ends``."""
         logs = (parsed for parsed in map(parse_path, self._sizes) if parsed is not None and parsed.kind is Kind.LOG)
         return Counter(log.lane for log in logs if log.lane in ends and entry_may_come(log, ends[log.lane]))
 
@@ -115,18 +115,18 @@ class StoredFiles:
 def find_retained(
     env: Environment, table: TableLane, slots: Sequence[int], heads: cut.Seqs, files: StoredFiles
 ) -> Retained:
-    """The snapshots whose files have to exist; the files of their slices and folds are checked on the way.
+    """Find the snapshots whose files must exist, and check the files of their slices and folds.
 
     Args:
-        env: The table's.
-        table: Its table lane.
+        env: Environment of the table.
+        table: The table lane.
         slots: Slots of the table lane.
-        heads: Per lane its last entry.
+        heads: Last entry of each lane.
         files: Checks the files.
     """
     retained = Retained()
     if table.state is None or table.oldest_retained > table.state.head:
-        return retained  # an unreadable entry may have expired anything: nothing is known to be missing
+        return retained  # an unreadable entry may have expired any snapshot: any file may be missing rightly
     newest = table.state
     retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, heads))
     named = [(f"{holder.what} {holder.name!r}", at) for holder, at in find_holders(newest, pins=())]

@@ -4,10 +4,10 @@
     (state, schemas,  (what is written     (a missing file    (what retained           (log files)
      checkpoints)      later is ignored)    is a finding)      snapshots need)
 
-In this order, a table that is written to during the verification shows no false problem: whatever an entry names
-existed before the entry. Nothing is changed and no cache is used. Readers' code is not trusted: entries, checksums,
-file groups of keys, orders, statistics and checkpoints are computed again. What a statistic is, one rule says for those
-who write it and for verify.
+This order avoids false findings while the table is written to: the objects that an entry names existed before the
+entry. Nothing is changed, and no cache is used. The code of readers is not trusted: entries, checksums, file groups of
+keys, orders, statistics and checkpoints are computed again. Only the definitions of the statistics are shared with
+writers.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def run_verify(
     """Verify a table.
 
     Args:
-        table_log: Says where the table is; nothing that it has read is used.
-        deep: Read the contents of files; otherwise only entries are read, and the sizes of files are compared.
+        table_log: Location and clock of the table; its cached state is not used.
+        deep: Also read the contents of files; otherwise only entries are read, and the sizes of files are compared.
         progress: Called during the work.
         execute: Where the contents of files are checked; by default here, one file at a time.
 
     Raises:
-        NotFound: There is no table.
+        NotFound: The table does not exist.
         StoreUnavailable: The store does not answer.
     """
     started = time.monotonic()
@@ -89,13 +89,13 @@ class _Verification:
         if not slots:
             if not self._table_log.lacks_first():
                 raise NotFound(f"there is no table at {self._store.uri}", hint="check the path, or create the table")
-            what = "the table lane is gone, but writers' lanes exist: nobody can open the table, no file can be checked"
+            what = "the table lane is missing, but writers' lanes exist: the table cannot be opened or checked"
             first.damage("S2", what)
             return Cut(0, {})
         self._findings.expect(len(slots))
         table = self._read_table_lane(slots)
         if table.state is None:
-            first.damage("S2", "nothing is known of the table: its files cannot be checked")
+            first.damage("S2", "no state of the table can be read: its files cannot be checked")
         lanes = self._list_lanes(table)
         self._files.list()
         heads = {lane: taken[-1] if taken else 0 for lane, taken in lanes.items()}
@@ -130,7 +130,7 @@ class _Verification:
         return lane
 
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
-        """The slots of every declared lane, all listed before any of their entries is read."""
+        """The slots of every declared lane. All lanes are listed before any of their entries is read."""
         declared = table.state.lanes if table.state is not None else {}
         lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared if lane != TABLE_LANE}
         self._findings.count("lanes", len(lanes))
@@ -140,7 +140,7 @@ class _Verification:
             stored = {name.partition("/")[0] for name, _ in self._store.list(Path(folder))}
             known = {*lanes, *(entry.name for entry in self._later_entries(table) if isinstance(entry, LaneAdd))}
             for name in sorted(stored - known):
-                what = "its entries are of a lane that the table does not have: nobody reads them"
+                what = "its entries are of a lane that the table does not have: they are ignored"
                 self._findings.at(f"{folder}/{name}").violation("S5", what)
         return lanes
 
@@ -173,7 +173,7 @@ class _Verification:
                 self._contents.add_log_file(schema, file, registers_of, to)
 
     def _check_reach(self, retained: Retained) -> None:
-        """R3: snapshots, slices and folds end where the lanes end, or before."""
+        """R3: no snapshot, slice or fold extends beyond the end of a lane."""
         heads = {name: lane.head for name, lane in self._lanes.items()}
         for snapshot in retained.snapshots:
             for lane, seq in snapshot.lanes.items():
@@ -189,14 +189,14 @@ class _Verification:
                     if seq <= snapshot.lanes.get(lane, 0):
                         continue
                     if seq > heads.get(lane, 0):
-                        what = f"it holds lane {lane!r} up to entry {seq}, but the lane ends at {heads.get(lane, 0)}"
+                        what = f"it contains lane {lane!r} up to entry {seq}, but the lane ends at {heads.get(lane, 0)}"
                         at.damage("S4", f"{what}: entries were removed")
                     else:
-                        what = f"it holds entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
+                        what = f"it contains entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
                         at.violation("S8", what)
 
     def _check_contents(self, table: TableLane, retained: Retained) -> None:
-        """Check the slices and folds of all named snapshots, each once."""
+        """Check the slices and folds of all retained snapshots, each once."""
         done: set[object] = set()
         for snapshot in retained.snapshots:
             arrivals = Shared(Arrivals(snapshot.state, self._lanes))
@@ -210,11 +210,11 @@ class _Verification:
             for fold in snapshot.state.folds:
                 if fold.slot not in done:
                     done.add(fold.slot)
-                    # Files may have rows of file groups of which another fold or compaction was published first.
+                    # Files may also have rows of file groups for which another fold or compaction was published first.
                     self._check_log_files(table.fold_schemas.get(fold.slot), fold.files, arrivals, fold.to)
 
     def _drop_expired(self, table: TableLane) -> None:
-        """Forget missing files that a clean has expired during the verification."""
+        """Drop findings about missing files if a clean expired snapshots during the verification."""
         if not self._files.absent:
             return
         try:
@@ -241,11 +241,11 @@ class _Verification:
             at(describe_lane(lane)).info(what, _UNCOMMITTED)
         for lane, beat in newest_heartbeats(self._store).items():
             if lane in open_lanes and now - beat.at_ms > SILENT_AFTER_MS:
-                what = f"the last sign of life of its writer was {_ago(now - beat.at_ms)}"
+                what = f"the last heartbeat of its writer was {_ago(now - beat.at_ms)}"
                 at(describe_lane(lane)).info(what, "if it has died: restart it, or fence the lane")
 
     def _describe_garbage(self) -> None:
-        """What a clean would delete that expires no snapshot, and objects that weft has not written."""
+        """Report what a clean that expires no snapshot would delete, and objects that weft did not write."""
         at = self._findings.at("the table")
         try:
             result = run_clean(self._table_log, _KEEP_ALL, None, None, dry_run=True)
@@ -255,16 +255,16 @@ class _Verification:
             return
         if result.files:
             kinds = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.deleted.items()))
-            what = f"{result.files:,} files, {result.bytes:,} bytes that nobody needs: {kinds}"
+            what = f"{result.files:,} unneeded files, {result.bytes:,} bytes: {kinds}"
             at.info(what, "clean deletes them")
         if result.foreign_files:
             shown = ", ".join(result.foreign[:3])
             what = f"{result.foreign_files:,} objects have names that weft does not use: {shown}"
-            at.info(what, "nobody reads them; delete them, unless you need them")
+            at.info(what, "they are ignored; delete them, unless you need them")
 
 
 def _by_base_file(item: tuple[FileGroup, SliceFile]) -> tuple[str, FileGroup]:
-    """Sorts slices that share a base file next to each other: its row groups are decoded once."""
+    """Sorts slices that share a base file next to each other, so that its row groups are decoded once."""
     group, file = item
     return file.base.path if file.base is not None else "", group
 
