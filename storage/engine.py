@@ -43,8 +43,10 @@ from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
 from storage.read.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
-from storage.read.read_task import ReadTask, make_tasks
+from storage.read.divide_scan import divide
+from storage.read.read_task import ReadTask
 from storage.read.scan import Scan
+from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
 from storage.services import compaction, fold
 from storage.services.clean.clean import CleanResult
@@ -110,6 +112,7 @@ __all__ = [
     "ReadTask",
     "RestoreResult",
     "Scan",
+    "ScanRequest",
     "SchemaChange",
     "Shared",
     "SliceFile",
@@ -133,6 +136,7 @@ __all__ = [
     "check_reachable",
     "clock_lead_ms",
     "discard",
+    "divide",
     "every_group",
     "expiring",
     "file_url",
@@ -142,7 +146,6 @@ __all__ = [
     "is_cut",
     "lane_name",
     "lane_progress",
-    "make_tasks",
     "one_by_one",
     "open_store",
     "parse_type",

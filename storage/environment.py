@@ -100,6 +100,9 @@ class Tuning:
             were compacted again.
         fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
+        task_bytes: Stored bytes of a task of a read at most, all columns; a larger file group is divided into several
+            tasks. The default is that of Spark (``spark.sql.files.maxPartitionBytes``), whose value views use.
+        task_min_bytes: A smaller task of a read costs more to start than to read.
         change_task_bytes: Stored bytes of one task of a change scan, which holds the earlier rows of its keys in
             memory.
         change_task_rows: Stored rows of such a task: values that repeat are large in memory only.
@@ -132,6 +135,8 @@ class Tuning:
     shared_file_bytes: int = 16 * MIB
     fold_file_bytes: int = 64 * MIB
     scan_run_bytes: int = 16 * MIB
+    task_bytes: int = 128 * MIB
+    task_min_bytes: int = 4 * MIB
     change_task_bytes: int = 32 * MIB
     change_task_rows: int = 512 * KIB
     inspected_entries: int = 1_000

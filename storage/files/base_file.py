@@ -8,8 +8,10 @@ cost. For the same reason a row group of such a file may contain rows of several
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +27,7 @@ from storage.environment import Environment
 from storage.errors import CorruptData
 from storage.files.footers import FOOTERS, Footer
 from storage.files.row_groups import LastRowGroups
-from storage.store.object_store import tail_range, verify_tail
+from storage.store.object_store import Wanted, check_tail, tail_range, verify_tail
 
 
 def read_row_groups(
@@ -96,6 +98,31 @@ def read_row_groups(
     except (pa.ArrowException, OSError, KeyError) as error:
         # KeyError: a damaged column name. A store that does not answer raises StoreUnavailable, which passes.
         raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
+
+
+def read_footers(env: Environment, files: Sequence[FileRef]) -> list[Footer]:
+    """The footers of base or shadow files, verified, in the given order. Those that are not cached are read at once.
+
+    Raises:
+        CorruptData: A file is missing, or its footer is damaged.
+    """
+    found = {file.path: FOOTERS.cached(env.store, file) for file in files}
+    absent = [file for file in files if found[file.path] is None]
+    tails = env.store.read_ranges([Wanted(file.path, file.size, [tail_range(file)]) for file in absent])
+    for file, (tail,) in zip(absent, tails, strict=True):
+        check_tail(tail, file)
+        found[file.path] = FOOTERS.get(env.store, file, functools.partial(pq.read_metadata, pa.BufferReader(tail)))
+    return [footer for file in files if (footer := found[file.path]) is not None]
+
+
+def key_span(footer: Footer, schema: TableSchema, row_group: int) -> tuple[Any, Any] | None:
+    """A lower and an upper bound of the values of the sort column in a row group; None if there are no statistics.
+
+    The row group may contain rows of several file groups. Long texts may be truncated.
+    """
+    statistics = _Statistics(footer.metadata.row_group(row_group), schema, footer.leaves, (schema.sort_column,))
+    span = statistics.known(schema.sort_column)
+    return None if span is None or span.least is None or span.largest is None else (span.least, span.largest)
 
 
 def _spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -> dict[int, list[tuple[int, int]]]:
@@ -283,10 +310,11 @@ def read_shadow(
     files: Sequence[SliceFile | None],
     columns: Sequence[str],
     last: LastRowGroups | None = None,
+    chosen: Callable[[Known], bool] = lambda _: True,
 ) -> dict[str, pa.Array] | None:
     """The hidden rows of slices as one batch, otherwise as `read_base`; None if there are none."""
     stored = [(made.rev, made.shadow, made.shadow_part) if made is not None else None for made in files]
-    found = list(_read_parts(env, schema, stored, columns, lambda _: True, last))
+    found = list(_read_parts(env, schema, stored, columns, chosen, last))
     return {name: pa.concat_arrays([part[name] for part in found]) for name in found[0]} if found else None
 
 

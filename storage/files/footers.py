@@ -60,14 +60,21 @@ class Footers:
         self._lock = threading.Lock()
         self._cached: OrderedDict[tuple[str, FileRef], Footer] = OrderedDict()
 
-    def get(self, store: ObjectStore, file: FileRef, read: Callable[[], pq.FileMetaData]) -> Footer:
-        """The footer of a file; calls ``read`` if it is not in the cache, without holding a lock."""
+    def cached(self, store: ObjectStore, file: FileRef) -> Footer | None:
+        """The footer of a file if it is in the cache."""
         key = (store.uri, file)
         with self._lock:
             found = self._cached.get(key)
             if found is not None:
                 self._cached.move_to_end(key)
-                return found
+        return found
+
+    def get(self, store: ObjectStore, file: FileRef, read: Callable[[], pq.FileMetaData]) -> Footer:
+        """The footer of a file; calls ``read`` if it is not in the cache, without holding a lock."""
+        found = self.cached(store, file)
+        if found is not None:
+            return found
+        key = (store.uri, file)
         footer = Footer.of(read())
         with self._lock:
             if key not in self._cached:

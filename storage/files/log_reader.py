@@ -26,6 +26,7 @@ from storage.core.merge.run_keys import RunKeys
 from storage.core.merge.stitch import LogState
 from storage.core.model import Group
 from storage.core.modes import Mergers
+from storage.core.plan.key_ranges import KeyRange
 from storage.core.plan.slices import FileSlice, LiveFile
 from storage.core.schema.evolution import adapt_events, adapt_registers
 from storage.core.schema.table_schema import TableSchema
@@ -86,7 +87,8 @@ class LogReader:
         """The keys and registers in the logs of one slice.
 
         Args:
-            file_slice: The slice. For a run of file groups the keys are those of `storage.core.merge.run_keys`.
+            file_slice: The slice. For a run of file groups the keys are those of `storage.core.merge.run_keys`; for a
+                part of a file group (`FileSlice.within`) those of its key range.
             groups: The groups to collapse.
             values: Names of the columns whose values are needed.
             wanted: Collapse only these keys; None for all.
@@ -175,7 +177,17 @@ class LogReader:
             if self._files[block[0]].file.form == form:
                 ordinals = file_slice.slice_ordinal
                 of_rows = None if ordinals is None else ordinals[end - count : end]
-                yield block[0], self._block(block).slice(start, count), of_rows
+                batch = self._block(block).slice(start, count)
+                if file_slice.within is not None:
+                    assert ordinals is None, "a part of a file group is not combined with others"
+                    batch = self._of_range(batch, file_slice.within)
+                if len(batch):
+                    yield block[0], batch, of_rows
+
+    def _of_range(self, batch: pa.RecordBatch, within: KeyRange) -> pa.RecordBatch:
+        """The rows of one file group with a key in a range; rows are sorted by key."""
+        first, end = within.positions(key_vector(batch.column(self._schema.sort_column)))
+        return batch.slice(first, end - first)
 
     def _block(self, block: BlockId) -> pa.RecordBatch:
         if block not in self._blocks:

@@ -156,7 +156,7 @@ def scan_changes(
         check_order(since.cut, until)
     until = _under(until, under or until.state)
     with expiring():
-        after = replace(until.plan_scan(ScanRequest(shape.columns, require=require, arrivals=True)), tasks=())
+        after = until.choose_slices(ScanRequest(shape.columns, require=require, arrivals=True)).without_tasks()
         if since is None:
             runs = _runs([_Work(None, file_slice, None) for file_slice in until.slices], until.table_log.env.tuning)
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
@@ -169,7 +169,7 @@ def scan_changes(
             work = _by_keys(since, until, _log_slices(until.state, touched))
         else:
             touched, work = [], _whole(since, until)
-        first = replace(since.plan_scan(ScanRequest(shape.earlier, require=require, arrivals=True)), tasks=())
+        first = since.choose_slices(ScanRequest(shape.earlier, require=require, arrivals=True)).without_tasks()
         tasks = [_task(run, since.files, until.files, touched) for run in _runs(work, until.table_log.env.tuning)]
         return ChangeScan(shape, first, after, tuple(tasks))
 

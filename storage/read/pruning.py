@@ -24,6 +24,7 @@ from storage.core import keys, names
 from storage.core.keys import KeyVector
 from storage.core.log.file_refs import FileGroup
 from storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
+from storage.core.plan.key_ranges import KeyRange
 from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
 from storage.core.predicate import ColumnRange, Condition, Known, may_hold, possible_values
 from storage.core.schema.table_schema import TableSchema
@@ -169,15 +170,21 @@ def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFil
     """A file group reduced to the log ranges that can contain wanted keys."""
     if len(file_slice.rows) == 0 or len(wanted) == 0:
         return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS})
+    least, largest = block_keys(schema, file_slice, files)
+    keep = keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)
+    return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS})
+
+
+def block_keys(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> tuple[KeyVector, KeyVector]:
+    """Per log range of a file group the least and the largest key of its block, which other file groups may share."""
     arrow_type = schema.slice.field(schema.sort_column).type
     blocks = [
         (files[file].index.blocks, block)
         for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True)
     ]
-    least = _vector([decode_scalar(of_file.key_min[block], arrow_type) for of_file, block in blocks], arrow_type)
-    largest = _vector([decode_scalar(of_file.key_max[block], arrow_type) for of_file, block in blocks], arrow_type)
-    keep = keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)
-    return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS})
+    least = [decode_scalar(of_file.key_min[block], arrow_type) for of_file, block in blocks]
+    largest = [decode_scalar(of_file.key_max[block], arrow_type) for of_file, block in blocks]
+    return _vector(least, arrow_type), _vector(largest, arrow_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +196,25 @@ class RowGroups:
         predicate: The filter as a condition on merged rows; None if there is no filter, or if it could not be read.
         wanted: The wanted keys; None for all.
         touched: The keys in the logs; None if there are no logs.
+        within: The wanted range of keys; None for all.
     """
 
     schema: TableSchema
     predicate: Condition | None
     wanted: KeyVector | None
     touched: KeyVector | None
+    within: KeyRange | None = None
 
     def may_match(self, known: Known) -> bool:
         """Whether the merged rows of a row group can be in the result."""
-        if self.predicate is None and self.wanted is None:
+        if self.predicate is None and self.wanted is None and self.within is None:
             return True
         span = known(self.schema.sort_column)
         bounds = None
         if span is not None and span.least is not None:
             bounds = _vector([span.least, span.largest], self.schema.slice.field(self.schema.sort_column).type)
+        if self.within is not None and bounds is not None and not self.within.may_contain(bounds):
+            return False
         if self.wanted is not None and bounds is not None and not keys.any_within(self.wanted, bounds):
             return False
         if self.predicate is None or may_hold(self.predicate, known):

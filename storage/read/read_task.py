@@ -1,24 +1,30 @@
-"""Tasks of a read: runs of neighbouring file groups with the log files that they need. A task can be pickled."""
+"""Tasks of a read: runs of neighbouring file groups, or a part of one, with the log files that they need.
+
+A task can be pickled, and is small then: what it takes is proportional to the log blocks and base files that it reads,
+not to the other file groups, lanes or rows of the table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from storage.core.log.file_refs import Blocks, LogIndex, LogRanges, SliceFile
 from storage.core.plan.slices import FileSlice, LiveFile
-
-TASK_MIN_BYTES: Final = 4 * 1024 * 1024  # a smaller task costs more to start than to read
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Neighbouring file groups, and the log files that they need.
+    """Neighbouring file groups, or a part of one, and the log files that they need.
+
+    A copy that was pickled has what a read needs: no positions in lanes, and only those blocks of log files that
+    ``slices`` refer to.
 
     Attributes:
-        slices: The file groups, in order of file group.
+        slices: The file groups, in order of file group; or one part of a file group (`FileSlice.within`).
         files: The log files that ``slices`` refer to by position, in version order.
     """
 
@@ -30,25 +36,27 @@ class ReadTask:
         """Stored bytes of logs and base files, all columns."""
         return sum(file_slice.log_bytes + file_slice.base_bytes for file_slice in self.slices)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        slices, files = only_needed(self.slices, self.files)
+        return ReadTask, (tuple(replace(part, slice=_without_lanes(part.slice)) for part in slices), files)
 
-def make_tasks(slices: Sequence[FileSlice], files: Sequence[LiveFile], parallelism: int) -> list[ReadTask]:
-    """At most ``parallelism`` tasks of about equal bytes, none much smaller than `TASK_MIN_BYTES`.
+
+def bundle(slices: Sequence[FileSlice], target_bytes: float) -> list[list[FileSlice]]:
+    """Neighbouring file groups of about ``target_bytes`` together, or one larger one.
 
     Args:
-        slices: The file groups to read, in order of file group.
-        files: The log files that ``slices`` refer to by position.
-        parallelism: Upper limit of the number of tasks.
+        slices: File groups in order.
+        target_bytes: Stored bytes of a bundle.
     """
-    weights = [file_slice.log_bytes + file_slice.base_bytes for file_slice in slices]
-    target = max(sum(weights) / max(parallelism, 1), TASK_MIN_BYTES)
-    tasks: list[list[FileSlice]] = []
+    bundles: list[list[FileSlice]] = []
     filled = 0.0
-    for file_slice, weight in zip(slices, weights, strict=True):
-        if not tasks or filled + weight / 2 > target * len(tasks):
-            tasks.append([])
-        tasks[-1].append(file_slice)
+    for file_slice in slices:
+        weight = file_slice.log_bytes + file_slice.base_bytes
+        if not bundles or filled + weight / 2 > target_bytes * len(bundles):
+            bundles.append([])
+        bundles[-1].append(file_slice)
         filled += weight
-    return [read_task(task, files) for task in tasks]
+    return bundles
 
 
 def read_task(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadTask:
@@ -60,3 +68,53 @@ def read_task(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadTas
         tuple(replace(file_slice, file=np.searchsorted(used, file_slice.file)) for file_slice in slices),
         tuple(files[position] for position in used.tolist()),
     )
+
+
+_NO_RANGES: Final = LogRanges(partition=[], bucket=[], block=[], start=[], rows=[], deletes=[])
+
+
+def only_needed(
+    slices: Sequence[FileSlice], files: Sequence[LiveFile]
+) -> tuple[tuple[FileSlice, ...], tuple[LiveFile, ...]]:
+    """Log files reduced to the blocks that file groups refer to, and the file groups with new numbers of blocks.
+
+    The index of a log file lists the ranges of every file group, and the blocks of the whole file. The positions of
+    files do not change; a file without needed blocks has no blocks.
+    """
+    # One number for a block: the position of its file above, its number below.
+    blocks = np.unique(np.concatenate([np.empty(0, np.int64), *(part.file << 32 | part.block for part in slices)]))
+    starts = np.searchsorted(blocks, np.arange(len(files) + 1) << 32)
+    numbers = (blocks & 0xFFFFFFFF).tolist()
+    reduced = tuple(
+        _with_blocks(live, numbers[starts[position] : starts[position + 1]]) for position, live in enumerate(files)
+    )
+    renumbered = tuple(
+        replace(part, block=np.searchsorted(blocks, part.file << 32 | part.block) - starts[part.file])
+        for part in slices
+    )
+    return renumbered, reduced
+
+
+def _with_blocks(live: LiveFile, numbers: Sequence[int]) -> LiveFile:
+    """A log file with only these blocks, and without what planning alone needs."""
+    stored = live.index.blocks
+    blocks = Blocks.model_construct(
+        offset=[stored.offset[number] for number in numbers],
+        length=[stored.length[number] for number in numbers],
+        crc32=[stored.crc32[number] for number in numbers],
+        rows=[stored.rows[number] for number in numbers],
+        key_min=[stored.key_min[number] for number in numbers],
+        key_max=[stored.key_max[number] for number in numbers],
+        ordering_min={},
+        ordering_max={},
+    )
+    index = LogIndex.model_construct(partitions=[], ranges=_NO_RANGES, blocks=blocks)
+    file = live.file.model_copy(update={"index": index})
+    return replace(live, file=file, index=index, to=None if live.to is None else {})
+
+
+def _without_lanes(made: SliceFile | None) -> SliceFile | None:
+    """A slice without its cuts, which have a position per lane, and without statistics."""
+    if made is None:
+        return None
+    return made.model_copy(update={"parent": {}, "cut": {}, "ordering_max": {}, "overflows": {}})

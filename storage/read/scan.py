@@ -25,6 +25,7 @@ from storage.core.merge.stitch import LogState, Stitch, Stitched, needed_columns
 from storage.core.model import Group
 from storage.core.modes import Mergers, mode_of
 from storage.core.names import Path
+from storage.core.plan.key_ranges import KeyRange
 from storage.core.plan.slices import FileSlice, combine_slices
 from storage.core.schema.evolution import reads_as_it_is
 from storage.core.schema.table_schema import TableSchema
@@ -47,21 +48,25 @@ class Scan:
         env: The environment of the table.
         schema: The schema of the snapshot.
         projection: Columns, filter and required groups of the result.
-        tasks: The work; the result is the union of their results, in no particular order.
+        slices: The file groups that have to be read, in order of file group.
+        tasks: How they are read; the result is the union of the results of the tasks, in no particular order.
         at: The cut of the snapshot.
         keys: Read only these keys, by file group; None for all.
         skipped: Number of file groups of the snapshot that no task reads, because they have no rows of the result.
         whole: Base files of the snapshot that contain nothing but the current rows of file groups without logs.
+        threads: Number of tasks that `to_arrow` reads at the same time.
     """
 
     env: Environment
     schema: TableSchema
     projection: Projection
+    slices: tuple[FileSlice, ...]
     tasks: tuple[ReadTask, ...]
     at: Cut
     keys: Keys | None = None
     skipped: int = 0
     whole: frozenset[Path] = frozenset()
+    threads: int = 1
 
     @property
     def arrow(self) -> pa.Schema:
@@ -74,24 +79,34 @@ class Scan:
 
         A file may contain rows of file groups that were skipped: the filter removes them.
         """
-        slices = [file_slice for task in self.tasks for file_slice in task.slices]
-        if self.projection.states(self.schema) or any(len(file_slice.rows) for file_slice in slices):
+        if self.projection.states(self.schema) or any(len(file_slice.rows) for file_slice in self.slices):
             return None
         values = self.projection.values(self.schema)
         files: dict[Path, FileRef] = {}
-        for made in (file_slice.slice for file_slice in slices):
+        for made in (file_slice.slice for file_slice in self.slices):
             if made is not None and made.base is not None:
                 if not reads_as_it_is(self.schema, made.rev, values):
                     return None
                 files[made.base.path] = made.base
         return list(files.values()) if self.whole.issuperset(files) else None
 
+    @property
+    def divided(self) -> int:
+        """Number of file groups that several tasks read."""
+        parts = [part.group for task in self.tasks for part in task.slices if part.within is not None]
+        return len(set(parts))
+
+    def without_tasks(self) -> Scan:
+        """A copy without the tasks and file groups, for processes to which tasks are sent one by one."""
+        return replace(self, slices=(), tasks=(), whole=frozenset())
+
     def to_arrow(self) -> pa.Table:
-        """The result as one table, read with one thread per task. Raises the errors of `read`."""
-        if len(self.tasks) <= 1:
+        """The result as one table, read with several threads. Raises the errors of `read`."""
+        threads = min(self.threads, len(self.tasks))
+        if threads <= 1:
             parts = [list(self.read(task)) for task in self.tasks]
         else:
-            with ThreadPoolExecutor(len(self.tasks)) as pool:
+            with ThreadPoolExecutor(threads) as pool:
                 parts = list(pool.map(lambda task: list(self.read(task)), self.tasks))
         return pa.Table.from_batches([batch for part in parts for batch in part], self.arrow)
 
@@ -119,7 +134,7 @@ class Scan:
 
     def _read(self, task: ReadTask, wanted: Keys | None, loaded: Mergers) -> Iterator[pa.RecordBatch]:
         runs = [
-            _Run.of(self.schema, self.projection, slices, keyed=wanted is not None)
+            _Run.of(self.schema, self.projection, slices, keyed=wanted is not None or _cuts_row_groups(slices))
             for slices in cut_runs(task.slices, self.env.tuning.scan_run_bytes)
         ]
         columns = [run.needs.log_columns for run in runs]
@@ -160,14 +175,21 @@ class Scan:
         touched = self._touched(logs) if logs is not None and self.projection.predicate is not None else None
         chosen = RowGroups(self.schema, self.projection.predicate, wanted, touched)
         files = [file_slice.slice for file_slice in run.slices]
+        within = run.logs.within
 
-        def of_keys(rows: Arrays) -> Arrays:
+        def of_keys(rows: Arrays, key_range: KeyRange | None) -> Arrays:
+            if key_range is not None:
+                rows = _of_range(self.schema, rows, key_range)
             return rows if wanted is None else _of_keys(self.schema, rows, wanted, in_order=len(files) == 1)
 
         found = read_base(self.env, self.schema, files, need.columns, chosen.may_match)
-        base = (rows for rows in map(of_keys, found) if _count(rows))
-        hidden = read_shadow(self.env, self.schema, files, need.columns) if logs is not None else None
-        shadow = of_keys(hidden) if hidden is not None else None
+        base_range = within if within is not None and within.within_row_groups else None
+        base = (rows for rows in (of_keys(rows, base_range) for rows in found) if _count(rows))
+        shadow = None
+        if logs is not None:
+            in_range = RowGroups(self.schema, None, None, None, within)
+            hidden = read_shadow(self.env, self.schema, files, need.columns, chosen=in_range.may_match)
+            shadow = of_keys(hidden, within) if hidden is not None else None
         yield from stitch.run(base, shadow, logs)
 
     def _touched(self, logs: LogState) -> KeyVector:
@@ -221,6 +243,16 @@ def _of_keys(schema: TableSchema, rows: Arrays, wanted: KeyVector, *, in_order: 
     return take_rows(rows, pa.array(np.flatnonzero(found)))
 
 
+def _cuts_row_groups(slices: Sequence[FileSlice]) -> bool:
+    return any(part.within is not None and part.within.within_row_groups for part in slices)
+
+
+def _of_range(schema: TableSchema, rows: Arrays, key_range: KeyRange) -> Arrays:
+    """The rows with a key in a range; rows are sorted by key."""
+    first, end = key_range.positions(keys.key_vector(rows[schema.sort_column]))
+    return {name: column.slice(first, end - first) for name, column in rows.items()}
+
+
 def _count(rows: Arrays) -> int:
     return len(next(iter(rows.values())))
 
@@ -270,7 +302,7 @@ class _Needs:
 
 
 def _needs(schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Needs:
-    """What must be read of file groups; ``keyed`` if only some keys are wanted."""
+    """What must be read of file groups; ``keyed`` if rows have to be chosen by key."""
     values = projection.values(schema)
     states = projection.states(schema)
     if all(len(file_slice.rows) == 0 for file_slice in slices):

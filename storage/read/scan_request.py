@@ -18,7 +18,8 @@ class ScanRequest:
             (`storage.core.schema.state_columns`) have to be named.
         filter: Condition on merged rows, over any columns of the table and over state columns; None for all rows.
         require: Names of groups that must be present in a row.
-        parallelism: Upper limit of the number of tasks; None for the number of cores.
+        parallelism: Number of tasks that run at the same time; None for the number of cores.
+        task_bytes: Stored bytes of a task at most; None for `storage.environment.Tuning.task_bytes`.
         read_optimized: Read the base files only, without merging (`storage.read.read_optimized`).
         arrivals: Append the arrival (`storage.core.names.arrival`, int64) of every group that is read; null where the
             group is absent.
@@ -29,6 +30,7 @@ class ScanRequest:
     filter: Filter | None = None
     require: Sequence[str] | None = None
     parallelism: int | None = None
+    task_bytes: int | None = None
     read_optimized: bool = False
     arrivals: bool = False
     keys: Keys | None = None

@@ -19,7 +19,7 @@ from storage.log.pins import DEFAULT_PIN, pin, unpin
 from storage.log.table_log import TableLog, check_promised
 from storage.read.filter_input import Filter
 from storage.read.lane_watermarks import read_watermarks
-from storage.read.plan_scan import plan_scan
+from storage.read.plan_scan import choose_slices, plan_scan
 from storage.read.pruning import KeyRows, key_table
 from storage.read.read_optimized import ReadOptimized
 from storage.read.scan import Scan
@@ -134,6 +134,10 @@ class Snapshot:
         """Plan the read that a request describes; for readers inside weft. Raises the errors of `scan`."""
         return plan_scan(self._files, request)
 
+    def choose_slices(self, request: ScanRequest) -> Scan:
+        """Plan a read without tasks: the first half of `plan_scan`, which reads no file of the snapshot."""
+        return choose_slices(self._files, request)
+
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -141,6 +145,7 @@ class Snapshot:
         require: Sequence[str] | None = None,
         *,
         parallelism: int | None = None,
+        task_bytes: int | None = None,
         read_optimized: bool = False,
     ) -> Scan:
         """Plan a read.
@@ -152,16 +157,27 @@ class Snapshot:
             filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
                 as in `pyarrow.parquet.read_table` (`storage.read.filter_input`).
             require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
-            parallelism: Upper limit of the number of tasks; None for the number of cores.
+            parallelism: Number of tasks that run at the same time; None for the number of cores. There are more tasks
+                if they would be larger than ``task_bytes``.
+            task_bytes: Stored bytes of a task at most, all columns; by default 128 MiB. A larger file group is divided
+                into several tasks by key range.
             read_optimized: Read the base files only, see `read_optimized`.
 
         Raises:
             NotFound: The table has no such column or group.
             InvalidInput: The filter is not a condition.
             SnapshotExpired: The snapshot has expired.
+            CorruptData: The base file of a large file group is missing, or its footer is damaged.
         """
         return self.plan_scan(
-            ScanRequest(columns, filter, require, parallelism=parallelism, read_optimized=read_optimized)
+            ScanRequest(
+                columns,
+                filter,
+                require,
+                parallelism=parallelism,
+                task_bytes=task_bytes,
+                read_optimized=read_optimized,
+            )
         )
 
     def to_arrow(
@@ -208,7 +224,7 @@ class Snapshot:
         *,
         read_optimized: bool = False,
     ) -> pa.RecordBatchReader:
-        """The result as a stream of batches; needs memory for the logs of one file group and one row group.
+        """The result as a stream of batches; needs memory for a row group and the logs of one task (see `scan`).
 
         Arguments and errors as in `scan`. The stream can be read once.
         """

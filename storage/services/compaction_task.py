@@ -7,6 +7,7 @@ until a BASE entry names them (`storage.services.compaction`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from storage import mergers
 from storage.core import names
@@ -23,6 +24,7 @@ from storage.files.row_groups import LastRowGroups
 from storage.files.slice_file_writer import SliceFileWriter
 from storage.files.slice_statistics import SliceStatistics
 from storage.read.missing_file import explain_missing_file
+from storage.read.read_task import only_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class CompactionTask:
     def bytes(self) -> int:
         """Stored bytes to read."""
         return sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        slices, files = only_needed(self.slices, self.files)
+        return CompactionTask, (self.env, self.schema, slices, files, self.at, self.plan, self.rev)
 
     def run(self) -> list[SliceFile]:
         """Write the next slice of every file group; returns them in the order of ``slices``.

@@ -91,6 +91,12 @@ def _staleness(query: PlannedQuery) -> str:
     )
 
 
+def _tasks(scan: ScanFacts) -> str:
+    if not scan.tasks:
+        return "as Spark divides the files"
+    return f"{scan.tasks:,}" + (f" ({counted(scan.divided, 'file group')} divided)" if scan.divided else "")
+
+
 def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
     """A table with one column per scan."""
     grid = Grid("", *(f"scan {number}" for number in range(1, len(scans) + 1)))
@@ -99,6 +105,7 @@ def _draw_scans(scans: Sequence[ScanFacts]) -> Grid:
         "file groups": lambda scan: f"{scan.file_groups:,}",
         "of these with logs": lambda scan: f"{scan.with_logs:,}",
         "file groups skipped": lambda scan: f"{scan.skipped:,}",
+        "tasks": _tasks,
         "base bytes": lambda scan: f"{scan.base_bytes:,}",
         "log bytes": lambda scan: f"{scan.log_bytes:,}",
         "columns": lambda scan: ", ".join(scan.columns) or "none, rows are counted",

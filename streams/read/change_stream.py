@@ -161,6 +161,9 @@ class ChangeBatchReader(ForWorkers, DataSourceReader):
         since = None if options.changes_since == EARLIEST else options.changes_since
         self._partitions = _partitions(_scan(table, options, schema, since, options.changes_until))
 
+    def __getstate__(self) -> Json:
+        return self.__dict__ | {"_partitions": []}  # Spark sends the reader to every task, and each task its partition
+
     def partitions(self) -> Sequence[InputPartition]:
         """One partition per task."""
         return self._partitions

@@ -32,9 +32,10 @@ from storage.engine import (
     FileSlice,
     Path,
     Scan,
+    ScanRequest,
     base_file_groups,
+    divide,
     file_url,
-    make_tasks,
     whole_files,
 )
 from streams.read.arrow_filters import translate
@@ -75,6 +76,8 @@ class ScanFacts:
         log_bytes, base_bytes: Stored bytes of the file groups that are read, all columns.
         columns: The columns that Spark requested.
         filter: The filter that weft applies; empty if there is none.
+        tasks: Number of tasks; 0 if Spark's Parquet reader divides the files.
+        divided: Number of file groups that several tasks read.
     """
 
     cut: str
@@ -86,12 +89,16 @@ class ScanFacts:
     base_bytes: int
     columns: tuple[str, ...]
     filter: str
+    tasks: int = 0
+    divided: int = 0
 
     def __str__(self) -> str:
         looked_for = f", filter {self.filter}" if self.filter else ""
+        in_tasks = f"{self.tasks} tasks ({self.divided} file groups divided), " if self.tasks else ""
         return (
             f"weft {self.cut}, {self.file_groups} file groups ({self.with_logs} with logs), {self.skipped} skipped, "
-            f"logs {self.log_bytes} bytes, base {self.base_bytes} bytes, {len(self.columns)} columns{looked_for}"
+            f"{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
+            f"{len(self.columns)} columns{looked_for}"
         )
 
 
@@ -103,6 +110,7 @@ class TablePlanner:
         table: The table.
         options: Options of the read.
         parallelism: Number of tasks that run at the same time.
+        task_bytes: Returns the stored bytes of a task at most, called for every scan; None for weft's default.
         has_access: Whether Spark's Parquet reader can read a file.
         on_scan: Called with the facts of every scan that is planned.
         tuning: Values that affect speed only.
@@ -111,13 +119,16 @@ class TablePlanner:
     table: Table
     options: ReadOptions
     parallelism: int
+    task_bytes: Callable[[], int | None]
     has_access: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
 
     def pin(self) -> PinnedSnapshot:
         snapshot = self.options.snapshot(self.table)
-        return PinnedSnapshot(snapshot, self.options, self.parallelism, self.has_access, self.on_scan, self.tuning)
+        return PinnedSnapshot(
+            snapshot, self.options, self.parallelism, self.task_bytes, self.has_access, self.on_scan, self.tuning
+        )
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,7 @@ class PinnedSnapshot:
     snapshot: Snapshot
     options: ReadOptions
     parallelism: int
+    task_bytes: Callable[[], int | None]
     has_access: Callable[[ParquetFile], bool]
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
@@ -192,15 +204,16 @@ class PinnedSnapshot:
         scan = self._scan(columns, filters, part)
         # The filters need not be applied here: Spark applies them to a native scan (see `exact`).
         clean = scan.clean_files if self.native else None
+        log_files = [] if self.options.read_optimized else self.snapshot.files
+        # Large file groups are divided by their footers, which a native scan does not need here.
+        scan = divide(scan, log_files, self.parallelism, self.task_bytes(), large=clean is None)
         facts = self._facts(scan, native=clean is not None)
         if self.on_scan is not None:
             self.on_scan(facts)
-        # Spark sends each task separately, so the reader need not contain them.
-        reader = replace(scan, tasks=(), whole=frozenset())
         return ReadPlan(
             description=str(facts),
             tasks=scan.tasks,
-            read=reader.read,
+            read=scan.without_tasks().read,  # Spark sends the tasks one by one
             parquet_files=[self._file(file) for file in clean] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
         )
@@ -223,21 +236,21 @@ class PinnedSnapshot:
         )
 
     def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
-        scan = self.snapshot.scan(
-            columns,
-            self._predicate(filters),
-            self.options.require,
-            parallelism=self.parallelism,
-            read_optimized=self.options.read_optimized,
+        """A scan without tasks."""
+        scan = self.snapshot.choose_slices(
+            ScanRequest(
+                columns,
+                self._predicate(filters),
+                self.options.require,
+                read_optimized=self.options.read_optimized,
+            )
         )
         if part is Part.WHOLE:
             return scan
-        read = {file_slice.group for task in scan.tasks for file_slice in task.slices}
+        read = {file_slice.group for file_slice in scan.slices}
         of_part = [file_slice for file_slice in self.slices if self._is_merged(file_slice) is (part is Part.REST)]
-        slices = [file_slice for file_slice in of_part if file_slice.group in read]
-        # Make new tasks of about equal size: the tasks of the whole scan may contain few file groups of this part.
-        tasks = make_tasks(slices, self.snapshot.files, self.parallelism)
-        return replace(scan, tasks=tuple(tasks), skipped=len(of_part) - len(slices))
+        slices = tuple(file_slice for file_slice in of_part if file_slice.group in read)
+        return replace(scan, slices=slices, skipped=len(of_part) - len(slices))
 
     def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
         found = [translate(item, self.snapshot.schema) for item in filters]
@@ -245,7 +258,7 @@ class PinnedSnapshot:
         return And(known) if known else None
 
     def _facts(self, scan: Scan, *, native: bool) -> ScanFacts:
-        slices = [file_slice for task in scan.tasks for file_slice in task.slices]
+        slices = scan.slices
         condition = scan.projection.filter
         return ScanFacts(
             cut=str(self.snapshot.cut),
@@ -257,4 +270,6 @@ class PinnedSnapshot:
             base_bytes=sum(file_slice.base_bytes for file_slice in slices),
             columns=scan.projection.columns,
             filter="" if condition is None else str(condition),
+            tasks=0 if native else len(scan.tasks),
+            divided=0 if native else scan.divided,
         )

@@ -8,7 +8,7 @@ has planned, so a loaded DataFrame, or a view of it in SQL, is one fixed snapsho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -113,8 +113,11 @@ class _Task(InputPartition):
 class _Reader(ForWorkers, DataSourceReader):
     def __init__(self, scan: Scan, schema: StructType) -> None:
         self._tasks = scan.tasks
-        self._scan = replace(scan, tasks=())
+        self._scan = scan.without_tasks()
         self._schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_tasks": ()}  # Spark sends the reader to every task, and each task its partition
 
     def partitions(self) -> list[InputPartition]:
         # For an empty list Spark would add a partition of another type.

@@ -6,9 +6,11 @@ The entry point for reads with Spark. `streams.read.relation.live_view` connects
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -97,7 +99,8 @@ def planner_of(
     """
     table = Table.open(uri, storage_options=storage_options)
     options.check(table)
-    return TablePlanner(table, options, _parallelism(spark), HadoopAccess(spark), on_scan)
+    task_bytes = functools.partial(_task_bytes, spark)
+    return TablePlanner(table, options, _parallelism(spark), task_bytes, HadoopAccess(spark), on_scan)
 
 
 def _parallelism(spark: SparkSession) -> int:
@@ -106,3 +109,22 @@ def _parallelism(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:
         return 8
+
+
+_MAX_PARTITION_BYTES: Final = "spark.sql.files.maxPartitionBytes"
+_UNITS: Final = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+def _task_bytes(spark: SparkSession) -> int | None:
+    """Bytes of a split as the session limits them for Parquet files; None if the session cannot be asked."""
+    try:
+        given = spark.conf.get(_MAX_PARTITION_BYTES)
+    except Exception:
+        return None
+    return None if given is None else parse_size(given)
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a size as Spark writes it, such as ``128MB``, ``64k`` or ``1048576b``; None for other texts."""
+    found = re.fullmatch(r"([0-9]+)(b|[kmgtp]b?)?", text.strip().lower())
+    return None if found is None else int(found[1]) << 10 * _UNITS[(found[2] or "")[:1]]

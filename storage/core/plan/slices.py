@@ -17,6 +17,7 @@ from storage.core.log import cut
 from storage.core.log.file_refs import FileGroup, LogFile, LogIndex, SliceFile
 from storage.core.log.table_state import TableState
 from storage.core.names import LaneName, Path
+from storage.core.plan.key_ranges import KeyRange
 
 Ints = npt.NDArray[np.int64]
 
@@ -70,6 +71,8 @@ class FileSlice:
         log_bytes: Stored bytes of the ranges, all columns, in proportion to their rows.
         slice_ordinal: Of file groups combined by `combine_slices`: per row of the ranges, in order, the position of its
             file group in the list that was combined; None for a single file group.
+        within: Read only keys of this range: a part of a file group, made by `storage.read.divide_file_group`. It has
+            the log ranges, and of the base the row groups, that can have such keys. None for the whole file group.
     """
 
     group: FileGroup
@@ -81,6 +84,7 @@ class FileSlice:
     deletes: int
     log_bytes: int
     slice_ordinal: Ints | None = None
+    within: KeyRange | None = None
 
     @property
     def base_bytes(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -36,6 +37,10 @@ class _Reader(ForWorkers, DataSourceReader):
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark sends the reader to every task, and each task its partition.
+        return self.__dict__ | {"_plan": replace(self._plan, tasks=(), parquet_files=None)}
 
     def partitions(self) -> list[InputPartition]:
         return [_Task(task) for task in self._plan.tasks]

@@ -1,0 +1,159 @@
+"""Divides a large file group into parts by key range, so that several tasks can read it.
+
+`storage.core.plan.key_ranges` chooses the ranges. This reads the footers of base files, and nothing else. Log ranges
+have the key range of their block, which is in the index of the log file.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage.core import keys
+from storage.core.keys import KeyVector
+from storage.core.log.file_refs import FilePart, SliceFile
+from storage.core.names import Path
+from storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds, ranges_of
+from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, Ints, LiveFile
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment
+from storage.files.base_file import key_span, read_footers
+from storage.files.footers import Footer
+from storage.read.pruning import block_keys
+
+FOOTERS_AT_ONCE: Final = 64  # a footer is large once it is decoded
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroups:
+    """The row groups of the base file that have rows of one file group.
+
+    Attributes:
+        first, end: Per row group the first row of the file group, and the row after its last one.
+        keys: Their key ranges and bytes.
+    """
+
+    first: Ints
+    end: Ints
+    keys: Extents
+
+
+def divide_file_groups(
+    env: Environment,
+    schema: TableSchema,
+    wanted: Sequence[tuple[FileSlice, int]],
+    files: Sequence[LiveFile],
+) -> Iterator[list[FileSlice]]:
+    """Divide file groups.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema of the snapshot.
+        wanted: File groups, each with the number of parts that it should have.
+        files: The log files that the file groups refer to by position.
+
+    Yields:
+        For each file group its parts, in key order. Every key is in one part. It is one part, the file group as it is,
+        if there are no statistics to divide it by.
+
+    Raises:
+        CorruptData: A base file is missing, or its footer is damaged.
+    """
+    for start in range(0, len(wanted), FOOTERS_AT_ONCE):
+        several = wanted[start : start + FOOTERS_AT_ONCE]
+        bases = {made.base.path: made.base for made in (item.slice for item, _ in several) if made and made.base}
+        footers = dict(zip(bases, read_footers(env, list(bases.values())), strict=True))
+        for file_slice, parts in several:
+            yield _divide(schema, file_slice, files, footers, parts)
+
+
+def _divide(
+    schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], footers: Mapping[Path, Footer], parts: int
+) -> list[FileSlice]:
+    base = _row_groups(schema, file_slice.slice, footers)
+    if base is None and file_slice.slice is not None and file_slice.slice.base is not None:
+        return [file_slice]
+    logs = _log_extents(schema, file_slice, files) if len(file_slice.rows) else None
+    bounds = choose_bounds(base.keys if base is not None else None, logs, parts)
+    return [file_slice] if bounds is None else _parts(file_slice, base, logs, bounds)
+
+
+def _parts(file_slice: FileSlice, base: _RowGroups | None, logs: Extents | None, bounds: KeyVector) -> list[FileSlice]:
+    """The parts of a file group between bounds, which may be any keys, ascending and distinct."""
+    # Copied, not sliced: a sliced Arrow array is pickled with all bounds.
+    edges = [None, *(keys.take(bounds, np.array([i], np.int64)) for i in range(len(bounds))), None]
+    ranges = list(itertools.pairwise(edges))
+    of_base = _base_parts(base, bounds) if base is not None else [(None, False)] * len(ranges)
+    of_logs = ranges_of(bounds, logs) if logs is not None else None
+    result = []
+    for number, ((least, end), (rows, within)) in enumerate(zip(ranges, of_base, strict=True)):
+        part = replace(file_slice, within=KeyRange(least, end, within), slice=_with_part(file_slice.slice, rows))
+        if logs is not None and of_logs is not None:
+            keep = (of_logs[0] <= number) & (number <= of_logs[1])
+            columns = {name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS}
+            deletes = file_slice.deletes if keep.any() else 0  # is not known by range; too many do no harm
+            part = replace(part, **columns, deletes=deletes, log_bytes=int(logs.bytes[keep].sum()))
+        result.append(part)
+    return result
+
+
+def _row_groups(schema: TableSchema, made: SliceFile | None, footers: Mapping[Path, Footer]) -> _RowGroups | None:
+    """The row groups of a base file; None if there are none, or if the keys of one are not known."""
+    if made is None or made.base is None:
+        return None
+    footer = footers[made.base.path]
+    starts = np.array(footer.starts, np.int64)
+    part = made.base_part or FilePart(first=0, rows=made.base.rows)
+    first, end = np.maximum(starts[:-1], part.first), np.minimum(starts[1:], part.first + part.rows)
+    numbers = np.flatnonzero(first < end)
+    spans = [key_span(footer, schema, number) for number in numbers.tolist()]
+    least, largest = [span[0] for span in spans if span], [span[1] for span in spans if span]
+    if len(least) < len(spans):
+        return None
+    first, end = first[numbers], end[numbers]
+    sizes = (end - first) * made.base.size // made.base.rows
+    return _RowGroups(first, end, Extents(_vector(schema, least), _vector(schema, largest), sizes))
+
+
+def _log_extents(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> Extents:
+    """The log ranges of a file group. Key ranges are those of the whole blocks."""
+    blocks = zip(file_slice.file.tolist(), file_slice.block.tolist(), file_slice.rows.tolist(), strict=True)
+    sizes = [
+        files[file].index.blocks.length[block] * rows // files[file].index.blocks.rows[block]
+        for file, block, rows in blocks
+    ]
+    return Extents(*block_keys(schema, file_slice, files), np.array(sizes, np.int64))
+
+
+def _base_parts(base: _RowGroups, bounds: KeyVector) -> list[tuple[tuple[int, int] | None, bool]]:
+    """Per range the (first, end) rows of its row groups, None without any; and whether some have other keys, too."""
+    first, last = ranges_of(bounds, base.keys)
+    result: list[tuple[tuple[int, int] | None, bool]] = []
+    for number in range(len(bounds) + 1):
+        chosen = np.flatnonzero((first <= number) & (number <= last))
+        if not len(chosen):
+            result.append((None, False))
+            continue
+        span = slice(chosen[0], chosen[-1] + 1)
+        others = (first[span] != number) | (last[span] != number)
+        result.append(((int(base.first[chosen[0]]), int(base.end[chosen[-1]])), bool(others.any())))
+    return result
+
+
+def _with_part(made: SliceFile | None, rows: tuple[int, int] | None) -> SliceFile | None:
+    """A slice with only these rows of its base, from first to end."""
+    if made is None or made.base is None:
+        return made
+    if rows is None:
+        return made.model_copy(update={"base": None, "base_part": None})
+    first, end = rows
+    return made.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})
+
+
+def _vector(schema: TableSchema, values: Sequence[Any]) -> KeyVector:
+    return keys.key_vector(pa.array(values, schema.slice.field(schema.sort_column).type))

@@ -1,0 +1,77 @@
+"""Divides a scan into tasks of about equal stored bytes.
+
+Small file groups share a task, because each task has a fixed cost. A large file group is divided into several tasks by
+key range, so that one hot bucket does not make one long task. The bytes are those of all columns, as in Spark's splits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.read.divide_file_group import divide_file_groups
+from storage.read.missing_file import explain_missing_file
+from storage.read.read_task import ReadTask, bundle, read_task
+from storage.read.scan import Scan
+
+DIVIDE_FROM: Final = 1.5
+"""A file group is divided if it has so many times the bytes of a task. Less would not make the longest task shorter."""
+
+
+def divide(
+    scan: Scan,
+    files: Sequence[LiveFile],
+    parallelism: int,
+    task_bytes: int | None = None,
+    *,
+    large: bool = True,
+) -> Scan:
+    """The scan with tasks that read its file groups.
+
+    There are as many tasks as run at the same time, or a multiple of it if the tasks would be larger than
+    ``task_bytes``; fewer if they would be smaller than `storage.environment.Tuning.task_min_bytes`.
+
+    Args:
+        scan: The scan; its tasks are replaced.
+        files: The log files that its file groups refer to by position.
+        parallelism: Number of tasks that run at the same time, at least 1.
+        task_bytes: Stored bytes of a task at most; None for `storage.environment.Tuning.task_bytes`. Tasks are larger
+            if a file group cannot be divided further.
+        large: Divide large file groups too. This reads the footers of their base files. A scan of few keys never does:
+            it reads a small part of each file group.
+
+    Raises:
+        CorruptData: A base file is missing, or its footer is damaged.
+        SnapshotExpired: A base file is missing because the snapshot has expired.
+    """
+    tuning, slices = scan.env.tuning, scan.slices
+    most = tuning.task_bytes if task_bytes is None else max(task_bytes, 1)
+    sizes = [file_slice.log_bytes + file_slice.base_bytes for file_slice in slices]
+    target = _target_bytes(sum(sizes), parallelism, most, min(tuning.task_min_bytes, most))
+    parts = [_parts(size, target, most) if large and scan.keys is None else 1 for size in sizes]
+    tasks = _bundled([item for item, count in zip(slices, parts, strict=True) if count == 1], files, target)
+    divided = [(item, count) for item, count in zip(slices, parts, strict=True) if count > 1]
+    with explain_missing_file(scan.env, scan.at):
+        for found in divide_file_groups(scan.env, scan.schema, divided, files):
+            tasks.extend(read_task([part], files) for part in found)
+    return replace(scan, tasks=tuple(tasks), threads=parallelism)
+
+
+def _bundled(slices: Sequence[FileSlice], files: Sequence[LiveFile], target: float) -> list[ReadTask]:
+    return [read_task(several, files) for several in bundle(slices, target)]
+
+
+def _target_bytes(total: int, parallelism: int, most: int, least: int) -> float:
+    """Bytes of a task, so that all tasks together take as few rounds as possible and each round is full."""
+    rounds = max(math.ceil(total / (parallelism * most)), 1)
+    return max(total / (parallelism * rounds), least)
+
+
+def _parts(size: int, target: float, most: int) -> int:
+    """Number of tasks for one file group."""
+    if size <= target * DIVIDE_FROM and size <= most:
+        return 1
+    return max(round(size / target), math.ceil(size / most))

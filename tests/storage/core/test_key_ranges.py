@@ -1,0 +1,118 @@
+"""Where a file group is divided: ranges of about equal bytes, at row groups if possible, and few bytes read twice."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.core.keys import KeyVector
+from storage.core.plan.key_ranges import MAX_REPEATED, Extents, KeyRange, choose_bounds, ranges_of
+
+
+def extents(*parts: tuple[int, int, int]) -> Extents:
+    """Stored parts by least key, largest key and bytes."""
+    columns = np.array(parts, np.int64).reshape(-1, 3)
+    return Extents(columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+def row_groups(count: int, size: int = 100) -> Extents:
+    return extents(*((10 * number, 10 * number + 9, size) for number in range(count)))
+
+
+def bounds_of(base: Extents | None, logs: Extents | None, ranges: int) -> list[int]:
+    found = choose_bounds(base, logs, ranges)
+    return [] if found is None else np.asarray(found).tolist()
+
+
+@pytest.mark.parametrize(("ranges", "expected"), [(2, [40]), (4, [20, 40, 60]), (8, list(range(10, 80, 10)))])
+def test_row_groups_are_shared_out_evenly(ranges: int, expected: list[int]) -> None:
+    assert bounds_of(row_groups(8), None, ranges) == expected
+
+
+def test_no_more_ranges_than_row_groups() -> None:
+    assert bounds_of(row_groups(3), None, 1 << 40) == [10, 20]
+    assert bounds_of(row_groups(1), None, 5) == []
+    assert bounds_of(None, None, 5) == []
+    assert bounds_of(extents(), extents(), 5) == []
+
+
+def test_large_row_groups_take_a_range_of_their_own() -> None:
+    base = extents((0, 9, 10), (10, 19, 1_000), (20, 29, 10), (30, 39, 1_000))
+    assert bounds_of(base, None, 2) == [20]
+
+
+def test_logs_count_where_they_are() -> None:
+    """800 bytes of logs at the end weigh as much as all row groups."""
+    assert bounds_of(row_groups(8), extents((70, 79, 800)), 2) == [70]
+
+
+def test_the_first_keys_of_blocks_are_bounds_where_row_groups_are_too_large() -> None:
+    logs = extents(*((number, number + 9, 1_000) for number in range(0, 100, 10)))
+    assert bounds_of(None, logs, 2) == [50]
+    assert bounds_of(extents((0, 99, 100)), logs, 5) == [20, 40, 60, 80]
+
+
+def test_row_groups_that_may_overlap_have_no_bound_between_them() -> None:
+    base = extents((0, 10, 100), (10, 20, 100), (21, 30, 100))
+    assert bounds_of(base, None, 3) == [21]
+
+
+def test_what_every_range_would_read_again_limits_the_ranges() -> None:
+    """Blocks with keys from the whole file group, as small commits have them, are read with each range."""
+    everywhere = extents(*((0, 79, 10) for _ in range(80)))
+    assert len(bounds_of(row_groups(8), everywhere, 8)) == 1
+    assert len(bounds_of(row_groups(8, 1_000), everywhere, 8)) == 7
+
+
+SPANS = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 30), st.integers(0, 1_000)), max_size=12)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@given(base=SPANS, logs=SPANS, ranges=st.integers(2, 20))
+def test_bounds_of_anything(
+    base: list[tuple[int, int, int]], logs: list[tuple[int, int, int]], ranges: int, *, as_text: bool
+) -> None:
+    """Distinct and ascending, at most as many as asked for, and the bytes that all ranges read are limited."""
+    ordered = sorted({least: (least, least + width, size) for least, width, size in base}.values())
+    made = [extents(*ordered), extents(*((least, least + width, size) for least, width, size in logs))]
+    parts = [Extents(text(part.least), text(part.largest), part.bytes) for part in made] if as_text else made
+    bounds = choose_bounds(parts[0], parts[1], ranges)
+    if bounds is None:
+        return
+    values = pa.array(bounds).to_pylist()
+    assert values == sorted(set(values))
+    assert 1 <= len(values) < ranges
+    read = total = 0
+    for part in parts:
+        first, last = ranges_of(bounds, part)
+        read += int((part.bytes * (last - first + 1)).sum())
+        total += int(part.bytes.sum())
+    assert len(values) == 1 or read <= MAX_REPEATED * total
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@given(
+    keys=st.lists(st.integers(0, 30), unique=True).map(sorted),
+    bounds=st.lists(st.integers(0, 30), min_size=1, unique=True).map(sorted),
+)
+def test_every_key_is_in_exactly_one_range(keys: list[int], bounds: list[int], *, as_text: bool) -> None:
+    vector = text(np.array(keys, np.int64)) if as_text else np.array(keys, np.int64)
+    edges = [None, *(text(np.array([key])) if as_text else np.array([key]) for key in bounds), None]
+    ranges = [KeyRange(least, end, within_row_groups=True) for least, end in itertools.pairwise(edges)]
+    positions = [key_range.positions(vector) for key_range in ranges]
+    assert [position for first, end in positions for position in range(first, end)] == list(range(len(keys)))
+    for key_range, (first, end) in zip(ranges, positions, strict=True):
+        for position in range(len(keys)):
+            bounds_of_key = vector.take(pa.array([position, position])) if as_text else vector[[position, position]]
+            assert key_range.may_contain(bounds_of_key) == (first <= position < end)
+
+
+def text(numbers: npt.NDArray[np.int64]) -> KeyVector:
+    """Binary keys in the order of the numbers."""
+    return pa.array([f"{number + 1_000:05d}".encode() for number in numbers.tolist()], pa.binary())

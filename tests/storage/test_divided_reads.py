@@ -1,0 +1,383 @@
+"""Reads that are divided into tasks, also within one file group: the same rows as the read that is not divided."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Table
+from storage.core import keys
+from storage.core.keys import KeyVector
+from storage.core.log.file_refs import FileGroup
+from storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds
+from storage.core.plan.slices import FileSlice
+from storage.environment import Tuning
+from storage.errors import CorruptData
+from storage.files import base_file, footers
+from storage.files.fetch_blocks import LogBlocks
+from storage.read import divide_file_group
+from storage.read.divide_scan import divide
+from storage.read.scan import Scan
+from tests import many_groups
+from tests.storage.predicates import predicates
+from tests.storage.shop import SHOP, append, new_uri, orders, payments
+from tests.storage.world import World, bag
+from tests.strategies import Story, stories
+from tests.tuning import tune, tuned
+
+Bounds = Callable[[Extents | None, Extents | None, int], KeyVector | None]
+
+
+def whole(table: Table, *arguments: Any, **named: Any) -> pa.Table:
+    """A read in one task."""
+    scan = tuned(table, task_bytes=1 << 60).snapshot().scan(*arguments, parallelism=1, **named)
+    assert len(scan.tasks) <= 1
+    return scan.to_arrow()
+
+
+def divided(table: Table, *arguments: Any, parallelism: int = 16, **named: Any) -> Scan:
+    """A read in tasks as small as possible."""
+    return tuned(table, task_bytes=1, task_min_bytes=1).snapshot().scan(*arguments, parallelism=parallelism, **named)
+
+
+def parts_of(scan: Scan) -> int:
+    return sum(part.within is not None for task in scan.tasks for part in task.slices)
+
+
+def any_bounds(seed: int) -> Bounds:
+    """Bounds at any stored keys, in place of those that share the bytes out evenly."""
+    source = random.Random(seed)
+
+    def choose(base: Extents | None, logs: Extents | None, _ranges: int) -> KeyVector | None:
+        known = [vector for part in (base, logs) if part is not None for vector in (part.least, part.largest)]
+        found = keys.union(known) if known else np.empty(0, np.int64)
+        chosen = [position for position in range(len(found)) if source.random() < 0.5]
+        return keys.take(found, np.array(chosen, np.int64)) if chosen else None
+
+    return choose
+
+
+@pytest.mark.usefixtures("small_files")
+@given(stories(max_steps=10), st.data())
+def test_a_divided_read_gives_the_rows_of_the_whole(story: Story, data: st.DataObject) -> None:
+    """Under all merge modes, deletes, folds and key types; at bounds between row groups, blocks, and at any key."""
+    story = replace(story, config={**story.config, "buckets": 1})
+    seed = data.draw(st.none() | st.integers(0, 1000), label="any bounds")
+    choose = choose_bounds if seed is None else any_bounds(seed)
+    with World(story.config) as world, mock.patch.object(divide_file_group, "choose_bounds", choose):
+        world.run(story.steps)
+        expected = world.expected()
+        scan = divided(world.table)
+        assert world.answer(scan.to_arrow()) == expected
+        assert world.answer(scan.to_reader().read_all()) == expected
+        sent = pickle.loads(pickle.dumps(scan))
+        assert world.answer(sent.to_arrow()) == expected
+        columns = data.draw(st.lists(st.sampled_from(list(story.config["columns"])), unique=True), label="columns")
+        require = data.draw(st.lists(st.sampled_from(list(story.config["groups"])), unique=True), label="require")
+        predicate = data.draw(predicates(story.config), label="filter")
+        for arguments in ({}, {"require": require}, {"filter": predicate}, {"read_optimized": True}):
+            found = divided(world.table, columns, **arguments).to_arrow()
+            assert found.num_rows == (same := whole(world.table, columns, **arguments)).num_rows
+            assert bag(found) == bag(same), arguments
+
+
+@pytest.fixture
+def hot(monkeypatch: pytest.MonkeyPatch) -> Table:
+    """One file group in every state: base, shadow, a fold, events, deletes, rows that are hidden and that come back."""
+    tune(monkeypatch, row_group_rows=20, block_min_bytes=300, block_max_bytes=600)
+    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
+    append(table, orders(*range(1000)))
+    append(table, payments(*range(0, 1200, 3)), "payments")
+    append(table, orders(*range(0, 1000, 10), op="D", ts=2))
+    table.compact()
+    append(table, orders(*range(500, 600), status="late", ts=3))
+    table.fold()
+    append(table, orders(*range(590, 640), 1500, 1501, status="later", ts=4))
+    append(table, payments(10, 20, 30, paid=7.0, ts=9), "payments")  # hidden: in the shadow
+    append(table, orders(20, 140, 160, 180, status="back", ts=9))
+    return table
+
+
+ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {"columns": ["status"]},
+    {"columns": []},
+    {"columns": ["id", "paid"], "require": ["payment"]},
+    {"columns": ["paid"], "filter": pc.field("status") == "late"},
+    {"filter": (pc.field("id") >= 100) & (pc.field("id") < 600)},
+    {"columns": ["_present_payment", "_arrival_order"]},
+    {"columns": ["status"], "read_optimized": True},
+    {"columns": [], "read_optimized": True},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+def test_one_file_group_is_read_by_several_tasks(hot: Table, arguments: dict[str, Any]) -> None:
+    scan = divided(hot, **arguments)
+    assert (scan.divided, parts_of(scan)) == (1, len(scan.tasks))
+    assert len(scan.tasks) > 5
+    assert bag(scan.to_arrow()) == bag(whole(hot, **arguments))
+    counts = [sum(map(len, scan.read(task))) for task in scan.tasks]
+    assert sum(counts) == whole(hot, **arguments).num_rows
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+def test_a_compacted_file_group_is_divided_at_its_row_groups(hot: Table, arguments: dict[str, Any]) -> None:
+    hot.compact()
+    scan = divided(hot, **arguments)
+    assert len(scan.tasks) > 5
+    assert not any(part.within.within_row_groups for task in scan.tasks for part in task.slices if part.within)
+    assert bag(scan.to_arrow()) == bag(whole(hot, **arguments))
+
+
+def after_the_end(self: KeyRange, sorted_keys: KeyVector) -> tuple[int, int]:
+    """Broken: the end is in the range."""
+    first, _ = right_positions(self, sorted_keys)
+    return first, len(sorted_keys) if self.end is None else int(keys.upper_bounds(sorted_keys, self.end)[0])
+
+
+def after_the_beginning(self: KeyRange, sorted_keys: KeyVector) -> tuple[int, int]:
+    """Broken: the least key is not in the range."""
+    _, end = right_positions(self, sorted_keys)
+    return 0 if self.least is None else int(keys.upper_bounds(sorted_keys, self.least)[0]), end
+
+
+def next_range(bounds: KeyVector, part: Extents) -> tuple[Any, Any]:
+    """Broken: a part whose last key is a bound is not read with the range that begins there."""
+    return keys.upper_bounds(bounds, part.least), keys.lower_bound(bounds, part.largest)
+
+
+def previous_range(bounds: KeyVector, part: Extents) -> tuple[Any, Any]:
+    """Broken: a part whose first key is a bound is not read with the range that begins there only."""
+    return keys.lower_bound(bounds, part.least), keys.upper_bounds(bounds, part.largest) - 1
+
+
+right_positions = KeyRange.positions
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "broken"),
+    [
+        (KeyRange, "positions", after_the_end),
+        (KeyRange, "positions", after_the_beginning),
+        (divide_file_group, "ranges_of", next_range),
+        (divide_file_group, "ranges_of", previous_range),
+    ],
+    ids=["after_the_end", "after_the_beginning", "next_range", "previous_range"],
+)
+def test_a_bound_that_is_off_by_one_key_is_noticed(
+    hot: Table, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, broken: Any
+) -> None:
+    """Broken implementations: the comparison of these tests must find them."""
+    expected = bag(whole(hot))
+    monkeypatch.setattr(divide_file_group, "choose_bounds", any_bounds(7))
+    assert bag(divided(hot).to_arrow()) == expected
+    monkeypatch.setattr(place, name, broken)
+    assert bag(divided(hot).to_arrow()) != expected
+
+
+@pytest.fixture
+def blocks_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, int]]]:
+    """How often each block of a log file is read, by path and offset."""
+    found: Counter[tuple[str, int]] = Counter()
+    take = LogBlocks.take
+
+    def counting(self: LogBlocks, block: tuple[int, int]) -> pa.RecordBatch:
+        live = self._files[block[0]]
+        found[str(live.file.file.path), live.index.blocks.offset[block[1]]] += 1
+        return take(self, block)
+
+    monkeypatch.setattr(LogBlocks, "take", counting)
+    return found
+
+
+def test_a_task_reads_only_the_log_blocks_of_its_range(
+    monkeypatch: pytest.MonkeyPatch, blocks_read: Counter[tuple[str, int]]
+) -> None:
+    tune(monkeypatch, row_group_rows=100, block_min_bytes=100, block_max_bytes=1_000)
+    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
+    append(table, orders(*range(1000)))
+    table.compact()
+    append(table, orders(*range(900, 1000), ts=2))  # the newest keys only
+    scan = tuned(table, task_min_bytes=1).snapshot().scan(["status"], parallelism=5)
+    assert 4 <= len(scan.tasks) <= 6
+    by_task = []
+    for task in scan.tasks:
+        blocks_read.clear()
+        assert sum(map(len, scan.read(task)))
+        by_task.append(sum(blocks_read.values()))
+        assert set(blocks_read.values()) <= {1}
+    with_logs = [count for count in by_task if count]
+    assert len(with_logs) in {1, 2, 3}
+    assert with_logs == by_task[-len(with_logs) :]
+    blocks_read.clear()
+    whole(table)
+    # A block with a bound inside is read with both ranges.
+    assert sum(with_logs) <= len(blocks_read) + len(with_logs) - 1
+
+
+def test_many_small_commits_are_not_read_by_many_tasks() -> None:
+    """Each block of theirs has keys from the whole file group: more tasks would read all of them again."""
+    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
+    for number in range(10):
+        append(table, orders(*range(number, 1000, 10)))
+    assert len(divided(table).tasks) == 2
+    assert bag(divided(table).to_arrow()) == bag(whole(table))
+
+
+def text_keys(length: int) -> Table:
+    """Text keys with a long common beginning."""
+    config = {**SHOP, "buckets": 1, "columns": {**SHOP["columns"], "id": "string"}}
+    table = Table.create(new_uri(), config)
+
+    def rows(numbers: range, ts: int) -> pa.Table:
+        ids = [f"{'x' * length}{number:04d}" for number in numbers]
+        return pa.table({"id": ids, "status": [f"at {ts}"] * len(ids), "ots": [ts] * len(ids)})
+
+    append(table, rows(range(200), 1))
+    table.compact()
+    append(table, rows(range(0, 250, 3), 2))
+    return table
+
+
+def test_truncated_statistics_give_wider_ranges_and_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(monkeypatch, row_group_rows=10)
+    table = text_keys(8)
+    exact = divided(table)
+    right = base_file.key_span
+
+    def truncated(*arguments: Any) -> tuple[str, str] | None:
+        """Bounds of eleven characters: row groups of the same ten keys cannot be told apart."""
+        span = right(*arguments)
+        return None if span is None else (span[0][:11], span[1][:10] + chr(ord(span[1][10]) + 1))
+
+    monkeypatch.setattr(divide_file_group, "key_span", truncated)
+    scan = divided(table)
+    assert 1 < len(scan.tasks) <= len(exact.tasks)
+    for read in (exact, scan):
+        assert bag(read.to_arrow()) == bag(whole(table))
+
+
+def test_without_statistics_a_file_group_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet files have no statistics of very long texts."""
+    tune(monkeypatch, row_group_rows=10)
+    table = text_keys(5_000)
+    scan = divided(table)
+    assert (scan.divided, len(scan.tasks)) == (0, 1)
+    assert bag(scan.to_arrow()) == bag(whole(table))
+
+
+def test_without_a_base_the_blocks_of_the_logs_say_where_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(monkeypatch, block_min_bytes=100, block_max_bytes=1_000)
+    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
+    append(table, orders(*range(1000)))
+    append(table, orders(*range(0, 1000, 3), ts=2, op="D"))
+    assert len(divided(table).tasks) > 4
+    assert bag(divided(table).to_arrow()) == bag(whole(table))
+
+
+def test_a_small_base_under_large_logs_is_divided_within_its_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(monkeypatch, block_min_bytes=100, block_max_bytes=1_000)
+    table = Table.create(new_uri(), {**SHOP, "buckets": 1})
+    append(table, orders(*range(0, 1000, 50)))
+    table.compact()
+    append(table, orders(*range(0, 1000, 2), ts=2))
+    scan = divided(table, ["status"])
+    assert any(part.within.within_row_groups for task in scan.tasks for part in task.slices if part.within)
+    assert bag(scan.to_arrow()) == bag(whole(table, ["status"]))
+
+
+def by_partition(rows: dict[int, int], ts: int) -> pa.Table:
+    """So many rows of each partition, of the table of `tests.many_groups`."""
+    p = np.repeat(np.array(list(rows), np.int32), list(rows.values()))
+    ids = np.concatenate([np.arange(count) for count in rows.values()])
+    return pa.table({"p": p, "id": ids, "v": ids * ts, "ts": np.full(len(p), ts)})
+
+
+def test_small_file_groups_share_tasks_beside_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 file groups, most of the rows in one of them: it alone is divided, the others are not one task each."""
+    tune(monkeypatch, row_group_rows=200)
+    table = Table.create(new_uri(), {**many_groups.CONFIG, "buckets": 1})
+    sizes = dict.fromkeys(range(300), 10) | {17: 9_000}
+    append(table, by_partition(sizes, 1), "s")
+    table.compact()
+    append(table, by_partition(sizes | {17: 4_000}, 2), "s")
+    for least, tasks in ((1, range(5, 9)), (Tuning().task_min_bytes, range(1, 2))):
+        scan = tuned(table, task_min_bytes=least).snapshot().scan(["id", "v"], parallelism=4)
+        assert (len(scan.tasks) in tasks, scan.divided) == (True, int(least == 1))
+        entire = Counter(part.group for task in scan.tasks for part in task.slices if part.within is None)
+        assert (len(entire), set(entire.values())) == (300 - scan.divided, {1})
+        assert bag(scan.to_arrow()) == bag(whole(table, ["id", "v"]))
+
+
+@pytest.mark.parametrize("groups", [8, 8_000])
+def test_tasks_are_as_many_as_run_at_once_unless_they_were_too_large(groups: int) -> None:
+    sizes = Tuning()
+    total = 64 * sizes.task_bytes
+    table = Table.create(new_uri(), SHOP)
+    scan = table.snapshot().scan()
+    for size, parallelism, expected in (
+        (sizes.task_min_bytes, 16, 1),
+        (8 * sizes.task_min_bytes, 4, 4),
+        (total, 8, 64),
+        (total, 6, 66),
+        (total, 1000, 1000),
+    ):
+        slices = tuple(stored_group(number, size // groups) for number in range(groups))
+        made = divide(replace(scan, slices=slices), [], parallelism, large=False)
+        assert len(made.tasks) == min(expected, groups)
+        assert [part.group for task in made.tasks for part in task.slices] == [part.group for part in slices]
+
+
+def stored_group(number: int, size: int) -> FileSlice:
+    none = np.empty(0, np.int64)
+    return FileSlice(FileGroup("", 20, number), None, none, none, none, none, deletes=0, log_bytes=size)
+
+
+def test_no_more_threads_than_asked_for_read_at_once(hot: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[int] = []
+    create = ThreadPoolExecutor.__init__
+
+    def noted(self: ThreadPoolExecutor, workers: int) -> None:
+        pools.append(workers)
+        create(self, workers)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", noted)
+    scan = tuned(hot, task_bytes=100, task_min_bytes=1).snapshot().scan(parallelism=3)
+    assert len(scan.tasks) > 6
+    assert scan.to_arrow().num_rows
+    assert pools == [3]
+
+
+def test_few_keys_do_not_divide_a_file_group(hot: Table) -> None:
+    assert divided(hot, filter=pc.field("id").isin([5, 505])).divided == 0
+
+
+def test_planning_fails_with_the_same_errors_as_reading(hot: Table) -> None:
+    """A large file group is planned with the footer of its base file."""
+    made = hot.snapshot().slices[0].slice
+    assert made is not None
+    assert made.base is not None
+    store = hot.env.store
+    data = store.get(made.base.path)
+    assert data is not None
+    footers.FOOTERS._cached.clear()
+    for damaged, error, text in ((None, CorruptData, "missing"), (data[:-9] + b"?" + data[-8:], CorruptData, "footer")):
+        store.delete(made.base.path)
+        if damaged is not None:
+            store.put(made.base.path, damaged)
+        with pytest.raises(error, match=text):
+            divided(hot)

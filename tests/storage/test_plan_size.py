@@ -1,0 +1,113 @@
+"""What a plan takes: memory of the driver and bytes of a task, by what the table has more of."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from storage import Table
+from storage.core.log.file_refs import SliceFile
+from storage.read.changes import scan_changes
+from storage.read.read_task import read_task
+from storage.read.scan import Scan
+from storage.services.compaction_task import CompactionTask
+from storage.services.tasks import one_by_one
+from tests import many_groups
+from tests.storage.shop import SHOP, new_uri
+from tests.tuning import tune
+
+
+def append(table: Table, rows: pa.Table, stream: str = "orders", lane: str | None = None) -> None:
+    with table.writer(stream, lane=lane) as writer:
+        writer.append(rows)
+
+
+def shop_of(rows: int, buckets: int) -> Table:
+    """File groups with bases and logs; the same files for any number of rows."""
+    table = Table.create(new_uri(), {**SHOP, "buckets": buckets})
+    ids = np.arange(rows)
+    for ts in (1, 2):
+        append(table, pa.table({"id": ids, "status": pa.array(["new"] * rows), "ots": np.full(rows, ts)}))
+        if ts == 1:
+            table.compact()
+    return table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("buckets", "few", "many"), [(8, 10_000, 1_000_000), (1, 150_000, 1_500_000)])
+def test_a_plan_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch, buckets: int, few: int, many: int) -> None:
+    """The driver's memory while it plans, and what it sends to tasks. The second table has one file group, divided."""
+    tune(monkeypatch, task_min_bytes=1)
+    sizes, peaks = [], []
+    for rows in (few, many):
+        table = shop_of(rows, buckets)
+        planned(table)  # what is imported or cached once
+        tracemalloc.start()
+        scan = planned(Table.open(table.uri))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        sizes.append(len(pickle.dumps(scan)))
+        assert scan.divided == (buckets == 1)
+        assert sum(len(batch) for batch in scan.to_reader()) == rows
+    assert sizes[1] < 1.1 * sizes[0]
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def planned(table: Table) -> Scan:
+    return table.snapshot().scan(["id", "status"], parallelism=2)
+
+
+def table_of(partitions: int, lanes: int) -> Table:
+    """Partitions with a base and logs. The lanes but the first have a row of the last partition each."""
+    table = Table.create(new_uri(), many_groups.CONFIG)
+    append(table, many_groups.rows(partitions, many_groups.KEYS, 1), "s", lane="lane00")
+    for number in range(1, lanes):
+        row = pa.table({"p": pa.array([partitions - 1], pa.int32()), "id": [1], "v": [1], "ts": [number]})
+        append(table, row, "s", lane=f"lane{number:02d}")
+    table.compact()
+    table.savepoint("before")
+    append(table, many_groups.rows(partitions, many_groups.KEYS, 2), "s", lane="lane00")
+    return table
+
+
+def of_read(table: Table) -> int:
+    snapshot = table.snapshot()
+    return len(pickle.dumps(read_task(snapshot.slices[:1], snapshot.files)))
+
+
+def of_changes(table: Table) -> int:
+    snapshot = table.snapshot()
+    scan = scan_changes(table.snapshot("before"), snapshot, None, None, before=False)
+    return min(len(pickle.dumps(task)) for task in scan.tasks)
+
+
+def of_compaction(table: Table) -> int:
+    sizes = []
+
+    def execute(tasks: Sequence[CompactionTask]) -> Iterator[list[SliceFile]]:
+        sizes.extend(len(pickle.dumps(task)) for task in tasks)
+        return one_by_one(tasks)
+
+    table.compact(execute=execute)
+    return min(sizes)
+
+
+@pytest.mark.parametrize("measure", [of_read, of_changes, of_compaction])
+def test_a_task_does_not_grow_with_the_other_file_groups(
+    monkeypatch: pytest.MonkeyPatch, measure: Callable[[Table], int]
+) -> None:
+    tune(monkeypatch, small_group_bytes=0, change_task_bytes=1)
+    assert measure(table_of(40, 1)) < 1.05 * measure(table_of(4, 1))
+
+
+@pytest.mark.parametrize("measure", [of_read, of_changes])
+def test_a_task_does_not_grow_with_the_lanes_that_it_does_not_read(
+    monkeypatch: pytest.MonkeyPatch, measure: Callable[[Table], int]
+) -> None:
+    tune(monkeypatch, small_group_bytes=0, change_task_bytes=1)
+    assert measure(table_of(4, 40)) < 1.05 * measure(table_of(4, 2))
