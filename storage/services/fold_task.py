@@ -6,6 +6,7 @@ Nothing of it is visible until a FOLD entry names the file (`storage.services.fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from storage import mergers
 from storage.core import names
@@ -17,6 +18,7 @@ from storage.environment import Environment
 from storage.files.log_reader import LogReader
 from storage.files.register_file import write_register_file
 from storage.read.missing_file import explain_missing_file
+from storage.read.read_task import only_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class FoldTask:
     files: tuple[LiveFile, ...]
     at: Cut
     plan: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        slices, files = only_needed(self.slices, self.files)
+        return FoldTask, (self.env, self.schema, slices, files, self.at, self.plan)
 
     @property
     def bytes(self) -> int:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from storage import Table
-from storage.core.log.file_refs import SliceFile
 from storage.read.changes import scan_changes
 from storage.read.read_task import read_task
 from storage.read.scan import Scan
-from storage.services.compaction_task import CompactionTask
-from storage.services.tasks import one_by_one
+from storage.services.tasks import Task, one_by_one
 from tests import many_groups
 from tests.storage.shop import SHOP, new_uri
 from tests.tuning import tune
+
+T = TypeVar("T")
 
 
 def append(table: Table, rows: pa.Table, stream: str = "orders", lane: str | None = None) -> None:
@@ -86,22 +87,35 @@ def of_changes(table: Table) -> int:
     return min(len(pickle.dumps(task)) for task in scan.tasks)
 
 
+class Sent:
+    """Runs tasks, and keeps the sizes of those that were pickled."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, tasks: Sequence[Task[T]]) -> Iterator[T]:
+        sent = [pickle.dumps(task) for task in tasks]
+        self.sizes.extend(map(len, sent))
+        return one_by_one([pickle.loads(task) for task in sent])
+
+
 def of_compaction(table: Table) -> int:
-    sizes = []
-
-    def execute(tasks: Sequence[CompactionTask]) -> Iterator[list[SliceFile]]:
-        sizes.extend(len(pickle.dumps(task)) for task in tasks)
-        return one_by_one(tasks)
-
-    table.compact(execute=execute)
-    return min(sizes)
+    sent = Sent()
+    table.compact(execute=sent)
+    return min(sent.sizes)
 
 
-@pytest.mark.parametrize("measure", [of_read, of_changes, of_compaction])
+def of_fold(table: Table) -> int:
+    sent = Sent()
+    table.fold(execute=sent)
+    return min(sent.sizes)
+
+
+@pytest.mark.parametrize("measure", [of_read, of_changes, of_compaction, of_fold])
 def test_a_task_does_not_grow_with_the_other_file_groups(
     monkeypatch: pytest.MonkeyPatch, measure: Callable[[Table], int]
 ) -> None:
-    tune(monkeypatch, small_group_bytes=0, change_task_bytes=1)
+    tune(monkeypatch, small_group_bytes=0, change_task_bytes=1, fold_file_bytes=1)
     assert measure(table_of(40, 1)) < 1.05 * measure(table_of(4, 1))
 
 
