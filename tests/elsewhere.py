@@ -1,4 +1,4 @@
-"""Runs tasks of services as other processes would: pickled, the last ones first, and their results pickled."""
+"""Runs tasks of services as other processes would: pickles tasks and results, and runs the last tasks first."""
 
 from __future__ import annotations
 

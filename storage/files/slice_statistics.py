@@ -1,4 +1,4 @@
-"""Statistics of the rows of a slice: compaction writes them into the entry, and verify computes them again."""
+"""Statistics of the rows of a slice: compaction writes them into the entry, and verify recomputes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SliceStatistics:
         self._overflows: Counter[int] = Counter()
 
     def add(self, rows: Arrays) -> None:
-        """Take some rows into account: columns of the slice schema by name; none of them if there are no rows."""
+        """Add some rows: columns of the slice schema by name. Without rows the mapping may be empty."""
         if not rows:
             return
         for group_id, (ordering, floor) in self._columns.items():
@@ -43,10 +43,10 @@ class SliceStatistics:
 
     @property
     def ordering_max(self) -> dict[int, Any]:
-        """Per group id the largest first ordering value of all registers, including deletes; in JSON form."""
+        """Largest first ordering value of all registers, including deletes, by group id; in JSON form."""
         return {group: encode_scalar(self._largest.get(group)) for group in self._columns}
 
     @property
     def overflows(self) -> dict[int, int]:
-        """Per column id the number of rows in which the exact value does not fit its column."""
+        """Number of rows in which the exact value does not fit its column, by column id."""
         return dict(self._overflows)

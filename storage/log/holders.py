@@ -1,4 +1,4 @@
-"""Holders: savepoints, open compactions and pins. Each keeps the files of one snapshot from being cleaned."""
+"""Holders: savepoints, open compactions and pins. `clean` keeps the files of the snapshot that each of them names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from storage.log.pins import Pin
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Something that keeps the files of a snapshot, also if the snapshot has expired otherwise.
+    """Something that keeps the files of a snapshot, even if the snapshot is older than the retention time.
 
     Attributes:
         what: ``savepoint``, ``compaction`` (an open compaction or fold) or ``pin`` (a long reader).
         name: Name of the savepoint, id of the plan, or owner of the pin.
         cut: The snapshot, as text.
-        since_ms: When it began, Unix milliseconds; None for pins.
-        until_ms: When a pin expires, Unix milliseconds; None for others.
+        since_ms: Start time, Unix milliseconds; None for pins.
+        until_ms: Expiry time of a pin, Unix milliseconds; None for others.
         note: Note of a savepoint.
     """
 
@@ -33,7 +33,7 @@ class Holder:
 
 
 def find_holders(state: TableState, pins: Iterable[Pin]) -> Iterator[tuple[Holder, Cut]]:
-    """All holders of a table, and the snapshots that they keep; ``pins``: those that have not expired."""
+    """All holders of a table, and the snapshots that they keep; ``pins``: the pins that have not expired."""
     for name, kept in state.savepoints.items():
         yield Holder("savepoint", name, str(kept.at), kept.committed_at_ms, note=kept.note), kept.at
     for plan_id, plan in state.plans.items():

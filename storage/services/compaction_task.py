@@ -51,7 +51,7 @@ class CompactionTask:
 
     @property
     def bytes(self) -> int:
-        """Stored bytes to read."""
+        """Stored bytes that the task reads."""
         return sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What is due in a snapshot, by a policy: collects what `storage.core.plan.due_policy` needs to decide."""
+"""Finds the file groups of a snapshot that are due: collects the inputs of `storage.core.plan.due_policy`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.log.commit_log import CommitLog
 from storage.read.snapshot import Snapshot
 
 Only = Callable[[FileSlice], bool]
-"""Which file groups to work on."""
+"""Selects the file groups to work on."""
 
 
 def every_group(_: FileSlice) -> bool:
@@ -34,7 +34,7 @@ def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL
 
 
 def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
-    """Restrict ``only`` to the file groups that are due for compaction; no policy: no restriction."""
+    """Restrict ``only`` to the file groups that are due for compaction; without a policy it is returned unchanged."""
     if policy is None:
         return only
     due = find_due(snapshot, policy, {Work.COMPACT})
@@ -42,7 +42,7 @@ def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
 
 
 def fold_is_due(snapshot: Snapshot, policy: DuePolicy | None) -> bool:
-    """Whether to fold a snapshot; always without a policy."""
+    """Whether any file group of a snapshot is due for a fold; without a policy always True."""
     return policy is None or bool(find_due(snapshot, policy, {Work.FOLD}))
 
 
@@ -61,7 +61,7 @@ def _find_aged(snapshot: Snapshot, max_age: dt.timedelta) -> list[int]:
 
 
 def _first_entries(state: TableState, fold: LiveFold) -> list[tuple[LaneName, int]]:
-    """The first entries after the slices below a fold: no event of the fold was committed before all of them."""
+    """The first entry of each lane that a fold may contain; no event of the fold is older than all of these."""
     below = reduce(cut.lowest, {id(at): at for at in map(state.slices.cut_of, fold.groups)}.values())
     return [(lane, below.get(lane, 0) + 1) for lane, to in fold.to.items() if to > below.get(lane, 0)]
 

@@ -1,6 +1,6 @@
-"""The work of a fold on some neighbouring file groups: merges events and earlier folds into registers, in one file.
+"""The task of a fold: merges the events and earlier folds of some adjacent file groups into registers, in one file.
 
-Nothing of it is visible until a FOLD entry names the file (`storage.services.fold`).
+The file is not visible until a FOLD entry names it (`storage.services.fold`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from storage.read.read_task import only_needed
 
 @dataclass(frozen=True, slots=True)
 class FoldTask:
-    """Work on some file groups. Can be pickled and run in any process.
+    """Folds some file groups. Can be pickled and run in any process.
 
     Attributes:
         env: The table's environment.
         schema: Schema of the snapshot.
-        slices: Per file group the log ranges to merge; in order of file group.
+        slices: The log ranges to merge, one item per file group, sorted by file group.
         files: The log files that ``slices`` refer to by number.
         at: Cut of the snapshot.
         plan: Slot of the fold's PLAN, which is part of the name of its file.
@@ -47,7 +47,7 @@ class FoldTask:
 
     @property
     def bytes(self) -> int:
-        """Stored bytes to read."""
+        """Stored bytes that the task reads."""
         return sum(ranges.log_bytes for ranges in self.slices)
 
     def run(self) -> LogFile | None:

@@ -1,7 +1,7 @@
-"""Work in steps: a generator that yields the stored bytes that each step has read, and returns the result.
+"""Work in steps: a generator that yields the stored bytes that each step read, and returns the result.
 
-Whoever runs it may do other work between two steps. `finish` runs all of them. If the generator is closed early, by
-`cancel`, the work ends in the table as well; what was published stays.
+The caller may do other work between two steps. `finish` runs all steps. `cancel` closes the generator early, and the
+plan of the work is aborted in the table; what was published remains.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def finish(steps: Steps[T]) -> T:
 
 
 def cancel(steps: Steps[T]) -> None:
-    """End work between two of its steps: it publishes an ABORT, and deletes the files that were not published (K4).
+    """Cancel work between two steps: it publishes an ABORT, and deletes the files that were not published (K4).
 
     Raises:
-        StoreUnavailable: The store does not answer: cleaning ends the work, as that of a dead process.
+        StoreUnavailable: The store does not answer. A later clean aborts the plan, like that of a dead process.
     """
     stopped = Conflict("the work was cancelled", hint="start it again")
     try:

@@ -1,7 +1,7 @@
 """Tasks: the work of a service, divided into parts that may run in other processes.
 
-A service makes tasks, which can be pickled, and passes them to a function that runs them somewhere (`Execute`). What
-they return is published by the service alone, so a task may be run twice, or be killed.
+A service makes tasks, which can be pickled, and passes them to a function that runs them (`Execute`), here or in other
+processes. Only the service publishes their results, so a task may be killed, or run twice.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Task(Protocol[T_co]):
 
     @property
     def bytes(self) -> int:
-        """Stored bytes that it reads."""
+        """Stored bytes that the task reads."""
         ...
 
     def run(self) -> T_co:
-        """Do the work. Raises errors of weft."""
+        """Do the work and return the result. Raises errors of weft."""
         ...
 
 
@@ -34,7 +34,7 @@ class Execute(Protocol):
 
 
 def one_by_one(tasks: Sequence[Task[T]], /) -> Iterator[T]:
-    """Run tasks in this process, one after the other: memory is that of one task."""
+    """Run tasks in this process, one after the other; only one task needs memory at a time."""
     for task in tasks:
         yield task.run()
 

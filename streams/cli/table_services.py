@@ -33,7 +33,7 @@ from streams.pipeline.table_list import list_tables
 
 table_services = typer.Typer()
 
-LINE_SECONDS: Final = 60.0  # time between two lines about a table that is at work
+LINE_SECONDS: Final = 60.0  # time between two lines about a busy table
 
 
 @table_services.command(name="services")
@@ -44,7 +44,7 @@ def serve(
             metavar="TABLES...", help="Tables' locations, pipeline files, patterns of both, or @FILE: a list."
         ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="One round of each table, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one round of each table, then exit.")] = False,
     every: Annotated[
         str | None, typer.Option(help="Time between two rounds of a table; by default 30 seconds.")
     ] = None,
@@ -57,17 +57,17 @@ def serve(
 ) -> None:
     """Compact, fold and clean many tables in this process until Ctrl-C, fair between them.
 
-    A pipeline file says what is due and what is kept by its sections compaction and clean; of a table that is named by
-    its location what is due by default is compacted, and nothing is deleted without --retain. Options of the command
-    line win over the files.
+    For a pipeline file, its sections compaction and clean decide what is due and what is kept. A table that is given by
+    its location is compacted by the defaults, and nothing is deleted without --retain. Options of the command line
+    override the files.
 
-    A table that is broken, or whose store does not answer, is tried again later; the others go on. With --once the exit
-    code is 1 if a table failed.
+    A table that is damaged, or whose store does not answer, is tried again later; the other tables continue. With
+    --once the exit code is 1 if a table failed.
     """
     with usage_errors():
         targets = list_tables(tables)
         options = parse_storage_options(storage_option or ())
-        override(CleanSection(), {"every": every, "retain": retain})  # refuses what cannot be read
+        override(CleanSection(), {"every": every, "retain": retain})  # reports values that cannot be parsed
         place = None if http is None else parse_address(http)
     many = ManyTables({target.name: _loader(target.text, options, every, retain) for target in targets}, once=once)
     page, stop = StatusPage(), threading.Event()
@@ -106,7 +106,7 @@ def _loader(
 
 @contextlib.contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C ask to stop after the step in progress; a second one ends the process at once."""
+    """On SIGTERM or Ctrl-C stop after the current step; on a second one end the process at once."""
 
     def ask(number: int, _: object) -> None:
         if stop.is_set():

@@ -1,10 +1,10 @@
-"""Whose turn it is: shares one worker between tables by the bytes that they read. Pure; knows no clock.
+"""Decides whose turn it is: shares one worker between tables by the bytes that they read. Pure; uses no clock.
 
-It is deficit round robin. Tables take turns in a fixed order. At each turn a table is credited with ``quantum`` bytes,
-and works, step by step, while its credit is positive. A step cannot be interrupted, so a table may be in debt
-afterwards, and pays by missing turns. So between two turns of a table that has work and no debt, every other table
-reads at most ``quantum`` bytes and the rest of one step. Two tables that always have work read the same in the long
-run, however large they are.
+This is deficit round robin. Tables take turns in a fixed order. At each turn a table gets a credit of ``quantum``
+bytes, and runs steps while its credit is positive. A step cannot be interrupted, so the credit may become negative;
+then the table misses turns. Between two turns of a table that has work and no negative credit, every other table reads
+at most ``quantum`` bytes plus the rest of one step. Tables that always have work read equally much in the long run,
+whatever their sizes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class FairTurns(Generic[K]):
     """The order of turns."""
 
     def __init__(self, names: Iterable[K], quantum: int) -> None:
-        """Nobody has had a turn.
+        """Start before the first turn.
 
         Args:
-            names: Those who take turns, in this order.
+            names: Names of the tables, in the order of their turns.
             quantum: Credit for a turn, in bytes.
         """
         self._order = list(names)
@@ -31,14 +31,14 @@ class FairTurns(Generic[K]):
         self._at = len(self._order) - 1
 
     def next(self, has_work: Callable[[K], bool]) -> K | None:
-        """Whose step is next; None if nobody has work."""
+        """The table that runs the next step; None if no table has work."""
         if not self._order:
             return None
         current = self._order[self._at]
         if self._credit[current] > 0 and has_work(current):
             return current
         waiting = {name for name in self._order if has_work(name)}
-        # Credit is for those who wait: it cannot be saved up.
+        # Credit cannot be saved up: a table without work loses it.
         for name in self._order:
             if name == current or name not in waiting:
                 self._credit[name] = min(self._credit[name], 0)
@@ -52,5 +52,5 @@ class FairTurns(Generic[K]):
         return None
 
     def charge(self, name: K, cost: int) -> None:
-        """A step of somebody has read so many bytes."""
+        """Subtract the bytes that a step of a table has read from its credit."""
         self._credit[name] -= cost

@@ -1,13 +1,14 @@
-"""Compaction, folding and cleaning of many tables by one process, fair between them. For ``weft services``.
+"""Compaction, folding and cleaning of many tables by one process, with fair turns. For ``weft services``.
 
-Each table has rounds: what is due is compacted, then folded, then cleaned. A round is divided into steps that read some
-file groups. `streams.pipeline.fair_turns` says whose step is next, so a huge table cannot keep small ones waiting: they
-wait for its steps of one turn, not for its round. The PLAN of a round stays open between its steps, and what is done is
-published as in any compaction.
+A round of a table compacts, then folds, then cleans what is due. A round is divided into steps that read some file
+groups. `streams.pipeline.fair_turns` decides which table runs the next step, so small tables wait for one turn of a
+huge table, not for its whole round. The PLAN of a round stays open between its steps, and results are published as in
+any compaction.
 
-An error ends the round of its table alone, which is tried again after a growing pause, for ever. Memory: a round in
-progress keeps the plan of its table, so at most `MAX_LARGE` tables have rounds of more than one turn at the same time;
-tables whose work fits into one turn do not wait for them. At most `MAX_OPEN` tables stay open between rounds.
+An error ends only the round of its table, which is tried again after a growing pause, without a limit. To bound memory,
+at most `MAX_LARGE` tables have rounds of more than one turn at the same time, because a round in progress keeps the
+plan of its table; tables whose work fits into one turn do not wait for them. At most `MAX_OPEN` tables stay open
+between rounds.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from streams.pipeline.supervisor import JobStatus, Phase
 
 MIB: Final = 1024 * 1024
 TURN_BYTES: Final = 64 * MIB  # some seconds of work
-STEP_BYTES: Final = MIB  # what a step costs at least: requests, entries
-FILE_BYTES: Final = 64 * 1024  # what cleaning a file costs
+STEP_BYTES: Final = MIB  # minimum cost of a step: requests, entries
+FILE_BYTES: Final = 64 * 1024  # cost of cleaning a file
 MAX_LARGE: Final = 8
 MAX_OPEN: Final = 64
 STATUS_SECONDS: Final = 0.5
-_IDLE_SECONDS: Final = 1.0  # bounds how late a round begins
+_IDLE_SECONDS: Final = 1.0  # a round begins at most this late
 _DAY_SECONDS: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What is done with a table.
+    """Settings of the services of a table.
 
     Attributes:
         location: Location of the table.
-        compaction: None: neither compaction nor folds.
-        clean: None: nothing is deleted.
+        compaction: When to compact and fold; None: never.
+        clean: When to clean, and what to keep; None: never clean.
     """
 
     location: TableLocation
@@ -69,21 +70,21 @@ Load = Callable[[], TableSettings]
 
 @dataclass(slots=True)
 class _Entry:
-    """One table.
+    """A table, and its state in this process.
 
     Attributes:
-        settings: As they were read last; None before that, and after an error.
-        table: None while it is not open.
-        round: The round in progress.
-        due: Stored bytes that the work in progress will read.
-        large: The round in progress takes more than one turn.
-        postponed: The round begins when fewer large ones are in progress.
-        next_at: When the next round may begin, by the loop's clock.
-        began_at: When the last round began.
-        cleaned_at: When the last clean began; None if there was none.
+        settings: Settings as last read; None before the first read and after an error.
+        table: The open table; None if it is not open.
+        round: Steps of the round in progress; None between rounds.
+        due: Stored bytes that the round in progress will read.
+        large: Whether the round in progress takes more than one turn.
+        postponed: Whether the round has to wait until fewer large ones are in progress.
+        next_at: Earliest start of the next round, by the loop's clock.
+        began_at: Start of the last round.
+        cleaned_at: Start of the last clean; None before the first.
         failures: Failed rounds in a row.
         error: The message of the last failure.
-        rounds: How many have ended, well or not.
+        rounds: Number of rounds that have ended, successfully or not.
     """
 
     name: str
@@ -108,7 +109,7 @@ class _Entry:
 
 
 class ManyTables:
-    """Works for many tables, one step at a time. Belongs to one thread; `statuses` may be read by others."""
+    """Runs the services of many tables, one step at a time. Used by one thread; others may only read `statuses`."""
 
     def __init__(
         self,
@@ -120,15 +121,15 @@ class ManyTables:
         max_open: int = MAX_OPEN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is read before `step`.
+        """Reads nothing; the first `step` does.
 
         Args:
-            tables: By name their settings.
-            once: One round of each table.
-            turn_bytes: Bytes that a table reads in one turn; the last step of a turn may exceed it.
-            max_large: Rounds of more than one turn that are in progress at the same time.
-            max_open: Tables that stay open between rounds; others are opened for each round.
-            clock: Seconds; for tests.
+            tables: Loaders of the tables' settings, by name.
+            once: Run only one round of each table.
+            turn_bytes: Stored bytes that a table may read in one turn; the last step of a turn may exceed this.
+            max_large: Maximum number of rounds of more than one turn at the same time.
+            max_open: Maximum number of tables that stay open between rounds; others are opened for each round.
+            clock: Returns monotonic seconds; replaced by tests.
         """
         self._entries = {name: _Entry(name, load) for name, load in tables.items()}
         self._turns = FairTurns(tables, turn_bytes)
@@ -142,14 +143,14 @@ class ManyTables:
 
     @property
     def finished(self) -> bool:
-        """Whether each table has had its only round."""
+        """Whether each table has had its round; False unless ``once``."""
         return self._once and all(entry.rounds for entry in self._entries.values())
 
     def step(self) -> str | None:
         """Do one step of the table whose turn it is.
 
         Returns:
-            Its name; None if no table has a step to do now.
+            Name of the table; None if no table has anything to do now.
         """
         now, room = self._clock(), self._large() < self._max_large
         name = self._turns.next(lambda name: self._has_work(self._entries[name], now, room=room))
@@ -158,7 +159,7 @@ class ManyTables:
         entry, cost = self._entries[name], 0
         try:
             cost = self._advance(entry)
-        except Exception as error:  # of one table: the others go on
+        except Exception as error:  # ends the round of this table only
             self._fail(entry, error)
         self._turns.charge(name, max(cost, STEP_BYTES))
         return name
@@ -168,10 +169,10 @@ class ManyTables:
         return max(0.0, min((entry.next_at for entry in self._entries.values()), default=0.0) - self._clock())
 
     def stop(self) -> None:
-        """End all rounds in progress. What they have published stays; files that are not published are deleted."""
+        """Cancel all rounds in progress. What they have published remains; unpublished files are deleted."""
         for entry in self._entries.values():
             if entry.round is not None:
-                with contextlib.suppress(TableError):  # cleaning ends it, as that of a dead process
+                with contextlib.suppress(TableError):  # then a later clean aborts the plan
                     cancel(entry.round)
                 entry.round, entry.large = None, False
             if entry.phase is Phase.RUNNING:
@@ -186,7 +187,7 @@ class ManyTables:
         return sum(entry.large for entry in self._entries.values())
 
     def _advance(self, entry: _Entry) -> int:
-        """Do a step of a table, and return what it cost."""
+        """Run a step of a table, and return its cost in bytes."""
         if entry.round is None:
             entry.began_at, entry.postponed = self._clock(), False
             entry.round = self._round(entry)
@@ -199,14 +200,14 @@ class ManyTables:
             if self._large() < self._max_large:
                 entry.large = True
             else:
-                entry.round.close()  # the work has not begun: nothing of it is published
+                entry.round.close()  # the work has not begun, and nothing is published
                 entry.round, entry.postponed = None, True
                 waits = f"{entry.due / 1e6:.1f} MB are due, and wait until fewer large tables are in progress"
                 entry.update(doing="idle", message=waits)
         return cost
 
     def _round(self, entry: _Entry) -> Steps[None]:
-        """One round in steps. The first step of compaction and of fold only looks; then ``entry.due`` is known."""
+        """One round in steps. The first steps of compaction and of fold only plan, and set ``entry.due``."""
         settings, table = self._open(entry)
         if settings.compaction is not None:
             policy = settings.compaction.policy
@@ -240,13 +241,13 @@ class ManyTables:
         if entry.settings is None:
             entry.settings = entry.load()
         location = entry.settings.location
-        check_reachable(location.uri, location.storage_options)  # the SDKs of stores would try for minutes
+        check_reachable(location.uri, location.storage_options)  # the SDKs of stores would retry for minutes
         if entry.table is None:
             entry.table = Table.open(location.uri, storage_options=location.storage_options)
         return entry.settings, entry.table
 
     def _end(self, entry: _Entry) -> None:
-        """The round is over."""
+        """End a successful round."""
         assert entry.settings is not None, "a round begins with the settings"
         message = "" if entry.report.message == entry.error else entry.report.message
         entry.update(
@@ -258,7 +259,7 @@ class ManyTables:
             entry.table = None
 
     def _fail(self, entry: _Entry, error: Exception) -> None:
-        """The round has failed: report it, and try again later."""
+        """End a failed round: report it, and schedule another try."""
         entry.failures += 1
         now_ms = time.time_ns() // 1_000_000
         if is_outage(error) and entry.settings is not None:
@@ -271,7 +272,7 @@ class ManyTables:
             waiting = {"waiting_for": "", "waiting_since_ms": None}
         entry.update(doing="waiting", message=entry.error, **waiting)
         self._close(entry, self._clock() + pause)
-        # Both are read anew: when the file or the table was repaired, this process need not be restarted.
+        # Settings and table are loaded again, so a repaired file or table needs no restart of this process.
         entry.settings = entry.table = None
 
     def _close(self, entry: _Entry, next_at: float) -> None:
@@ -285,7 +286,7 @@ class ManyTables:
 def serve_tables(
     tables: ManyTables, stop: threading.Event, on_status: Callable[[Sequence[JobStatus]], None] = lambda _: None
 ) -> None:
-    """Work in a thread until told to stop, or until all is done. The step in progress is finished first.
+    """Run all tables in a thread until ``stop`` is set or all rounds are done. The current step is finished first.
 
     Args:
         tables: The tables.

@@ -125,7 +125,7 @@ class CompactionSection(_Model):
 
     @property
     def policy(self) -> DuePolicy:
-        """When file groups are due."""
+        """The policy that decides when file groups are due."""
         return DuePolicy(
             min_commits=self.min_commits,
             max_log_ratio=self.max_log_ratio,

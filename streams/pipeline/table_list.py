@@ -1,4 +1,4 @@
-"""The tables of ``weft services``: locations, pipeline files, patterns of them, and text files with a list."""
+"""Finds the tables of ``weft services``: locations, pipeline files, patterns of these, and text files with a list."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _LOG: Final = "_weft"  # a folder with this one in it is a table
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """One table: its name in the status, and its location or pipeline file."""
+    """A table: its name in the status, and its location or pipeline file."""
 
     name: str
     text: str
 
 
 def list_tables(arguments: Sequence[str]) -> list[TableTarget]:
-    """The tables that the arguments of the command line name, each once, in the order of the arguments.
+    """The tables named by the arguments of the command line, each once, in the order of the arguments.
 
     Args:
         arguments: Each a location, a pipeline file, a local pattern of these (``lake/*``, ``pipelines/*.yaml``), or
-            ``@FILE``: a text file with one of these in a line, relative to its folder; ``#`` begins a comment.
+            ``@FILE``: a text file with one of these per line, relative to its folder; ``#`` begins a comment.
 
     Raises:
-        NotFound: There is no such list.
+        NotFound: The text file does not exist.
         InvalidInput: A pattern matches no table, or is a URL.
     """
     texts = list(dict.fromkeys(text for argument in arguments for text in _expand(argument, Path())))
@@ -80,7 +80,7 @@ def _is_table(text: str) -> bool:
 
 
 def _names(texts: Sequence[str]) -> Mapping[str, str]:
-    """By text the last part of it, if no other text has the same one; else the whole text."""
+    """Short names by text: its last part if that is unique, otherwise the whole text."""
     short = {text: Path(text).stem if is_pipeline(text) else text.rstrip("/").rpartition("/")[2] for text in texts}
     taken = list(short.values())
     return {text: name if name and taken.count(name) == 1 else text for text, name in short.items()}

@@ -31,7 +31,7 @@ class ExecutorWatch:
 
         Args:
             spark: A classic session.
-            clock: Seconds; for tests.
+            clock: Returns monotonic seconds; replaced by tests.
         """
         context: Any = spark.sparkContext
         self._context, self._clock = context, clock

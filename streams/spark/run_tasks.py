@@ -1,7 +1,7 @@
-"""Runs tasks of services of `storage` on a Spark cluster (`storage.engine.Execute`).
+"""Runs tasks of the services of `storage` on a Spark cluster; implements `storage.engine.Execute`.
 
-Executors get the tasks and return what they have written, so the memory of the driver does not grow with rows. Spark
-repeats a task that fails; that is harmless, because nothing is published but by the driver.
+Executors read and write the files, and return only descriptions of them, so the memory of the driver does not depend on
+the number of rows. Spark repeats a failed task; that is harmless, because only the driver publishes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def spark_executor(spark: SparkSession, what: str) -> Execute:
 
     Args:
         spark: A session with a Spark context (not Spark Connect).
-        what: What is done, such as "compact s3://lake/orders_wide", for Spark's own web pages.
+        what: Description of the work for the Spark UI, such as "compact s3://lake/orders_wide".
     """
     context = spark.sparkContext
 
@@ -63,7 +63,7 @@ def _run_bundle(bundle: bytes, shared: Sequence[Broadcast[Any]]) -> list[Any]:
 
 @contextmanager
 def _described(context: SparkContext, text: str) -> Iterator[None]:
-    """Show a text as the description of the jobs of the block."""
+    """Set the description of the Spark jobs that are started in the block."""
     context.setJobDescription(text)
     try:
         yield
@@ -72,7 +72,7 @@ def _described(context: SparkContext, text: str) -> Iterator[None]:
 
 
 class _Broadcasts:
-    """Values that tasks share (`storage.engine.Shared`): each is sent to each executor once, until the block ends."""
+    """Broadcasts the values that tasks share (`storage.engine.Shared`); frees them at the end of the block."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -88,7 +88,7 @@ class _Broadcasts:
             broadcast.destroy()
 
     def dump(self, value: Any) -> bytes:
-        """Pickle a value; what it shares is replaced by numbers."""
+        """Pickle a value; `Shared` values in it are replaced by the numbers of their broadcasts."""
         file = io.BytesIO()
         _Pickler(file, self._number).dump(value)  # type: ignore[no-untyped-call]
         return file.getvalue()

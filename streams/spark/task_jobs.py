@@ -2,9 +2,10 @@
 
     tasks, in order  ->  jobs, one after the other  ->  bundles, one for each Spark task
 
-A job has so many bytes that each core has work for some time; its results are published before the next one begins. So
-the driver holds the results of one job, and a driver that is killed loses one job. Small tasks are bundled, because a
-Spark task costs some milliseconds; large ones begin first, so that the cores of a job end at about the same time.
+A job is large enough to keep all cores busy for some time. Its results are published before the next job begins, so the
+driver keeps the results of one job in memory, and a killed driver loses the work of one job. Small tasks are bundled,
+because a Spark task costs some milliseconds. Large bundles begin first, so that the cores finish at about the same
+time.
 """
 
 from __future__ import annotations
@@ -14,28 +15,27 @@ from typing import Final
 
 MIB: Final = 1024 * 1024
 JOB_BYTES_PER_CORE: Final = 512 * MIB
-BUNDLE_BYTES: Final = 16 * MIB  # a Spark task for less takes longer to start than to run
+BUNDLE_BYTES: Final = 16 * MIB  # a smaller Spark task takes longer to start than to run
 BUNDLES_PER_CORE: Final = 4  # at least so many while bundles are small, so that no core waits long for another one
-TASK_BYTES: Final = 64 * 1024  # what a task costs besides its bytes
-MAX_TASKS: Final = 10_000  # of a job: bounds what the driver sends and receives at once
+TASK_BYTES: Final = 64 * 1024  # fixed cost of a task, in bytes
+MAX_TASKS: Final = 10_000  # per job: bounds what the driver sends and receives at once
 
 
 def plan_jobs(sizes: Sequence[int], cores: int) -> list[list[list[int]]]:
-    """The jobs, their bundles, and the positions of the tasks in each bundle.
+    """Divide tasks into jobs, and each job into bundles; a bundle is a list of positions in ``sizes``.
 
-    Every task is in exactly one bundle. Jobs follow each other in the order of the tasks. The largest bundle of a job
-    comes first.
+    Every task is in exactly one bundle. Jobs keep the order of the tasks. The largest bundle of a job comes first.
 
     Args:
         sizes: Stored bytes that each task reads.
-        cores: Tasks that run at the same time; at least 1.
+        cores: Number of tasks that can run at the same time; at least 1.
     """
     costs = [size + TASK_BYTES for size in sizes]
     return [_bundles(job, costs, cores) for job in _cut(range(len(costs)), costs, JOB_BYTES_PER_CORE * cores)]
 
 
 def _cut(positions: Sequence[int], costs: Sequence[int], limit: int) -> list[list[int]]:
-    """Runs of positions that reach ``limit`` with their last one, or have `MAX_TASKS`; the last run may have less."""
+    """Cut positions into runs that end as soon as their cost reaches ``limit`` or they have `MAX_TASKS`."""
     runs: list[list[int]] = []
     filled = limit
     for position in positions:

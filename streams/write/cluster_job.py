@@ -1,9 +1,9 @@
-"""The compaction service of a pipeline as a Spark application: this process is the driver, executors do the work.
+"""The compaction service of a pipeline as a Spark application: this process is the driver, executors do the merging.
 
     python -m streams.write.cluster_job PIPELINE [--once]
 
-``weft run`` starts it if the file says ``compaction: {on: cluster}``. With spark-submit it is started by its name, like
-a writer (`streams.write.writer_job`). It does what `streams.pipeline.services` does, in the same rounds.
+``weft run`` starts it if the file has ``compaction: {on: cluster}``. With spark-submit it is started by its module
+name, like a writer (`streams.write.writer_job`). Its rounds are those of `streams.pipeline.services`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop, reporter = StopSignal(), Reporter.from_environment()
     parser = argparse.ArgumentParser(prog="streams.write.cluster_job", description="Compaction on a Spark cluster.")
     parser.add_argument("pipeline")
-    parser.add_argument("--once", action="store_true", help="one round: compact whatever has logs; then end")
+    parser.add_argument("--once", action="store_true", help="compact all file groups that have logs; then exit")
     given = parser.parse_args(arguments)
     return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
 
@@ -50,14 +50,14 @@ def _executor(pipeline: Pipeline) -> Iterator[Execute]:
 
 @contextlib.contextmanager
 def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
-    """A place on the cluster for the work of one command: a Spark session until the end of the block.
+    """Runs the tasks of one command on the cluster, in a Spark session that ends with the block.
 
     Args:
-        what: The work: ``compact`` or ``verify``.
+        what: Name of the command: ``compact`` or ``verify``.
         settings: The table and the Spark settings; without a master Spark runs on this machine.
 
     Raises:
-        NotFound: There is no Java.
+        NotFound: Java is not installed.
         InvalidInput: Spark does not start.
     """
     with (
@@ -73,7 +73,7 @@ def _session(name: str, settings: Mapping[str, str], scratch: Path, *, quick_sta
     try:
         yield spark
     finally:
-        with contextlib.suppress(Exception):  # the first error counts; the JVM ends with this process
+        with contextlib.suppress(Exception):  # keep the first error; the JVM ends with this process
             spark.stop()
 
 
@@ -81,5 +81,5 @@ if __name__ == "__main__":
     ending = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: threads of py4j that wait for a JVM that has ended would keep the process alive for ever.
+    # Not sys.exit: py4j threads that wait for a JVM that has ended would keep the process alive.
     os._exit(ending)

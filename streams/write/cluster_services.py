@@ -1,6 +1,7 @@
-"""Services of a table on a Spark cluster: tasks work on file groups and files, and the driver publishes.
+"""Services of a table on a Spark cluster: tasks merge file groups or check files, and the driver publishes.
 
-They need a session with a Spark context (not Spark Connect). Results are those of the methods of `storage.Table`.
+They need a session with a Spark context (not Spark Connect), and return the same results as the methods of
+`storage.Table`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ def compact(
     only: Only = every_group,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CompactionResult:
-    """Compact file groups of a table with Spark tasks: one for each, or for several small ones.
+    """Compact file groups of a table with Spark tasks; small file groups share a task.
 
     Args:
-        spark: The session.
-        uri: The table.
-        policy: Compact what is due; None: all file groups that have logs.
-        only: Which of these file groups to compact.
-        storage_options: For the table's store.
+        spark: Session with a Spark context.
+        uri: Location of the table.
+        policy: Decides which file groups are due; None: compact all that have logs.
+        only: Selects some of these file groups.
+        storage_options: Options of the table's store.
 
     Raises:
         CorruptData, SnapshotExpired, Conflict: As in `storage.Table.compact`.
@@ -51,10 +52,10 @@ def fold(
     """Fold the log files of a table with Spark tasks: one for each new file.
 
     Args:
-        spark: The session.
-        uri: The table.
+        spark: Session with a Spark context.
+        uri: Location of the table.
         policy: Do nothing unless file groups are due for a fold.
-        storage_options: For the table's store.
+        storage_options: Options of the table's store.
 
     Raises:
         CorruptData, SnapshotExpired, Conflict: As in `storage.Table.fold`.
@@ -75,14 +76,14 @@ def verify(
     """Verify a table. Spark tasks read the contents of files, the driver reads entries. See `storage.verify_table`.
 
     Args:
-        spark: The session.
-        uri: The table.
-        deep: Read the contents of files; otherwise only their sizes are compared, by the driver alone.
-        storage_options: For the table's store.
+        spark: Session with a Spark context.
+        uri: Location of the table.
+        deep: Also read the contents of files; otherwise the driver compares their sizes, and no tasks are run.
+        storage_options: Options of the table's store.
         progress: Called with (objects checked, objects in total).
 
     Raises:
-        NotFound: There is no table, and no part of one.
+        NotFound: The location has neither a table nor parts of one.
         StoreUnavailable: The store does not answer.
         InvalidInput: The executors cannot run weft.
     """

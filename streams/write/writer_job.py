@@ -151,7 +151,7 @@ def _run(
                     break
             progress.observe(query)
     finally:
-        with contextlib.suppress(Exception):  # the first error counts; the JVM ends with this process
+        with contextlib.suppress(Exception):  # keep the first error; the JVM ends with this process
             spark.stop()
 
 

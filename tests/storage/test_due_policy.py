@@ -1,4 +1,4 @@
-"""Which file groups are due for compaction or a fold, and why; on values alone."""
+"""Which file groups are due for compaction or a fold, and why. Without a table."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_fold_counts_as_one_commit_and_is_as_cold_as_its_commits(behind: int, 
 
 
 def works(policy: DuePolicy, slices: list[FileSlice], files: list[LiveFile], **given: Any) -> dict[int, str]:
-    """Per bucket the work, and its reason."""
+    """The work and its reason, by bucket."""
     planned = plan_due(policy, slices, files, {A: 10, B: 10}, **given)
     return {group.bucket: f"{due.work}: {due.reason}" for group, due in planned.items()}
 
@@ -112,7 +112,7 @@ def works(policy: DuePolicy, slices: list[FileSlice], files: list[LiveFile], **g
 PATIENT = DuePolicy(min_commits=5, max_log_ratio=100.0, fold_commits=3)
 
 
-def test_what_is_not_due_for_compaction_is_folded_when_enough_commits_wait() -> None:
+def test_groups_not_due_for_compaction_are_folded_when_enough_commits_wait() -> None:
     files = [log_file(A, 8), log_file(A, 9), log_file(B, 9)]
     two = [group(0, [0], base=1000), group(1, [1], base=1000)]
     assert works(PATIENT, two, files) == {}

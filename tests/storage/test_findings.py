@@ -1,4 +1,4 @@
-"""Findings of tasks come where they would have come if they had been found at once."""
+"""Findings of tasks are in the same order as if the tasks had run at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECES = st.lists(st.tuples(st.booleans(), WHATS), max_size=8)
 
 
 def report(findings: Findings, whats: list[tuple[str, int]], number: int) -> None:
-    """So many findings of each rule."""
+    """Report a number of findings of each rule."""
     for rule, count in whats:
         for i in range(count):
             findings.at(f"piece {number}").damage(rule, f"{rule} {i}")
@@ -46,7 +46,7 @@ def test_parts_that_are_filled_later_change_nothing(
     assert findings.checked == expected.checked
 
 
-def test_parts_are_taken_in_up_to_the_first_that_is_not_known() -> None:
+def test_finished_parts_are_added_up_to_the_first_unfinished_one() -> None:
     findings = Findings()
     first, second = findings.part(), findings.part()
     findings.at("after").damage("S1", "x")

@@ -1,4 +1,4 @@
-"""Compaction, fold and verify by Spark tasks do what they do in one process."""
+"""Compaction, fold and verify with Spark tasks give the same results as in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """Several tasks for each service: nothing is small enough to share a file."""
+    """A table for which each service has several tasks, because no file group is small enough to share a file."""
     tune(monkeypatch, small_group_bytes=1, fold_file_bytes=1)
     return shop(str(tmp_path / "spread"))
 
@@ -41,7 +41,7 @@ def same(spread: VerifyReport, here: VerifyReport) -> VerifyReport:
 
 
 def slices(table: Table) -> list[tuple[Any, ...]]:
-    """What compaction writes, but for random names and stored sizes."""
+    """What compaction writes, except random names and stored sizes."""
     return [
         (group, made.cut, made.base_rows, made.shadow_rows, made.ordering_max)
         for group, made in sorted(table.state().slices.items())
@@ -89,7 +89,7 @@ def test_verify_finds_nothing_wrong_with_a_sound_table(spark: SparkSession, tabl
 
 
 def test_verify_finds_the_same_damage(spark: SparkSession, table: Table) -> None:
-    """Damage to every kind of file: events, registers, base and shadow; bytes, rows, and what entries say of them."""
+    """Every kind of file is damaged (events, registers, base and shadow): its bytes, its rows, or its entry."""
     table.savepoint("before")
     append(table, orders(*range(30), ts=9))
     table.fold()
@@ -106,7 +106,7 @@ def test_verify_finds_the_same_damage(spark: SparkSession, table: Table) -> None
     assert len(report.errors) >= 6, str(report)
 
 
-def test_an_error_of_a_task_is_raised_as_what_it_is(spark: SparkSession, table: Table) -> None:
+def test_an_error_of_a_task_is_raised_with_its_type(spark: SparkSession, table: Table) -> None:
     file = table.snapshot().files[-1].file.file
     table.env.store.delete(StorePath(file.path))
     with pytest.raises(CorruptData, match=rf"{file.path} is missing"):

@@ -1,4 +1,4 @@
-"""Turns are fair whatever the tables do; on numbers alone."""
+"""Turns are fair, whatever the tables do. Without tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TABLES = st.dictionaries(st.sampled_from("abcdef"), STEPS, min_size=1)
 
 
 def run(tables: dict[str, list[int]], steps: int) -> list[tuple[str, int]]:
-    """So many steps of tables that always have work, of these sizes in turn."""
+    """Run a number of steps of tables that always have work; the sizes of their steps repeat."""
     turns = FairTurns(tables, QUANTUM)
     done: list[tuple[str, int]] = []
     count: Counter[str] = Counter()
@@ -30,8 +30,8 @@ def run(tables: dict[str, list[int]], steps: int) -> list[tuple[str, int]]:
 
 
 @given(TABLES)
-def test_nobody_waits_longer_than_a_turn_of_every_other(tables: dict[str, list[int]]) -> None:
-    """While one waits, another one reads at most its quantum and one step, for each turn that the first is in debt."""
+def test_a_table_waits_at_most_one_turn_of_every_other_table(tables: dict[str, list[int]]) -> None:
+    """While a table waits, another reads at most its quantum and one step per turn that the first misses."""
     largest = {name: max(sizes) for name, sizes in tables.items()}
     for waiting in tables:
         since: Counter[str] = Counter()
@@ -45,7 +45,7 @@ def test_nobody_waits_longer_than_a_turn_of_every_other(tables: dict[str, list[i
 
 
 @given(TABLES)
-def test_all_read_the_same_in_the_long_run(tables: dict[str, list[int]]) -> None:
+def test_all_tables_read_equally_much_in_the_long_run(tables: dict[str, list[int]]) -> None:
     read: Counter[str] = Counter(dict.fromkeys(tables, 0))
     largest = max(max(sizes) for sizes in tables.values())
     for name, cost in run(tables, 500):
@@ -54,9 +54,7 @@ def test_all_read_the_same_in_the_long_run(tables: dict[str, list[int]]) -> None
 
 
 @given(TABLES, st.lists(st.frozensets(st.sampled_from("abcdef")), max_size=60))
-def test_only_those_with_work_get_turns_and_one_always_does(
-    tables: dict[str, list[int]], rounds: list[frozenset[str]]
-) -> None:
+def test_only_tables_with_work_get_turns(tables: dict[str, list[int]], rounds: list[frozenset[str]]) -> None:
     turns = FairTurns(tables, QUANTUM)
     for working in rounds:
         name = turns.next(working.__contains__)
@@ -81,7 +79,7 @@ def test_credit_is_not_saved_up() -> None:
     assert "".join(served) in {"aabbaabbaabb", "bbaabbaabbaa"}
 
 
-def test_a_table_in_debt_goes_on_at_once_if_nobody_else_waits() -> None:
+def test_a_table_with_negative_credit_continues_if_no_other_table_waits() -> None:
     turns = FairTurns("ab", QUANTUM)
     assert turns.next("a".__contains__) == "a"
     turns.charge("a", 100 * QUANTUM)

@@ -1,4 +1,4 @@
-"""One process for many tables: real tables, one of them huge or broken; fairness is checked without any timing."""
+"""One process for many tables: real tables, one of them huge or damaged; fairness is checked without timing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.tuning import tune
 POLICY = CompactionSection(min_commits=1)
 STEPS = 4
 TURN = STEPS * STEP_BYTES
-"""Four steps of these small tables: every step costs so much at least."""
+"""Four steps of these small tables, by the minimum cost of a step."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def _a_step_for_each_file_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(folder: Path, name: str, *, buckets: int = 4) -> Table:
-    """A table with rows in all buckets that wait for compaction."""
+    """A table with rows in all buckets that are not compacted."""
     table = Table.create(folder / name, {**SHOP, "buckets": buckets})
     append(table, orders(*range(16 * buckets)))
     return table
@@ -70,7 +70,7 @@ class Clock:
 
 
 def finish(tables: ManyTables) -> list[str]:
-    """Whose steps were done, until nobody has one."""
+    """Run steps until no table has one; returns whose steps were run."""
     done = []
     while (name := tables.step()) is not None:
         done.append(name)
@@ -94,7 +94,8 @@ def test_a_huge_table_does_not_keep_small_ones_waiting(tmp_path: Path, *, huge_f
     assert steps["huge"] > 64
     last = {name: len(done) - done[::-1].index(name) for name in every}
     for name in small:
-        # It needs a few turns, and waits for as many of each other table, however many steps the huge one still has.
+        # A small table needs a few turns, and waits for as many of each other table, however many steps the huge one
+        # has.
         turns = -(-steps[name] // STEPS)
         assert last[name] <= turns * STEPS * len(every) < last["huge"] / 2, (last, steps)
         mine = [at for at, who in enumerate(done) if who == name]
@@ -106,8 +107,8 @@ def test_a_huge_table_does_not_keep_small_ones_waiting(tmp_path: Path, *, huge_f
     assert all(table.verify().ok for table in every.values())
 
 
-def test_what_is_compacted_in_steps_is_covered_as_in_one_go(tmp_path: Path) -> None:
-    """So that its log can be cleaned: the whole round is one compaction."""
+def test_a_compaction_in_steps_moves_the_start_of_the_log_like_a_single_one(tmp_path: Path) -> None:
+    """The whole round is one compaction, so its log can be cleaned."""
     table = make(tmp_path, "t", buckets=16)
     tables = ManyTables({"t": settings(table)}, turn_bytes=1, clock=Clock())
     finish(tables)
@@ -116,7 +117,7 @@ def test_what_is_compacted_in_steps_is_covered_as_in_one_go(tmp_path: Path) -> N
     assert not list((folder_of(table) / "log").rglob("*.arrow"))
 
 
-def test_a_broken_table_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_damaged_table_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:
     tables = {name: make(tmp_path, name) for name in ("a", "b", "c")}
     logs = folder_of(tables["b"]) / "log"
     logs.rename(tmp_path / "away")
@@ -176,7 +177,7 @@ def test_settings_are_read_again_after_an_error(tmp_path: Path) -> None:
     assert not waits(table)
 
 
-def test_only_so_many_large_rounds_are_in_progress_and_small_ones_do_not_wait_for_them(tmp_path: Path) -> None:
+def test_large_rounds_are_limited_and_small_ones_do_not_wait_for_them(tmp_path: Path) -> None:
     large = {f"large{i}": make(tmp_path, f"large{i}", buckets=16) for i in range(3)}
     small = make(tmp_path, "small", buckets=1)
     bytes_of = [sum(each.log_bytes for each in table.snapshot().slices) for table in (small, *large.values())]
@@ -205,7 +206,7 @@ def test_few_tables_stay_open(tmp_path: Path) -> None:
     assert not any(map(waits, tables.values()))
 
 
-def test_a_stop_leaves_no_open_plan_and_no_files_that_nobody_needs(tmp_path: Path) -> None:
+def test_a_stop_leaves_no_open_plan_and_no_garbage(tmp_path: Path) -> None:
     table = make(tmp_path, "t", buckets=16)
     before = contents(table)
     many = ManyTables({"t": settings(table)}, turn_bytes=TURN, clock=Clock())
@@ -221,7 +222,7 @@ def test_a_stop_leaves_no_open_plan_and_no_files_that_nobody_needs(tmp_path: Pat
     assert Table.open(table.uri).verify().ok
 
 
-def test_tables_are_folded_and_cleaned_when_that_is_due(tmp_path: Path) -> None:
+def test_tables_are_folded_and_cleaned_when_due(tmp_path: Path) -> None:
     table = make(tmp_path, "t")
     clean = CleanSection(every=600.0, retain=0.0)
     patient = CompactionSection(every=1.0, min_commits=1_000, max_log_ratio=1e9, fold_commits=3)
@@ -237,7 +238,7 @@ def test_tables_are_folded_and_cleaned_when_that_is_due(tmp_path: Path) -> None:
     table.compact()
     clock.now = 4.0
     finish(many)
-    assert not status(many, "t").report.message.endswith("MB deleted"), "the last clean is not long enough ago"
+    assert not status(many, "t").report.message.endswith("MB deleted"), "the last clean was too recent"
     clock.now = 601.0
     finish(many)
     assert status(many, "t").report.message.endswith("MB deleted")
@@ -280,7 +281,7 @@ def test_tables_are_named_by_location_file_pattern_and_list(tmp_path: Path, monk
             list_tables(wrong)
 
 
-def test_the_command_does_one_round_of_each_table(tmp_path: Path) -> None:
+def test_the_command_runs_one_round_of_each_table(tmp_path: Path) -> None:
     here = make(tmp_path, "here")
     made = make(tmp_path / "of_file", "wide")
     writer = {"source": {"type": "spark", "format": "rate"}}
@@ -335,7 +336,7 @@ def test_the_process_serves_metrics_and_stops_on_a_signal(tmp_path: Path) -> Non
 
 
 def test_a_second_signal_does_not_wait_for_the_step(tmp_path: Path) -> None:
-    """Of a step that does not end, because it waits for the test; the handler raises SystemExit in the main thread."""
+    """The step does not end, because it waits for the test; the handler raises SystemExit in the main thread."""
     table, entered, leave, stop = make(tmp_path, "t"), threading.Event(), threading.Event(), threading.Event()
 
     def load() -> Any:

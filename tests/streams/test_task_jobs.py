@@ -1,4 +1,4 @@
-"""How tasks of a service are divided into Spark jobs; on numbers alone."""
+"""How tasks of a service are divided into Spark jobs. Without Spark."""
 
 from __future__ import annotations
 

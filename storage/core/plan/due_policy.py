@@ -1,22 +1,23 @@
-"""Decides which file groups are due for compaction or a fold. Pure functions of the sizes that a snapshot knows.
+"""Decides which file groups are due for compaction or a fold, from the sizes in a snapshot. Pure functions.
 
-The service, ``weft compact`` and the functions on a cluster use this one policy. A file group is due for compaction for
-the first of these reasons that holds:
+The service, ``weft compact`` and the functions on a cluster use this policy. A file group is due for compaction if one
+of these reasons applies; the first one is reported:
 
 - **commits**: many commits (or folds) wait, and every read has to fetch and merge a range of each.
-- **bytes**: its logs are large compared to its base, so merging is a large part of reading it. A base grows with each
+- **bytes**: its logs are large compared to its base, so merging is a large part of each read. A base grows with each
   compaction, so each row is rewritten a bounded number of times per doubling.
-- **read amplification**: a read of it fetches many times the bytes of its base, because log blocks are fetched whole.
+- **read amplification**: a read fetches many times the bytes of its base, because log blocks are fetched whole.
 - **age**: a commit has waited for too long.
 - **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. Otherwise a file group that hardly
   ever gets rows would keep shared log files without a limit. All file groups with logs are due then, because only a
   complete compaction moves the start of the log for file groups that have no slice.
-- **mostly unreferenced**: it is one of the last in a shared file (`storage.core.plan.mostly_unreferenced`).
+- **mostly unreferenced**: it shares a file that hardly any other file group uses any more
+  (`storage.core.plan.mostly_unreferenced`).
 
-The other file groups with events that are not folded are due for a **fold** when a given number of their commits are
-not folded.
+File groups that are not due for compaction are due for a **fold** when together they have a given number of commits
+that are not folded.
 
-A clock decides only about ``age``, and only when work is done, never what a read returns (S22 ClockFree).
+A clock is used only for ``age``: it affects when work is done, never what a read returns (S22 ClockFree).
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from storage.core.plan.mostly_unreferenced import mostly_unreferenced
 from storage.core.plan.slices import FileSlice, LiveFile
 
 COLD_FACTOR: Final = 8
-"""A commit is cold when this many times ``min_commits`` entries of its lane follow it."""
+"""A commit is cold when ``min_commits`` times this many entries of its lane follow it."""
 
 
 class Work(StrEnum):
-    """What is done with a file group that is due."""
+    """The kind of work that a file group is due for."""
 
     COMPACT = "compact"
     FOLD = "fold"
@@ -51,16 +52,17 @@ ALL_WORK: Final = frozenset(Work)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuePolicy:
-    """When file groups are due.
+    """Settings that decide when file groups are due.
 
     Attributes:
         min_commits: A file group is due for compaction when this many commits or folds wait for it; at least 1.
-        max_log_ratio: Or when its logs have more than this share of the bytes of its base; without a base any log does.
-        max_read_amplification: Or when a read of it fetches more than this many times the bytes of its base; at
-            least 1. None: not considered.
-        max_age: Or when a commit has waited for longer than this. None: not considered.
-        fold_commits: The other file groups are due for a fold when this many of their commits are not folded; at least
-            2. None: never.
+        max_log_ratio: Or when its logs have more than this multiple of the bytes of its base. Without a base it is
+            always due.
+        max_read_amplification: Or when a read fetches more than this many times the bytes of its base; at least 1.
+            None: no limit.
+        max_age: Or when a commit has waited for longer than this. None: no limit.
+        fold_commits: File groups that are not due for compaction are due for a fold when together they have this many
+            commits that are not folded; at least 2. None: never.
     """
 
     min_commits: int = 8
@@ -72,10 +74,10 @@ class DuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One file group that is due, and why.
+    """A file group that is due, with the reason.
 
     Attributes:
-        commits: Commits and folds whose rows are not in its slice.
+        commits: Number of commits and folds whose rows are not in its slice.
         log_bytes: Stored bytes of those rows.
         base_bytes: Stored bytes of its base and shadow.
         reason: ``commits``, ``bytes``, ``read amplification``, ``age``, ``cold`` or ``mostly unreferenced``.
@@ -103,16 +105,16 @@ def plan_due(
     aged: Collection[int] = (),
     work: Collection[Work] = ALL_WORK,
 ) -> Mapping[FileGroup, Due]:
-    """The file groups that are due, in order of file group.
+    """The file groups that are due, sorted by file group.
 
     Args:
-        policy: When they are due.
+        policy: Decides when they are due.
         slices: All slices of a snapshot.
         files: The log files of the snapshot.
-        heads: Per lane the last entry of the snapshot.
-        aged: Positions in ``files`` of those with rows that have waited longer than ``policy.max_age``.
-        work: The kinds of work that will be done. File groups that are due for compaction are due for a fold if no
-            compaction will be done.
+        heads: Last entry of the snapshot in each lane.
+        aged: Positions in ``files`` of the files with rows that have waited longer than ``policy.max_age``.
+        work: The kinds of work that will be done. Without compaction, file groups that are due for it may be due for a
+            fold.
     """
     waiting = {s.group: set(s.file.tolist()) for s in slices if len(s.rows)}
     due: dict[FileGroup, Due] = {}
@@ -133,9 +135,9 @@ def plan_due(
 
 
 def read_amplification(file_slice: FileSlice, files: Sequence[LiveFile]) -> float:
-    """How many times the bytes of its base and shadow a read of a file group fetches; infinite without any.
+    """Bytes that a read of a file group fetches, divided by the bytes of its base and shadow; infinite without these.
 
-    Each block of a log file that has rows of the file group is fetched whole.
+    Blocks of log files with rows of the file group are fetched whole.
     """
     if len(file_slice.rows) == 0:
         return 1.0
