@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -24,7 +25,7 @@ from streams.cli.arguments import (
 )
 from streams.cli.display import show_jobs
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
-from streams.pipeline.many_tables import ManyTables, TableSettings, serve_tables
+from streams.pipeline.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
 from streams.pipeline.model import CleanSection, CompactionSection
 from streams.pipeline.pipeline import is_pipeline, load_settings
 from streams.pipeline.services import CLEAN, COMPACTION
@@ -69,7 +70,9 @@ def serve(
         options = parse_storage_options(storage_option or ())
         override(CleanSection(), {"every": every, "retain": retain})  # reports values that cannot be parsed
         place = None if http is None else parse_address(http)
-    many = ManyTables({target.name: _loader(target.text, options, every, retain) for target in targets}, once=once)
+    loaders = {target.name: _loader(target.text, options, every, retain) for target in targets}
+    opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
+    many = ManyTables(loaders, once=once, opener=opener)
     page, stop = StatusPage(), threading.Event()
     serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
     with serving, show_jobs(console(), as_json=as_json, line_seconds=LINE_SECONDS) as on_status, _signals(stop):
@@ -79,6 +82,7 @@ def serve(
             on_status(statuses)
 
         serve_tables(many, stop, noted)
+    opener.shutdown(wait=False, cancel_futures=True)  # one of its threads may wait for a store
     failed = [status for status in many.statuses if status.is_lost]
     for status in failed:
         errors.print(f"{status.name}: {status.message}", style="red", soft_wrap=True)

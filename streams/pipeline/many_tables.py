@@ -5,10 +5,10 @@ groups. `streams.pipeline.fair_turns` decides which table runs the next step, so
 huge table, not for its whole round. The PLAN of a round stays open between its steps, and results are published as in
 any compaction.
 
-An error ends only the round of its table, which is tried again after a growing pause, without a limit. To bound memory,
-at most `MAX_LARGE` tables have rounds of more than one turn at the same time, because a round in progress keeps the
-plan of its table; tables whose work fits into one turn do not wait for them. At most `MAX_OPEN` tables stay open
-between rounds.
+An error ends only the round of its table, which is tried again after a growing pause, without a limit. Other threads
+open the tables, because a store that does not answer takes seconds. To bound memory, at most `MAX_LARGE` tables have
+rounds of more than one turn at the same time, because a round in progress keeps the plan of its table; tables whose
+work fits into one turn do not wait for them. At most `MAX_OPEN` tables stay open between rounds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +42,8 @@ MAX_LARGE: Final = 8
 MAX_OPEN: Final = 64
 STATUS_SECONDS: Final = 0.5
 _IDLE_SECONDS: Final = 1.0  # a round begins at most this late
+_BUSY_SECONDS: Final = 0.05  # pause between two checks of tables that are being opened
+MAX_OPENING: Final = 8  # tables that are opened at the same time
 _DAY_SECONDS: Final = 86_400.0
 
 
@@ -68,6 +71,15 @@ Load = Callable[[], TableSettings]
 """Reads the settings of a table; called again after an error."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The settings of a table, and the table or the error of opening it."""
+
+    settings: TableSettings
+    table: Table | None = None
+    error: Exception | None = None
+
+
 @dataclass(slots=True)
 class _Entry:
     """A table, and its state in this process.
@@ -76,6 +88,7 @@ class _Entry:
         settings: Settings as last read; None before the first read and after an error.
         table: The open table; None if it is not open.
         round: Steps of the round in progress; None between rounds.
+        opening: The table while another thread opens it for the next round; None otherwise.
         due: Stored bytes that the round in progress will read.
         large: Whether the round in progress takes more than one turn.
         postponed: Whether the round has to wait until fewer large ones are in progress.
@@ -93,6 +106,7 @@ class _Entry:
     settings: TableSettings | None = None
     table: Table | None = None
     round: Steps[None] | None = None
+    opening: Future[_Opened] | None = None
     due: int = 0
     large: bool = False
     postponed: bool = False
@@ -108,6 +122,20 @@ class _Entry:
         self.report = replace(self.report, **changes, reported_at_ms=time.time_ns() // 1_000_000)
 
 
+def _open(load: Load, settings: TableSettings | None, table: Table | None) -> _Opened:
+    """Read the settings and open the table, unless they are known, and check that the store answers."""
+    if settings is None:
+        settings = load()
+    location = settings.location
+    try:
+        check_reachable(location.uri, location.storage_options)  # the SDKs of stores would retry for minutes
+        if table is None:
+            table = Table.open(location.uri, storage_options=location.storage_options)
+    except Exception as error:
+        return _Opened(settings, error=error)
+    return _Opened(settings, table)
+
+
 class ManyTables:
     """Runs the services of many tables, one step at a time. Used by one thread; others may only read `statuses`."""
 
@@ -119,6 +147,7 @@ class ManyTables:
         turn_bytes: int = TURN_BYTES,
         max_large: int = MAX_LARGE,
         max_open: int = MAX_OPEN,
+        opener: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reads nothing; the first `step` does.
@@ -129,12 +158,13 @@ class ManyTables:
             turn_bytes: Stored bytes that a table may read in one turn; the last step of a turn may exceed this.
             max_large: Maximum number of rounds of more than one turn at the same time.
             max_open: Maximum number of tables that stay open between rounds; others are opened for each round.
+            opener: Opens tables; None: the thread that calls `step` does.
             clock: Returns monotonic seconds; replaced by tests.
         """
         self._entries = {name: _Entry(name, load) for name, load in tables.items()}
         self._turns = FairTurns(tables, turn_bytes)
         self._once, self._turn_bytes, self._max_large, self._max_open = once, turn_bytes, max_large, max_open
-        self._clock = clock
+        self._opener, self._clock = opener, clock
 
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
@@ -181,6 +211,8 @@ class ManyTables:
     def _has_work(self, entry: _Entry, now: float, *, room: bool) -> bool:
         if entry.round is not None:
             return True
+        if entry.opening is not None:
+            return entry.opening.done()
         return entry.next_at <= now and (room or not entry.postponed) and not (self._once and entry.rounds)
 
     def _large(self) -> int:
@@ -189,8 +221,16 @@ class ManyTables:
     def _advance(self, entry: _Entry) -> int:
         """Run a step of a table, and return its cost in bytes."""
         if entry.round is None:
+            if self._opener is not None and entry.opening is None:
+                entry.opening = self._opener.submit(_open, entry.load, entry.settings, entry.table)
+                return 0
+            opening, entry.opening = entry.opening, None
+            opened = _open(entry.load, entry.settings, entry.table) if opening is None else opening.result()
+            entry.settings, entry.table = opened.settings, opened.table
+            if opened.table is None:
+                raise opened.error or AssertionError("a table or an error")
             entry.began_at, entry.postponed = self._clock(), False
-            entry.round = self._round(entry)
+            entry.round = self._round(entry, opened.settings, opened.table)
         try:
             cost = next(entry.round)
         except StopIteration:
@@ -206,9 +246,8 @@ class ManyTables:
                 entry.update(doing="idle", message=waits)
         return cost
 
-    def _round(self, entry: _Entry) -> Steps[None]:
+    def _round(self, entry: _Entry, settings: TableSettings, table: Table) -> Steps[None]:
         """One round in steps. The first steps of compaction and of fold only plan, and set ``entry.due``."""
-        settings, table = self._open(entry)
         if settings.compaction is not None:
             policy = settings.compaction.policy
             compaction = plan_compaction(table, policy)
@@ -236,15 +275,6 @@ class ManyTables:
 
     def _cleans(self, entry: _Entry, section: CleanSection) -> bool:
         return entry.cleaned_at is None or self._clock() - entry.cleaned_at >= section.every
-
-    def _open(self, entry: _Entry) -> tuple[TableSettings, Table]:
-        if entry.settings is None:
-            entry.settings = entry.load()
-        location = entry.settings.location
-        check_reachable(location.uri, location.storage_options)  # the SDKs of stores would retry for minutes
-        if entry.table is None:
-            entry.table = Table.open(location.uri, storage_options=location.storage_options)
-        return entry.settings, entry.table
 
     def _end(self, entry: _Entry) -> None:
         """End a successful round."""
@@ -299,7 +329,7 @@ def serve_tables(
         try:
             while not stop.is_set() and not tables.finished:
                 if tables.step() is None:
-                    stop.wait(min(tables.wait_seconds(), _IDLE_SECONDS))
+                    stop.wait(max(_BUSY_SECONDS, min(tables.wait_seconds(), _IDLE_SECONDS)))
             tables.stop()
         except BaseException as error:  # raised in the other thread
             failures.append(error)

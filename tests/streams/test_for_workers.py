@@ -140,7 +140,18 @@ def test_a_worker_without_weft_fails_with_a_hint(tmp_path: Path, without_weft: P
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    names = ["view", "snapshot", "format", "kafka", "kafka_stream", "write_batch", "write_stream", "compact"]
+    names = [
+        "view",
+        "snapshot",
+        "format",
+        "kafka",
+        "kafka_stream",
+        "write_batch",
+        "write_stream",
+        "compact",
+        "fold",
+        "verify",
+    ]
     assert done.stdout.splitlines() == [f"TOLD {name}" for name in names]
     assert sorted(table.snapshot().to_arrow(["id"])["id"].to_pylist()) == [1, 2]
     assert all(lane.closed is not None for name, lane in table.state().lanes.items() if name.startswith("sa-batch"))

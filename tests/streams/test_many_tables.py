@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def status(tables: ManyTables, name: str) -> JobStatus:
     return next(status for status in tables.statuses if status.name == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("huge_first", [True, False])
 def test_a_huge_table_does_not_keep_small_ones_waiting(tmp_path: Path, *, huge_first: bool) -> None:
     huge = make(tmp_path, "huge", buckets=64)
@@ -158,6 +160,33 @@ def test_an_unreachable_store_is_shown_as_an_outage(tmp_path: Path) -> None:
     assert not waits(table)
 
 
+def test_a_table_that_is_slow_to_open_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    tables = {name: make(tmp_path, name) for name in ("a", "b")}
+    leave = threading.Event()
+
+    def slow() -> TableSettings:
+        assert leave.wait(60)
+        return settings(tables["a"])()
+
+    with ThreadPoolExecutor(2) as opener:
+        many = ManyTables({"a": slow, "b": settings(tables["b"])}, once=True, opener=opener)
+        work_until(many, lambda: not waits(tables["b"]))
+        assert waits(tables["a"])
+        assert not many.finished
+        leave.set()
+        work_until(many, lambda: many.finished)
+    assert not waits(tables["a"])
+
+
+def work_until(tables: ManyTables, done: Callable[[], bool]) -> None:
+    for _ in until(time.monotonic() + 60):
+        while tables.step() is not None:
+            pass
+        if done():
+            return
+    raise AssertionError(tables.statuses)
+
+
 def test_settings_are_read_again_after_an_error(tmp_path: Path) -> None:
     table = make(tmp_path, "t")
     wrong = [True]
@@ -177,6 +206,7 @@ def test_settings_are_read_again_after_an_error(tmp_path: Path) -> None:
     assert not waits(table)
 
 
+@pytest.mark.slow
 def test_large_rounds_are_limited_and_small_ones_do_not_wait_for_them(tmp_path: Path) -> None:
     large = {f"large{i}": make(tmp_path, f"large{i}", buckets=16) for i in range(3)}
     small = make(tmp_path, "small", buckets=1)
