@@ -14,6 +14,7 @@ has removed one of the snapshots, with `OffsetInvalidated` if a restore or an un
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -37,6 +38,8 @@ from storage.environment import Environment, Tuning
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from storage.files.log_reader import LogReader
 from storage.log.table_log import TableLog
+from storage.read.divide_file_group import divide_file_groups
+from storage.read.missing_file import explain_missing_file
 from storage.read.pruning import Keys
 from storage.read.read_task import ReadTask, read_task
 from storage.read.scan import Scan
@@ -158,7 +161,7 @@ def scan_changes(
     with expiring():
         after = until.choose_slices(ScanRequest(shape.columns, require=require, arrivals=True)).without_tasks()
         if since is None:
-            runs = _runs([_Work(None, file_slice, None) for file_slice in until.slices], until.table_log.env.tuning)
+            runs = _runs(_inserts(until), until.table_log.env.tuning)
             return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
         since = _under(since, until.state)
         if until.table_log.refresh().oldest_retained <= since.cut.table:
@@ -244,6 +247,25 @@ def _log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]
     return plan_slices(replace(state, slices=Slices(), covered={}, folds=(), folded={}), files)
 
 
+def _inserts(until: Snapshot) -> list[_Work]:
+    """All file groups, or parts of large ones, without an earlier snapshot to compare them with."""
+    env = until.table_log.env
+    large = [(file_slice, _tasks_for(file_slice, env.tuning)) for file_slice in until.slices]
+    divided = divide_file_groups(env, until.table_schema, [item for item in large if item[1] > 1], until.files)
+    with explain_missing_file(env, until.cut):
+        return [
+            _Work(None, part, None)
+            for file_slice, count in large
+            for part in (next(divided) if count > 1 else [file_slice])
+        ]
+
+
+def _tasks_for(file_slice: FileSlice, tuning: Tuning) -> int:
+    """How many tasks the bytes and rows of a file group take."""
+    size = file_slice.log_bytes + file_slice.base_bytes
+    return max(math.ceil(size / tuning.change_task_bytes), math.ceil(file_slice.stored_rows / tuning.change_task_rows))
+
+
 def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[_Work]:
     """File groups with commits in between."""
     before, after = _by_group(since), _by_group(until)
@@ -275,7 +297,8 @@ def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
 def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
     """Runs of neighbouring file groups with at most the bytes and rows of a task, or of one larger file group.
 
-    File groups that are compared by keys and those that are compared as a whole are in different runs.
+    File groups that are compared by keys and those that are compared as a whole are in different runs. A part of a file
+    group is in a run of its own.
     """
     runs: list[list[_Work]] = []
     for by_keys in (True, False):
@@ -283,10 +306,13 @@ def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
         for item in work:
             if (item.touched is not None) is by_keys:
                 size, rows = size + item.bytes, rows + item.rows
-                if size > tuning.change_task_bytes or rows > tuning.change_task_rows:
+                is_part = item.after.within is not None
+                if is_part or size > tuning.change_task_bytes or rows > tuning.change_task_rows:
                     runs.append([])
                     size, rows = item.bytes, item.rows
                 runs[-1].append(item)
+                if is_part:
+                    size = tuning.change_task_bytes + 1
     return runs
 
 

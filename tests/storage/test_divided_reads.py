@@ -22,6 +22,7 @@ from storage import Table
 from storage.core import keys
 from storage.core.keys import KeyVector
 from storage.core.log.file_refs import FileGroup
+from storage.core.merge.diff import CHANGE
 from storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds
 from storage.core.plan.slices import FileSlice
 from storage.environment import Tuning
@@ -29,6 +30,7 @@ from storage.errors import CorruptData
 from storage.files import base_file, footers
 from storage.files.fetch_blocks import LogBlocks
 from storage.read import divide_file_group
+from storage.read.changes import scan_changes
 from storage.read.divide_scan import divide
 from storage.read.scan import Scan
 from tests import many_groups
@@ -381,3 +383,14 @@ def test_planning_fails_with_the_same_errors_as_reading(hot: Table) -> None:
             store.put(made.base.path, damaged)
         with pytest.raises(error, match=text):
             divided(hot)
+
+
+def test_changes_since_the_beginning_divide_a_large_file_group(hot: Table) -> None:
+    """Every row is an insert, and each is in one task."""
+    table = tuned(hot, change_task_bytes=2_000)
+    scan = scan_changes(None, table.snapshot(), None, None, before=False)
+    assert len(scan.tasks) > 5
+    assert all(len(task.after.slices) == 1 for task in scan.tasks)
+    found = scan.to_reader().read_all()
+    assert set(found[CHANGE].to_pylist()) == {"insert"}
+    assert bag(found.select(hot.snapshot().schema.names)) == bag(whole(hot))
