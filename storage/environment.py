@@ -70,6 +70,8 @@ class Tuning:
         look_up_entries: Entries of a lane in memory while a writer looks for an old batch.
         recent_commits: Commits with a batch that a writer remembers; it looks older ones up in the lane.
         read_part_entries: Entries in memory while a lane is read to its end without keeping the entries.
+        first_table_window: Slots of the table lane that are read in the first round after a checkpoint, when a table is
+            opened. There is a checkpoint about every 64 entries, so this costs few requests and saves rounds.
         lane_window: Maximum number of slots of a lane that are read in one round of requests; more would not be faster.
         round_bytes: Maximum number of bytes of a lane that are read in one round: the entry of a commit of many tasks
             has megabytes.
@@ -113,6 +115,7 @@ class Tuning:
     look_up_entries: int = 1_000
     recent_commits: int = 1_000
     read_part_entries: int = 256
+    first_table_window: int = 16
     lane_window: int = 64
     round_bytes: int = 16 * MIB
     search_probes: int = 7

@@ -178,7 +178,7 @@ class Table:
             InvalidInput: On entering: no group of the stream has an ordering column of the type of ``lateness``.
             Conflict: On entering: the lane belongs to another stream or query, or is closed.
         """
-        table_log = TableLog(self.env, self._table_log.stamps)
+        table_log = self._table_log.with_own_cache()
         return Writer(table_log, stream, lane, takeover=takeover, owner=owner, query_id=query_id, lateness=lateness)
 
     def snapshot(

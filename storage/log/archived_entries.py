@@ -35,10 +35,11 @@ class Archives:
         self._known: set[tuple[LaneName, int]] = set()
         self._open: dict[tuple[LaneName, int], Archive] = {}
         self._lock = threading.Lock()
-        self.announced: Callable[[], Seqs] | None = None
+        self.announced: Callable[[], tuple[Seqs, int]] | None = None
         """Called to reduce requests: reads the table lane to its end, and returns per lane the last slot that a
-        CLEAN_INTENT allows to archive. Later slots are not archived, so no archive has to be requested for them.
-        None: request all archives."""
+        CLEAN_INTENT allows to archive, and the free slot of the table lane. Later slots of lanes are not archived, and
+        the chunk of that free slot was not either, so no archive has to be requested for them. None: request all
+        archives."""
 
     def knows(self, slot: Slot) -> bool:
         """Whether the slot is known to be archived, without a request; an archived slot stays archived."""
@@ -54,12 +55,9 @@ class Archives:
         chunks = sorted({(lane, self.chunks.of(seq)) for lane, seq in wanted} - self._known)
         asked = sum(lane != TABLE_LANE for lane, _ in chunks)
         if asked > self._tuning.archive_single_requests and self.announced is not None:
-            announced = self.announced()  # reads the table lane, which requests archives of the table lane only
-            chunks = [
-                (lane, chunk)
-                for lane, chunk in chunks
-                if lane == TABLE_LANE or self.chunks.last_slot(chunk) <= announced.get(lane, 0)
-            ]
+            announced, free = self.announced()  # reads the table lane, which requests archives of the table lane only
+            ends = {**announced, TABLE_LANE: self.chunks.last_slot(self.chunks.of(free) - 1)}
+            chunks = [(lane, chunk) for lane, chunk in chunks if self.chunks.last_slot(chunk) <= ends.get(lane, 0)]
         for start in range(0, len(chunks), ASK_AT_ONCE):
             part = chunks[start : start + ASK_AT_ONCE]
             for (lane, chunk), data in zip(part, self._get([archive_path(*key) for key in part]), strict=True):

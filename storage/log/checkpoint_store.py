@@ -17,7 +17,15 @@ from storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_
 from storage.core.log.cut import Span, in_spans
 from storage.core.log.lane_state import LaneState
 from storage.core.log.table_state import TableState
-from storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, parse_checkpoint
+from storage.core.names import (
+    TABLE_LANE,
+    LaneName,
+    Path,
+    checkpoint_folder,
+    checkpoint_path,
+    parse_checkpoint,
+    slot_path,
+)
 from storage.environment import Environment
 from storage.errors import StoreUnavailable
 from storage.log.commit_log import CommitLog
@@ -77,9 +85,9 @@ class Checkpoints:
             if until is not None and head > until:
                 continue
             with normalise_errors(path):
-                data = self._store.get(path)
+                data, last = self._store.get_many([path, slot_path(lane, head)])
             state = decode(data) if data is not None else None
-            if state is not None and state.head == head and log.holds(lane, head, state.head_id):
+            if state is not None and state.head == head and log.holds(lane, head, state.head_id, last):
                 until = usable_to(state)
                 if until == state.head:
                     self._saved[lane] = max(self._saved.get(lane, 0), head)

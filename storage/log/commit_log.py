@@ -41,6 +41,12 @@ class CommitLog:
         self._indexes: dict[Path, LogIndex] = {}
         self._forgotten: dict[LaneName, int] = {}
 
+    def uncached(self) -> CommitLog:
+        """A log with an empty cache, for entries that are not needed again. It knows the same archives."""
+        log = CommitLog(self._env)
+        log.archives = self.archives
+        return log
+
     def entry(self, lane: LaneName, seq: int) -> Entry | None:
         """The entry in a slot; None if the slot is free.
 
@@ -66,28 +72,46 @@ class CommitLog:
     def _cached(self, lane: LaneName) -> dict[int, Entry]:
         return self._entries.setdefault(lane, {})
 
-    def holds(self, lane: LaneName, seq: int, commit_id: str) -> bool:
+    def holds(self, lane: LaneName, seq: int, commit_id: str, data: bytes | None) -> bool:
         """Whether the entry in a slot has this ``commit_id``.
+
+        Args:
+            lane: The lane.
+            seq: Number of the slot.
+            commit_id: The id.
+            data: The object that was read from the slot; None if there was none.
 
         Raises:
             CorruptData, UnsupportedFormat, StoreUnavailable: See `entry`.
         """
-        if seq not in self._cached(lane) and not self.archives.knows((lane, seq)):
-            (data,) = self._get_many([slot_path(lane, seq)])
-            # An object that was put into an archived slot too late has another id, so no archive has to be requested.
-            if data is not None and entries.decode_entry(data, lane, seq).commit_id == commit_id:
-                return True
+        # An object that was put into an archived slot too late has another id, so no archive has to be requested.
+        if data is not None and entries.decode_entry(data, lane, seq).commit_id == commit_id:
+            return True
         entry = self.entry(lane, seq)
         return entry is not None and entry.commit_id == commit_id
 
-    def read_on(self, lane: LaneName, seq: int) -> Iterator[list[Entry]]:
-        """`read_after` to the end, in parts: needs memory for one part if the caller does not keep the entries."""
-        tuning, window = self._env.tuning, 1
-        while found := self._read_tails({lane: Tail(lane, seq, None, tuning.read_part_entries, window, tuning)})[lane]:
+    def read_on(
+        self, lane: LaneName, seq: int, *, window: int = 1, known: int = 0, doubts: list[Slot] | None = None
+    ) -> Iterator[list[Entry]]:
+        """`read_after` to the end, in parts: needs memory for one part if the caller does not keep the entries.
+
+        Args:
+            lane: The lane.
+            seq: The entry before the first one to read.
+            window: Slots of the first round.
+            known: An entry that exists, as far as is known: it saves rounds of requests.
+            doubts: If nothing is found, the slot that was read as free is appended to this, and the archive of its
+                chunk is not asked for. The caller has to do that (rule A2). None: it is asked for.
+        """
+        tuning = self._env.tuning
+        most = tuning.read_part_entries
+        while found := self._read_tails(
+            {lane: Tail(lane, seq, None, tuning, most=most, window=window, known=known)}, later=doubts
+        )[lane]:
             yield found
-            if len(found) < tuning.read_part_entries:
+            if len(found) < most:
                 return
-            seq, window = found[-1].seq, tuning.lane_window
+            seq, window, doubts = found[-1].seq, tuning.lane_window, None
 
     def read_after(self, lane: LaneName, seq: int, until: int | None = None) -> list[Entry]:
         """Contiguous entries seq + 1, seq + 2, ... up to ``until`` or the first free slot.
@@ -97,29 +121,53 @@ class CommitLog:
         """
         return self.read_tails({lane: (seq, until)})[lane]
 
-    def read_tails(self, wanted: Mapping[LaneName, tuple[int, int | None]]) -> dict[LaneName, list[Entry]]:
+    def read_tails(
+        self,
+        wanted: Mapping[LaneName, tuple[int, int | None]],
+        known: Mapping[LaneName, int] | None = None,
+        doubts: Sequence[Slot] = (),
+    ) -> dict[LaneName, list[Entry]]:
         """`read_after` of several lanes at once.
 
         Args:
             wanted: Per lane (after, until): the entry before the first one to read, and the last one (None: up to the
                 end of the lane).
+            known: Per lane an entry that exists, as far as is known: it saves rounds of requests.
+            doubts: Slots that were read before; the archives of their chunks are asked for in the same round as those
+                of the lanes. `Archives.knows` has the answer then.
         """
         tuning = self._env.tuning
+        there = known or {}
         return self._read_tails(
             {
-                lane: Tail(lane, after, until, None, 1 if until is None else tuning.lane_window, tuning)
+                lane: Tail(
+                    lane,
+                    after,
+                    until,
+                    tuning,
+                    window=1 if until is None else tuning.lane_window,
+                    known=there.get(lane, 0),
+                )
                 for lane, (after, until) in wanted.items()
-            }
+            },
+            doubts,
         )
 
-    def _read_tails(self, tails: Mapping[LaneName, Tail]) -> dict[LaneName, list[Entry]]:
+    def _read_tails(
+        self, tails: Mapping[LaneName, Tail], doubts: Sequence[Slot] = (), later: list[Slot] | None = None
+    ) -> dict[LaneName, list[Entry]]:
         while True:
             self._read_slots(list(tails.values()))
             doubtful = [(tail.lane, seq) for tail in tails.values() for seq in tail.doubtful()]
+            if later is not None and all(tail.is_at_end for tail in tails.values()):
+                later.extend(doubtful)
+                break
+            doubtful.extend(doubts)
             if not doubtful:
                 break
             with normalise_errors(slot_path(*doubtful[0])):
                 self.archives.ask(doubtful)
+            doubts = ()
             for tail in tails.values():
                 tail.settle(self.archives.knows)
         return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
@@ -158,19 +206,44 @@ class CommitLog:
         """The last entry of a lane, 0 if it is empty. The search starts at ``known``, an entry that exists."""
         return self.last_where({lane: (known, None)})[lane]
 
+    def last_entries(self, known: Mapping[LaneName, int]) -> dict[LaneName, Header | None]:
+        """Per lane the header of its last entry; None if it is empty, or if the known entry is missing.
+
+        Two requests for a lane that ends with the entry that is known.
+
+        Args:
+            known: Per lane an entry that exists, 0 for none. The search starts there.
+        """
+        found: dict[LaneName, Header | None] = dict.fromkeys(known)
+
+        def keep(entry: Header) -> bool:
+            last = found[entry.lane]
+            if last is None or entry.seq >= last.seq:  # equal: from an archive that was found after the slot was read
+                found[entry.lane] = entry
+            return True
+
+        self.last_where({lane: (seq, None) for lane, seq in known.items()}, keep, read_low=True)
+        return found
+
     def last_where(
-        self, bounds: Mapping[LaneName, tuple[int, int | None]], holds: Callable[[Header], bool] | None = None
+        self,
+        bounds: Mapping[LaneName, tuple[int, int | None]],
+        holds: Callable[[Header], bool] | None = None,
+        *,
+        read_low: bool = False,
     ) -> dict[LaneName, int]:
         """Per lane the last entry for which a condition holds that holds for all entries before and none after it.
 
         Args:
             bounds: Per lane an entry for which it holds (0 if unknown), and the last entry (None if unknown).
             holds: The condition, on the header of an entry; by default that the entry exists.
+            read_low: Call ``holds`` with the first entry of ``bounds``, too.
         """
         while True:
             probes = self._env.tuning.search_probes
             searches = {
-                lane: Search(low, None if head is None else head + 1, probes) for lane, (low, head) in bounds.items()
+                lane: Search(low, None if head is None else head + 1, probes, read_low=read_low)
+                for lane, (low, head) in bounds.items()
             }
             while asked := [(lane, seq) for lane, search in searches.items() for seq in search.probes()]:
                 doubted = {slot for slot in asked if holds is not None or searches[slot[0]].is_open}

@@ -65,6 +65,7 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
             fresh = lane_entries(log.read_after(lane, after))
             for entry in fresh:
                 if isinstance(entry, Claim) and entry.intent == intent:
+                    table_log.stamps.observe(entry.stamp)  # that of DONE must be larger (W2)
                     return entry.seq
             # Not the newest head of the lane: a claim for this barrier may have been published meanwhile.
             after += len(fresh)

@@ -27,9 +27,28 @@ class Tail:
     """
 
     def __init__(
-        self, lane: LaneName, after: int, until: int | None, most: int | None, window: int, tuning: Tuning
+        self,
+        lane: LaneName,
+        after: int,
+        until: int | None,
+        tuning: Tuning,
+        *,
+        most: int | None = None,
+        window: int = 1,
+        known: int = 0,
     ) -> None:
-        self.lane, self._after, self._until, self._most = lane, after, until, most
+        """Begin to read.
+
+        Args:
+            lane: The lane.
+            after: The entry before the first one to read.
+            until: The last entry to read; None for the end of the lane.
+            tuning: Sizes of windows.
+            most: Read so many entries at most.
+            window: Slots of the first round.
+            known: An entry that exists, as far as is known: the first round reaches beyond it.
+        """
+        self.lane, self._after, self._until, self._most, self._known = lane, after, until, most, known
         self.found: list[Entry | Unresolved] = []
         self._window, self._tuning = window, tuning
         self._ended = until is not None and after >= until
@@ -68,7 +87,7 @@ class Tail:
         """The slots to read next; empty at the end."""
         if self._ended:
             return range(0)
-        last = self._seq + self._window
+        last = self._seq + max(self._window, min(self._known + 1 - self._seq, self._tuning.lane_window))
         if self._most is not None:
             last = min(last, self._after + self._most)
         return range(self._seq + 1, (last if self._until is None else min(last, self._until)) + 1)
@@ -104,6 +123,11 @@ class Tail:
         self._ended = True
         self._stopped, self._error = self._seq + 1, error
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the first slot is free, as far as slots say."""
+        return not self.found and self._stopped > 0 and self._error is None
+
     def doubtful(self) -> list[int]:
         """Slots whose archives must be requested after the slots were read (rule A2)."""
         last = [self._seq] if len(self.found) > self._sure else []
@@ -128,10 +152,12 @@ class Tail:
 class Search:
     """Search for the last slot with a property that ``low`` has and ``high`` does not have (None: not known yet)."""
 
-    def __init__(self, low: int, high: int | None, probes: int) -> None:
+    def __init__(self, low: int, high: int | None, probes: int, *, read_low: bool = False) -> None:
+        """Begin to search; ``read_low``: the first round is ``low`` itself and the next slot, which is mostly free."""
         self.low, self._high, self._probes = low, high, probes
         self._sure = {low, high}
         self._step = 1
+        self._read_low = read_low and low > 0
 
     @property
     def is_open(self) -> bool:
@@ -140,6 +166,9 @@ class Search:
 
     def probes(self) -> list[int]:
         """Slots to request next, ascending: first at distances of powers of two up to the end, then equal parts."""
+        if self._read_low:
+            self._read_low = False
+            return [self.low, self.low + 1]
         if self._high is None:
             found = [self.low + self._step * ((2 << power) - 1) for power in range(self._probes // 2)]
             self._step <<= self._probes // 2

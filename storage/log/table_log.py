@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeVar
 
 from storage.clock import Stamps, arrival
@@ -20,6 +20,7 @@ from storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, sl
 from storage.core.plan.slices import LiveFile
 from storage.environment import Environment
 from storage.errors import Conflict, CorruptData, NotFound, SnapshotExpired, TableError, UnsupportedFormat
+from storage.log.archived_entries import Slot
 from storage.log.checkpoint_store import Checkpoints
 from storage.log.commit_log import CommitLog, lane_entries, read_table_lane, table_entries
 from storage.log.entry_header import NO_ENTRY, next_header
@@ -44,6 +45,13 @@ class TableLog:
         self._state: TableState | None = None
         self._folded: Mapping[Path, LogFile] = {}
 
+    def with_own_cache(self) -> TableLog:
+        """A log that starts with the table state of this one, and caches what it reads itself."""
+        log = TableLog(self.env, self.stamps)
+        with self._lock:
+            log._state = self._state
+        return log
+
     def refresh(self) -> TableState:
         """Table state at the newest contiguous prefix of the table lane.
 
@@ -51,11 +59,17 @@ class TableLog:
             NotFound: There is no table.
             CorruptData: The first entry is missing, or an entry is damaged.
         """
+        return self._read_on(None)
+
+    def _read_on(self, doubts: list[Slot] | None) -> TableState:
+        """`refresh`; ``doubts``: see `CommitLog.read_on`."""
         with self._lock:
+            window = 1
             if self._state is None:
                 self._state = self.checkpoints.newest_table(self.commit_log)
+                window, doubts = self.env.tuning.first_table_window, None
             known = self._state.head if self._state is not None else 0
-            for fresh in self.commit_log.read_on(TABLE_LANE, known):
+            for fresh in self.commit_log.read_on(TABLE_LANE, known, window=window, doubts=doubts):
                 self._state = fold_table(self._state, table_entries(fresh))
                 self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
             if self._state is None:
@@ -70,9 +84,14 @@ class TableLog:
             self.stamps.observe(self._state.stamp)
             return self._state
 
-    def archivable(self) -> cut.Seqs:
-        """Per lane the last slot that may be archived, from the newest table state."""
-        return self.refresh().archived
+    def archivable(self) -> tuple[cut.Seqs, int]:
+        """Per lane the last slot that may be archived, and the free slot of the table lane, by its newest state."""
+        state = self.refresh()
+        return state.archived, state.head + 1
+
+    def known_entry(self, lane: LaneName) -> int:
+        """An entry of a lane that exists, as far as this process has read the table lane; 0 if it knows none."""
+        return self._state.seen.get(lane, 0) if self._state is not None else 0
 
     def lacks_first(self) -> bool:
         """Whether later entries exist; called if the first entry was not found."""
@@ -143,11 +162,15 @@ class TableLog:
     def newest_cut(self) -> tuple[TableState, Cut]:
         """The head snapshot: reads T first, and every lane strictly after it (rules R1 to R3)."""
         for _ in range(MAX_READ_TRIES):
-            state = self.refresh()
+            # Whether the slot after T was free is asked together with the same of the lanes: a round less.
+            doubts: list[Slot] = []
+            state = self._read_on(doubts)
             start = state.log_start()
             tails = self.commit_log.read_tails(
-                {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()}
+                {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()}, state.seen, doubts
             )
+            if any(self.commit_log.archives.knows(slot) for slot in doubts):
+                continue  # the table lane goes on after T, in an archive
             lanes = {}
             for lane, tail in tails.items():
                 known = start.get(lane, 0)
@@ -192,14 +215,32 @@ class TableLog:
         return self.last_while(until, lambda entry: entry.table_rev <= state.rev)
 
     def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
-        """Last entry of every lane; the search begins at entries that slices, folds or ``known`` prove to exist."""
-        there: cut.Seqs = known or {}
-        for reached in state.reached():
-            there = cut.highest(there, reached)
+        """Last entry of every lane; the search begins at entries that ``state`` or ``known`` prove to exist."""
+        there = _proved(state, known)
         open_lanes = [lane.name for lane in state.lanes.values() if lane.closed is None]
         # A closed lane is not searched: a claim may follow its end.
         found = self.commit_log.last_where({lane: (there.get(lane, 0), None) for lane in open_lanes})
         return {lane.name: found[lane.name] if lane.closed is None else lane.closed for lane in state.lanes.values()}
+
+    def observe_heads(
+        self, state: TableState, known: cut.Seqs | None = None, lanes: Collection[LaneName] | None = None
+    ) -> dict[LaneName, int]:
+        """`heads` of some lanes; stamps that this process gives from now on are larger than those of their commits.
+
+        Args:
+            state: The newest state that this process has read, which it has observed.
+            known: Per lane an entry that exists.
+            lanes: Lanes of ``state``; None for all.
+        """
+        there = _proved(state, known)
+        wanted = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
+        # A closed lane need not be read: the stamp of the DONE that closed it is larger (W2).
+        found = {lane.name: lane.closed for lane in wanted if lane.closed is not None}
+        open_lanes = {lane.name: there.get(lane.name, 0) for lane in wanted if lane.closed is None}
+        for lane, entry in self.commit_log.last_entries(open_lanes).items():
+            found[lane] = entry.seq if entry is not None else 0
+            self.stamps.observe(entry.stamp if entry is not None else 0)
+        return found
 
     def exact_cut(self, wanted: Cut) -> tuple[TableState, Cut]:
         """The snapshot of a cut.
@@ -308,6 +349,14 @@ class TableLog:
         bounds = {lane: (0, head) for lane, head in heads.items()}
         bounds |= {lane: (seq, heads[lane]) if seq > old[lane] else (0, seq) for lane, seq in reached.items()}
         return self.commit_log.last_where(bounds, holds)
+
+
+def _proved(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
+    """Per lane an entry that exists for certain: in a slice or a fold, named by the table lane, or ``known``."""
+    there = cut.highest(state.seen, known or {})
+    for reached in state.reached():
+        there = cut.highest(there, reached)
+    return there
 
 
 def _committed(tail: list[LaneEntry], rev: int) -> int:

@@ -33,7 +33,7 @@ def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]
 def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
     """Update a state with the entries that were added to the lane since. Raises the errors of `read_lane`."""
     log = table_log.commit_log
-    for found in log.read_on(lane, state.head):
+    for found in log.read_on(lane, state.head, known=table_log.known_entry(lane)):
         for entry in lane_entries(found):
             state.add(entry, table_log.env.tuning.recent_commits)
         log.forget_before(lane, state.head - 1)

@@ -2,13 +2,16 @@
 
 If versions have equal ordering values, the larger arrival wins, and an arrival begins with a stamp. A stamp is larger
 than every stamp that its process has read, whatever the clock says. So a writer reads the lanes before it commits.
+Versions of different groups are never compared, so only lanes of streams that share a group with the writer's stream
+are read: its *rivals*.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from storage.core.log.table_state import TableState
+from storage.core.log.table_state import Lane, TableState
 from storage.core.modes import mode_of
 from storage.core.names import TABLE_LANE, LaneName, StreamName
 from storage.core.schema.table_schema import TableSchema
@@ -18,34 +21,42 @@ STAMP_REFRESH_MS: Final = 60_000  # within this time, clock differences may deci
 
 
 class OtherLanes:
-    """The ends of all lanes as the writer last read them.
+    """The ends of the rival lanes as the writer last read them.
 
     Attributes:
-        heads: Per lane the last entry whose stamp was read.
+        heads: Per lane the last entry whose stamp is known to be smaller than those of this process.
     """
 
     def __init__(self, table_log: TableLog, lane: LaneName, stream: StreamName) -> None:
         self._table_log, self._lane, self._stream = table_log, lane, stream
         self._read_ms = 0
+        self._refreshed_ms = 0
+        self._mark = 0
         self.heads: dict[LaneName, int] = {}
 
     def read(self, table: TableState) -> None:
-        """Read the stamps of all lanes' last entries, so that the next commit wins ties against earlier commits."""
+        """Read the stamps of the last entries of rivals, so that the next commit wins ties against their commits."""
         self._read_ms = self._table_log.clock.now_ms()
-        self.heads = self._table_log.heads(table, self.heads)
-        newest = self._table_log.commit_log.read_tails(
-            {lane: (max(0, head - 1), head) for lane, head in self.heads.items()}
-        )
-        for lane, tail in newest.items():
-            for entry in tail:
-                self._table_log.stamps.observe(entry.stamp)
-            self._table_log.commit_log.forget_before(lane, self.heads[lane] - 1)
+        self._mark = table.mark
+        self.heads = self._table_log.observe_heads(table, self.heads, self._rivals(table))
 
-    def read_if_old(self, table: TableState) -> None:
-        """Call `read` if it was called more than a minute ago. Requires one call of `read` before."""
-        elapsed = self._table_log.clock.now_ms() - self._read_ms
+    def read_if_old(self, table: TableState, refreshed_ms: int) -> None:
+        """Call `read` if the stamps of rivals were read more than a minute ago, by this process or for a MARK.
+
+        Requires one call of `read` before.
+
+        Args:
+            table: The newest state, which this process has observed.
+            refreshed_ms: When it was read.
+        """
+        now = self._table_log.clock.now_ms()
+        if table.mark != self._mark:
+            # The stamp of the MARK is larger than those of the commits that it names (T1). It was published after the
+            # table lane was read the last time.
+            self._mark, self._read_ms = table.mark, max(self._read_ms, self._refreshed_ms)
+        self._refreshed_ms = refreshed_ms
         # Read as well if the clock was set back.
-        if not 0 <= elapsed < STAMP_REFRESH_MS:
+        if not 0 <= now - self._read_ms < STAMP_REFRESH_MS:
             self.read(table)
 
     def look(self, table: TableState) -> None:
@@ -72,17 +83,23 @@ class OtherLanes:
                 self.heads[lane] = tail[-1].seq
                 log.forget_before(lane, tail[-1].seq)
 
+    def _rivals(self, table: TableState) -> Collection[LaneName]:
+        """The other lanes of streams that share a group with this lane's stream."""
+        groups = frozenset(table.schema.stream(self._stream).groups)
+        return {lane.name for lane in self._sharing(table, groups)}
+
     def _unseen(self, table: TableState) -> dict[LaneName, tuple[int, int | None]]:
         """Lanes with commits that may not be read yet: the last entry that was read, and the end of a closed lane."""
-        ordered = _in_commit_order(table.schema, self._stream)
-        shared = {stream.name for stream in table.schema.streams if ordered.intersection(stream.groups)}
         return {
             lane.name: (self.heads.get(lane.name, 0), lane.closed)
-            for lane in table.lanes.values()
-            if lane.name != self._lane
-            and lane.stream in shared
-            and (lane.closed is None or lane.closed > self.heads.get(lane.name, 0))
+            for lane in self._sharing(table, _in_commit_order(table.schema, self._stream))
+            if lane.closed is None or lane.closed > self.heads.get(lane.name, 0)
         }
+
+    def _sharing(self, table: TableState, groups: frozenset[str]) -> list[Lane]:
+        """The other lanes of streams that feed one of these groups."""
+        streams = {stream.name for stream in table.schema.streams if groups.intersection(stream.groups)}
+        return [lane for lane in table.lanes.values() if lane.name != self._lane and lane.stream in streams]
 
 
 def _in_commit_order(schema: TableSchema, stream: StreamName) -> frozenset[str]:

@@ -85,6 +85,7 @@ class Writer:
         self._lateness = lateness
         self._owner = owner or f"{table_log.env.ids.host} pid {table_log.env.ids.pid} {table_log.env.ids.new()[:8]}"
         self._table: TableState | None = None
+        self._refreshed_ms = 0
         self._state = LaneState()
         self._epoch = 0
         self._marker = Marker(table_log)
@@ -111,8 +112,11 @@ class Writer:
         """Claim the lane in a table state without a restore in progress (W1, W2)."""
         for _ in range(MAX_CLAIM_TRIES):
             table = complete_fencing_barrier(self._table_log)
-            self._declare_lane()
-            lane = self._table_log.refresh().lanes[self._lane]
+            if self._lane not in table.lanes:
+                self._declare_lane()
+                table = self._table_log.refresh()
+            lane = table.lanes[self._lane]
+            self._check_lane(lane)
             if lane.closed is not None:
                 raise Conflict(f"lane {self._lane!r} is closed", hint="a closed lane stays closed: choose another name")
             self._claim(table.rolled_back.get(self._lane, ()))
@@ -210,6 +214,7 @@ class Writer:
             known = self._replayed(batch)
             if known is not None:
                 return known
+        self._refreshed_ms = self._table_log.clock.now_ms()
         self._table = self._table_log.refresh()
         check_writable(self._table, WRITER_FEATURES)
         schema, stream = self._table.schema, self._table.schema.stream(self._stream)
@@ -247,7 +252,7 @@ class Writer:
         if not whole.files and ticket.batch is None:
             return Commit(self._lane, self._state.head, 0, whole.rows_ignored, replayed=False)
         table = self._loaded()
-        self._others.read_if_old(table)
+        self._others.read_if_old(table, self._refreshed_ms)
         self._others.look(table)
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
@@ -272,7 +277,7 @@ class Writer:
         self._state.add(entry, self._recent)
         self._table_log.commit_log.forget_before(self._lane, entry.seq)
         self._table_log.checkpoints.save_lane(self._lane, self._state)
-        self._marker.mark_if_due(table, self._others.heads)
+        self._marker.mark_if_due(table, {**self._others.heads, self._lane: entry.seq})
         self.heartbeat()
         late = sum(seen.late for seen in whole.seen.values())
         return Commit(self._lane, entry.seq, rows, whole.rows_ignored, replayed=False, late=late)

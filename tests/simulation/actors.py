@@ -137,8 +137,8 @@ class Job:
     def _write(self, process: Process) -> None:
         simulation = self.simulation
         judge = simulation.judge
-        older_than = judge.newest_stamp()
         stream, query = self.batches[0].stream, self.batches[0].query
+        older_than = judge.newest_stamp(self.lane, stream)
         table = simulation.table(process)
         lateness = draw_lateness(simulation.plan.seed, simulation.plan.config, self.lane, stream)
         entered = table.writer(stream, lane=self.lane, owner=process.name, query_id=query, lateness=lateness)
@@ -246,9 +246,9 @@ class Reader(Worker):
             else:
                 simulation.kept.append(str(cut))
         else:
-            acked = dict(judge.acked)
+            before = {TABLE: len(judge.history.lanes[TABLE]), **judge.acked}
             cut = self._compare(process, table, None)
-            judge.check_complete(acked, cut)
+            judge.check_complete(before, cut)
             simulation.kept.append(str(cut))
 
     def _compare(self, process: Process, table: Table, as_of: dt.datetime | str | None) -> Cut:

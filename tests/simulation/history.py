@@ -234,6 +234,9 @@ class History:
         claims = {lane: [e for e in entries if e["kind"] == "CLAIM"] for lane, entries in self.lanes.items()}
         if entry["kind"] == "MARK":
             self._check_mark(entry)
+            self._check_stamp(entry, entry["lanes"])
+        if entry["kind"] == "DONE":
+            self._check_stamp(entry, entry["heads"])
         self.table.add(entry, slices, claims)
         self._heads = {lane: len(self.lanes.get(lane, ())) for lane in self.table.lane_ids}
         self.needs.add_table_entry(entry, slices)
@@ -246,6 +249,13 @@ class History:
                 raise Violation(
                     f"S24 TimeStable: MARK {entry['seq']} reaches to {marked} of {lane!r}, which had {there}"
                 )
+
+    def _check_stamp(self, entry: Entry, named: Mapping[str, int]) -> None:
+        """W2, T1: who has read a MARK, or the DONE that closed a lane, is ordered after the commits that it names."""
+        for lane, seq in named.items():
+            commits = (commit for commit in self.lanes.get(lane, [])[:seq] if commit["kind"] == "DATA")
+            if any(commit["stamp"] >= entry["stamp"] for commit in commits):
+                raise Violation(f"W2: {entry['kind']} {entry['seq']} is not ordered after the commits of {lane!r}")
 
     def _slices(self, entry: Entry) -> list[Mapping[str, Any]]:
         """Slices that an entry publishes or restores; of a FOLD its file groups."""

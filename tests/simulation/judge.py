@@ -62,14 +62,20 @@ class Judge:
             lane: self.history.table.closed.get(lane, len(lanes.get(lane, ()))) for lane in self.history.table.lane_ids
         }
 
-    def newest_stamp(self) -> int:
-        """The newest stamp that commits of a new writer must exceed (W2); closed lanes count up to their ends."""
-        heads = self.heads()
-        return max(
-            entry["stamp"]
-            for lane, entries in self.history.lanes.items()
-            for entry in entries[: heads.get(lane, len(entries))]
+    def newest_stamp(self, lane: str, stream: str) -> int:
+        """The newest stamp that a writer that enters a lane now must be ordered after (W2).
+
+        It is that of the table lane, of the lane itself, and of the commits of lanes that share a group with it.
+        """
+        streams, lanes = self.config["streams"], self.history.lanes
+        commits = (
+            entry
+            for other, other_stream in self.history.table.streams.items()
+            if set(streams[stream]["groups"]).intersection(streams[other_stream]["groups"])
+            for entry in lanes.get(other, ())
+            if entry["kind"] == "DATA"
         )
+        return max(entry["stamp"] for entry in (*lanes[TABLE], *lanes.get(lane, ()), *commits))
 
     def newest_rival(self, lane: str) -> int:
         """The newest stamp that the next commit of a lane must exceed whatever its clock says (W7): that of visible
@@ -136,11 +142,17 @@ class Judge:
             raise Violation(f"S6 BatchExactlyOnce: claim {epoch} of {lane} goes on after batch {last}, not {expected}")
 
     def check_complete(self, before: Mapping[str, int], cut: Cut) -> None:
-        """S4: a head snapshot has all commits that were acknowledged before it was taken, and only existing ones."""
+        """S4: a head snapshot has all that was there before it was taken, and only existing entries.
+
+        Args:
+            before: Per lane the last commit that was acknowledged, and the last entry of the table lane (R1).
+            cut: The cut of the snapshot.
+        """
+        reached = {TABLE: cut.table, **cut.lanes}
         for lane, seq in before.items():
-            if cut.lanes.get(lane, 0) < seq:
-                raise Violation(f"S4 AckedDurable: {cut} lacks entry {seq} of {lane}, which was acknowledged")
-        for lane, seq in {TABLE: cut.table, **cut.lanes}.items():
+            if reached.get(lane, 0) < seq:
+                raise Violation(f"S4 AckedDurable: {cut} lacks entry {seq} of {lane or 'the table lane'}")
+        for lane, seq in reached.items():
             if seq > len(self.history.lanes.get(lane, ())):
                 raise Violation(f"S2 LaneContiguous: {cut} reaches beyond lane {lane!r}")
 

@@ -157,8 +157,8 @@ def with_the_newest_state(exact_cut: Any) -> Any:
 
 def with_what_was_known(newest_cut: Any) -> Any:
     def broken(self: TableLog) -> Any:
-        refresh = self.refresh
-        with mock.patch.object(self, "refresh", lambda: self._state or refresh()):
+        read_on = self._read_on
+        with mock.patch.object(self, "_read_on", lambda doubts: self._state or read_on(doubts)):
             return newest_cut(self)
 
     return broken
@@ -242,9 +242,20 @@ READS: Final = {
 def without_asking(method: Any) -> Any:
     """Believes what slots say, whatever archives may say."""
 
-    def broken(self: CommitLog, *args: Any) -> Any:
+    def broken(self: CommitLog, *args: Any, **named: Any) -> Any:
         with mock.patch.object(self.archives, "ask", lambda _: False):
-            return method(self, *args)
+            return method(self, *args, **named)
+
+    return broken
+
+
+def without_doubts(newest_cut: Any) -> Any:
+    """Believes that the slot after the table lane is free, whatever archives may say."""
+
+    def broken(self: TableLog) -> Any:
+        read_tails = self.commit_log.read_tails
+        with mock.patch.object(self.commit_log, "read_tails", lambda wanted, known, _: read_tails(wanted, known)):
+            return newest_cut(self)
 
     return broken
 
@@ -258,7 +269,11 @@ def reads_slots_alone(_: Any) -> Any:
 
 
 def from_what_was_known(_: Any) -> Any:
-    return lambda self: (self._state or self.refresh()).archived
+    def broken(self: TableLog) -> Any:
+        state = self._state or self.refresh()
+        return state.archived, state.head + 1
+
+    return broken
 
 
 def deletes_first(pack: Any) -> Any:
@@ -280,6 +295,9 @@ def leaves_late_entries(chunks: Any) -> Any:
 ARCHIVES: Final = {
     "S20 a win is believed although the slot may have been archived": Mutant(
         CommitLog, "publish", without_asking, "archive"
+    ),
+    "S20 a reader does not ask whether the table lane goes on in an archive": Mutant(
+        TableLog, "newest_cut", without_doubts, "archive"
     ),
     "S20 a reader does not ask for archives": Mutant(CommitLog, "_read_tails", without_asking, "archive"),
     "S20 a search does not ask for archives": Mutant(CommitLog, "_probe", without_asking, "archive"),

@@ -142,6 +142,29 @@ def learns_nothing(read: Any) -> Any:
     return broken
 
 
+def learns_no_stamps(fence_lane: Any) -> Any:
+    def broken(log: TableLog, *args: Any, **named: Any) -> Any:
+        with mock.patch.object(log.stamps, "observe", lambda _: None):
+            return fence_lane(log, *args, **named)
+
+    return broken
+
+
+def stamps_of_nothing(mark: Any) -> Any:
+    def broken(log: TableLog, *args: Any) -> Any:
+        with mock.patch.object(log.stamps, "observe", lambda _: None):
+            return mark(log, *args)
+
+    return broken
+
+
+def with_rivals_of_its_own_stream(rivals: Any) -> Any:
+    def broken(self: OtherLanes, table: Any) -> Any:
+        return {lane for lane in rivals(self, table) if table.lanes[lane].stream == self._stream}
+
+    return broken
+
+
 def of_its_own_stream(unseen: Any) -> Any:
     def broken(self: OtherLanes, table: Any) -> Any:
         found = unseen(self, table)
@@ -244,6 +267,13 @@ ORDER_AND_TIMES: Final = {
     "S24 a mark is not made anew after a lost race": Mutant(time_marks, "_mark", of_what_was_known, "times"),
     "S24 an undo asks the clocks alone": Mutant(restore, "find_moment", finds(by_the_clocks_alone), "times"),
     "W2 a writer does not learn what was committed before": Mutant(OtherLanes, "read", learns_nothing),
+    "W2 a writer learns from the lanes of its own stream alone": Mutant(
+        OtherLanes, "_rivals", with_rivals_of_its_own_stream
+    ),
+    "W2 a mark is stamped without reading what it names": Mutant(time_marks, "_mark", stamps_of_nothing, "times"),
+    "W2 a barrier does not learn the stamps of what it fences": Mutant(
+        fencing_barrier, "fence_lane", learns_no_stamps, "barriers"
+    ),
     "S25 a writer does not look at other lanes": Mutant(OtherLanes, "look", always(None)),
     "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unseen", of_its_own_stream),
     "K4 what was offered to the log is deleted": Mutant(

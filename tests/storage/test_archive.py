@@ -417,8 +417,8 @@ def test_the_table_lane_replaces_requests_for_many_archives() -> None:
     store.calls.clear()
     assert len(fresh.snapshot().cut.lanes) == len(lanes)
     asked = [path for call, path in store.calls if call == "get"]
-    # The next slot of each lane; before and after these the table lane's next slot, and its archive.
-    assert len(asked) == len(lanes) + 4
+    # The next slot of each lane; before and after these the table lane's next slot, and then its archive.
+    assert len(asked) == len(lanes) + 3
 
 
 def test_a_chunk_with_a_missing_entry_is_not_archived(table: Table) -> None:

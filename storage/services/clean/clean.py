@@ -136,6 +136,7 @@ def run_clean(
     needed = _find_needed(table_log, state, [at for _, at in held])
     garbage = Garbage(
         table_log.env,
+        table_log.commit_log,
         state,
         needed,
         served=[state.oldest_retained, *(at.table for _, at in held)],

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from storage.core.log.entries import Data, Unresolved, decode_entry
+from storage.core.log.cut import highest
+from storage.core.log.entries import Data, Header, Unresolved, decode_entry
 from storage.core.log.needed_files import (
     LaneEnd,
     Needed,
@@ -119,6 +120,7 @@ class Garbage:
     def __init__(
         self,
         env: Environment,
+        log: CommitLog,
         state: TableState,
         needed: Needed,
         *,
@@ -130,16 +132,16 @@ class Garbage:
 
         Args:
             env: The table's environment. Its clock decides which pins have expired, and nothing else.
+            log: The table's lanes.
             state: The state at the CLEAN_INTENT, or one that was read before the pins.
             needed: The files and entries that are needed.
             served: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
             pins: Listed strictly after ``state``.
             before: Listed when the clean began.
         """
-        self._env, self._store, self._clock = env, env.store, env.clock
+        self._log, self._store, self._clock = log, env.store, env.clock
         self._state, self._needed = state, needed
         self._served, self._pins, self._before = served, pins, before
-        self._merged = state.log_start()
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
 
@@ -189,11 +191,21 @@ class Garbage:
 
     def _find_ends(self) -> dict[LaneName, LaneEnd]:
         log = self._uncached_log()
+        known = highest(self._state.log_start(), self._state.seen)
         closed = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
-        open_lanes = {name: (self._merged.get(name, 0), None) for name in self._state.lanes if name not in closed}
-        heads = log.last_where(open_lanes) | closed
-        last = log.read_tails({name: (head - 1, head) for name, head in heads.items() if head})
-        return {name: LaneEnd(head, last[name][-1].epoch if head else 0) for name, head in heads.items()}
+        ended = log.read_tails({name: (end - 1, end) for name, end in closed.items() if end})
+        last: dict[LaneName, Header | None] = {name: entry for name, (entry,) in ended.items()}
+        last |= log.last_entries({name: known.get(name, 0) for name in self._state.lanes if name not in closed})
+        ends = {}
+        for name in self._state.lanes:
+            entry = last.get(name)
+            if entry is None and known.get(name, 0):
+                raise CorruptData(
+                    f"entry {known[name]} of lane {name!r} is missing",
+                    hint="restore it from a copy of the store; weft verify finds more",
+                )
+            ends[name] = LaneEnd(entry.seq, entry.epoch) if entry is not None else LaneEnd(0, 0)
+        return ends
 
     def _find_named(self, slots: Mapping[LaneName, Collection[int]]) -> set[Path]:
         """The files that needed entries in these slots name."""
@@ -277,7 +289,7 @@ class Garbage:
         return parsed.slot <= self._state.head
 
     def _uncached_log(self) -> CommitLog:
-        return CommitLog(self._env)
+        return self._log.uncached()
 
 
 def _parse(folder: Path, kind: Kind, names: Names) -> tuple[list[_Listed], list[StoredObject]]:
