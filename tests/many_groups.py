@@ -120,11 +120,17 @@ def new_uri(root: str) -> str:
 
 
 class CountingStore:
-    """Counts requests to a store by kind; a call for many objects counts as many."""
+    """Counts what is asked of a store.
+
+    Attributes:
+        requests: By kind and in objects: a call for many objects counts as many.
+        rounds: Calls, each of which takes a round trip where the store is remote.
+    """
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.requests: dict[str, int] = {}
+        self.rounds = 0
 
     def __getattr__(self, name: str) -> Any:
         known = getattr(self._inner, name)
@@ -132,6 +138,7 @@ class CountingStore:
             return known
 
         def counted(*arguments: Any, **named: Any) -> Any:
+            self.rounds += 1
             many = name in ("get_many", "read_ranges", "delete_many")
             self.requests[name] = self.requests.get(name, 0) + (len(arguments[0]) if many else 1)
             return known(*arguments, **named)

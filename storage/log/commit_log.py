@@ -237,8 +237,9 @@ class CommitLog:
         Args:
             bounds: Per lane an entry for which it holds (0 if unknown), and the last entry (None if unknown).
             holds: The condition, on the header of an entry; by default that the entry exists.
-            read_low: Call ``holds`` with the first entry of ``bounds``, too.
+            read_low: ``holds`` is true of every entry; call it with the first one of ``bounds``, too.
         """
+        exists = holds is None or read_low
         while True:
             probes = self._env.tuning.search_probes
             searches = {
@@ -246,7 +247,7 @@ class CommitLog:
                 for lane, (low, head) in bounds.items()
             }
             while asked := [(lane, seq) for lane, search in searches.items() for seq in search.probes()]:
-                doubted = {slot for slot in asked if holds is not None or searches[slot[0]].is_open}
+                doubted = {slot for slot in asked if not exists or searches[slot[0]].is_open}
                 for (lane, seq), (answer, sure) in zip(asked, self._probe(asked, holds, doubted), strict=True):
                     searches[lane].learn(seq, holds=answer, sure=sure)
             # The object at the end may have been put there too late, and a slot may be free because it is archived.

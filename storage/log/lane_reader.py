@@ -16,7 +16,9 @@ from storage.environment import Tuning
 from storage.errors import CorruptData, TableError
 from storage.log.archived_entries import Slot
 
-WINDOW_GROWTH: Final = 4  # 100 entries take 5 round trips, and a read that finds nothing new requests one slot
+WINDOWS: Final = (1, 2, 10, 40)
+"""Slots of the first rounds: a read that finds nothing new requests one, a read that finds one entry requests three,
+and 100 entries take five rounds."""
 
 
 class Tail:
@@ -111,7 +113,8 @@ class Tail:
                 self._sure = len(self.found)
         mean = sum(sizes) // max(len(sizes), 1)
         fitting = self._tuning.round_bytes // max(mean, 1) + 1
-        self._window = min(self._window * WINDOW_GROWTH, self._tuning.lane_window, fitting)
+        wider = next((size for size in WINDOWS if size > self._window), self._tuning.lane_window)
+        self._window = min(wider, self._tuning.lane_window, fitting)
 
     def _missing(self, seq: int) -> CorruptData:
         return CorruptData(

@@ -39,8 +39,10 @@ from storage.store.object_store import (
     wrong_size,
 )
 
-MAX_PARALLEL_REQUESTS: Final = 16  # per call, because many tasks of many processes send requests at the same time
-MAX_PARALLEL_GETS: Final = 64  # for whole (small) objects: a snapshot reads the head of every lane in one round
+MAX_PARALLEL_REQUESTS: Final = 64
+"""Per call, and of all calls of a process, because the S3 client has as many connections: a snapshot reads the ends of
+64 lanes in one round, a query 64 small log files."""
+MAX_PARALLEL_DELETES: Final = 16  # each in a thread, for stores without a bulk delete
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request
 _S3_DELETES: Final = 1_000  # maximum number of objects in one request
 
@@ -71,7 +73,7 @@ _S3: Final = _Kind(
     "s3",
     {"max_concurrency": 1},
     bulk_delete=True,
-    config={"max_pool_connections": MAX_PARALLEL_GETS},  # botocore's default of 10 would make requests wait
+    config={"max_pool_connections": MAX_PARALLEL_REQUESTS},  # botocore's default of 10 would make requests wait
     quick=_QUICK,
 )
 _GCS: Final = _Kind("gcs")
@@ -223,7 +225,7 @@ class RemoteStore:
         full = [self._full(path) for path in paths]
         with _normalise_sdk_errors():
             answers = self._fs.cat_ranges(
-                full, None, None, batch_size=MAX_PARALLEL_GETS, on_error="return", **self._kind.whole
+                full, None, None, batch_size=MAX_PARALLEL_REQUESTS, on_error="return", **self._kind.whole
             )
         return [_whole(answer) for answer in answers]
 
@@ -280,7 +282,7 @@ class RemoteStore:
             for start in range(0, len(paths), _S3_DELETES):
                 self._delete_at_once(paths[start : start + _S3_DELETES])
         elif paths:
-            with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
+            with ThreadPoolExecutor(MAX_PARALLEL_DELETES) as pool:
                 for future in [pool.submit(self._delete_one, path) for path in paths]:
                     future.result()
 

@@ -1,152 +1,101 @@
-"""The cost of operations on an object store: requests, bytes, seconds and dollars.
+"""What operations cost on an object store: requests, bytes, seconds in sequence, and dollars a month.
 
     python -m tests.benchmarks.requests [--lanes 1 60 500] [--groups 8 1000 8000] [--commits 100 100000]
                                         [--latency-ms 30] [--megabytes 100] [--put 5.0] [--get 0.4]
 
 Three sweeps, each from a table of 8 lanes, 8 file groups and 100 commits: the lanes, the file groups, and the commits
-of the history. The store is S3 as `storage.store.remote_store` uses it, request by request, over an S3 in memory with
-simulated latency: every request takes the latency and the time of its bytes at the bandwidth of one connection, and the
-connection pool of the S3 client limits how many run at once. So seconds are those of a client that waits for the store;
-they include the work of this machine, which is also shown as CPU seconds. Tables are created in a local folder, without
-simulated latency.
+of the history. The store is S3 as `storage.store.remote_store` uses it, request by request, in memory
+(`tests.benchmarks.counting_s3`). *rounds* are requests that follow one another, *seconds* the time of all requests,
+those of a round at the same time: 30 ms each and their bytes at 100 MB/s. This machine's own work is not in them, and
+is shown as CPU seconds.
 
-Prices are dollars for a million requests (S3 Standard, us-east-1: PUT, POST and LIST 5.00, GET and HEAD 0.40, DELETE
-free). *again* is a snapshot by a reader that has taken one before; *commit* is the second commit of a writer, *enter*
-what a writer does before the first one.
+The last 100 commits (at least one of each lane) wait for compaction in every table; a MARK was recorded before the last
+half of them, as writers do once a minute. With 100,000 commits the others were compacted and archived.
+
+    open            Table.open
+    snapshot        the first one of a process
+    again           another one, without new commits; `plan`, `query` and the services contain it
+    plan, query     a scan of all columns; read task after task
+    get             one row by key
+    enter           what a writer does before its first commit
+    commit          the second and later ones of a writer
+    mark            a MARK, which one process of a table records once a minute
+    fold            of the waiting commits
+    compact, clean  after that fold; clean retains the newest snapshot only
+
+Services run in a process that has opened the table and taken a snapshot before, as in `weft run`. Prices are dollars
+for a million requests (S3 Standard, us-east-1: PUT, POST and LIST 5.00, GET and HEAD 0.40, DELETE free).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import datetime as dt
 import shutil
 import tempfile
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import fsspec
 import pyarrow as pa
-from fsspec.asyn import AsyncFileSystem, sync_wrapper
-from fsspec.spec import AbstractBufferedFile
 
 from storage import Table
 from storage.core.names import LaneName
 from storage.read.snapshot import Snapshot
+from storage.store.object_store import ObjectStore
+from storage.store.open_store import open_store
 from tests.benchmarks import timeline
+from tests.benchmarks.counting_s3 import SERVER, URI, register
 from tests.many_groups import BUCKETS, CONFIG, KEYS, rows
 
-URI: Final = "s3://bucket/table"
-PAGE: Final = 1_000  # names in one answer to a LIST
-BLOCK_BYTES: Final = 50 * 2**20  # s3fs uploads larger objects in parts
-CLIENT_CONNECTIONS: Final = 10  # default of botocore; `config_kwargs` of s3fs changes it
-MONTH_SECONDS: Final = 30 * 24 * 3600
 BASE_LANES, BASE_GROUPS, BASE_COMMITS = 8, 8, 100
+MONTH_SECONDS: Final = 30 * 24 * 3600
+STREAMS, COMMIT_SECONDS = 4, 5
+OFTEN: Final = {
+    "commit": STREAMS / COMMIT_SECONDS,
+    "mark": 1 / 60,
+    "fold": 1 / 60,
+    "compact": 1 / 300,
+    "clean": 1 / 600,
+    "query": 1 / 60,
+    "again": 1 / 5,
+}
+"""How often a second each operation runs in the table whose month is priced. A query contains a snapshot."""
+HEARTBEAT_SECONDS: Final = 30  # each is a PUT of every writer, and a DELETE
 
 
-@dataclass
-class Server:
-    """Objects by path, the requests so far, and the simulated time of each."""
+@dataclass(frozen=True)
+class Prices:
+    """Dollars for a million requests."""
 
-    latency: float = 0.0
-    bytes_per_second: float = 0.0
-    objects: dict[str, bytes] = field(default_factory=dict)
-    requests: Counter[str] = field(default_factory=Counter)
-    transferred: int = 0
-    running: asyncio.Semaphore | None = None
+    put: float = 5.0
+    get: float = 0.4
 
-    async def answer(self, kind: str, size: int = 0) -> None:
-        """Count one request of some bytes, and wait for its simulated time."""
-        self.requests[kind] += 1
-        self.transferred += size
-        if self.latency:
-            assert self.running is not None
-            async with self.running:
-                await asyncio.sleep(self.latency + size / self.bytes_per_second)
-
-
-SERVER: Final = Server()
-
-
-class PricedS3(AsyncFileSystem):  # type: ignore[misc]
-    """The part of s3fs that weft uses, on `SERVER`."""
-
-    protocol = "s3"
-
-    def __init__(self, *, config_kwargs: dict[str, Any] | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        SERVER.running = asyncio.Semaphore((config_kwargs or {}).get("max_pool_connections", CLIENT_CONNECTIONS))
-
-    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        data = SERVER.objects.get(self._strip_protocol(path))
-        part = None if data is None else data[start:end]
-        await SERVER.answer("GET", len(part or b""))
-        if part is None:
-            raise FileNotFoundError(path)
-        return part
-
-    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        await SERVER.answer("PUT", len(value))
-        path = self._strip_protocol(path)
-        if mode == "create" and path in SERVER.objects:
-            raise FileExistsError(path)
-        SERVER.objects[path] = bytes(value)
-
-    async def _find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
-        prefix = self._strip_protocol(path).rstrip("/") + "/"
-        found = {name: {"size": len(data)} for name, data in SERVER.objects.items() if name.startswith(prefix)}
-        for _ in range(max(1, -(-len(found) // PAGE))):
-            await SERVER.answer("LIST")
-        return found
-
-    async def _rm_file(self, path: str, **_: Any) -> None:
-        await SERVER.answer("DELETE")
-        SERVER.objects.pop(self._strip_protocol(path), None)
-
-    async def _call_s3(self, _method: str, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:  # noqa: N803 - S3's names
-        await SERVER.answer("DELETE")
-        for one in Delete["Objects"]:
-            SERVER.objects.pop(f"{Bucket}/{one['Key']}", None)
-        return {}
-
-    call_s3 = sync_wrapper(_call_s3)
-
-    def split_path(self, path: str) -> tuple[str, str, None]:
-        bucket, _, key = self._strip_protocol(path).partition("/")
-        return bucket, key, None
-
-    def _open(self, path: str, mode: str = "rb", **_: Any) -> _Upload:
-        return _Upload(self, path, mode, block_size=BLOCK_BYTES)
-
-
-class _Upload(AbstractBufferedFile):  # type: ignore[misc]
-    """One PUT for a small object, parts for a large one."""
-
-    def _initiate_upload(self) -> None:
-        self._whole = b""
-
-    def _upload_chunk(self, final: bool = False) -> bool:  # noqa: FBT001, FBT002 - fsspec's signature
-        part = self.buffer.getvalue()
-        first = not self._whole
-        self._whole += part
-        asked = ["PUT"] if final and first else ["POST"] * first + ["PUT"] + ["POST"] * final
-        for kind in asked:
-            fsspec.asyn.sync(self.fs.loop, SERVER.answer, kind, len(part) if kind == "PUT" else 0)
-        if final:
-            SERVER.objects[self.fs._strip_protocol(self.path)] = self._whole
-        return True
+    def of(self, requests: Mapping[str, int]) -> float:
+        """Dollars of requests by kind; DELETE is free."""
+        millions = {"PUT": self.put, "POST": self.put, "LIST": self.put, "GET": self.get, "HEAD": self.get}
+        return sum(millions.get(kind, 0.0) * count for kind, count in requests.items()) / 1e6
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The cost of one operation."""
+    """What one operation cost.
+
+    Attributes:
+        requests: By kind.
+        rounds: Requests that followed one another.
+        megabytes: Bytes sent and received.
+        seconds: Of the store, without this machine's work.
+        cpu: CPU seconds of this process, with those of the store in memory.
+    """
 
     requests: Counter[str]
+    rounds: int
     megabytes: float
     seconds: float
     cpu: float
@@ -155,45 +104,61 @@ class Figure:
     def total(self) -> int:
         return sum(self.requests.values())
 
-    def dollars(self, prices: dict[str, float]) -> float:
-        return sum(prices[kind] * count for kind, count in self.requests.items()) / 1e6
+
+Step = tuple[str, Callable[[], object]]
 
 
-def load(folder: Path) -> None:
-    """Put a table of a local folder into the store."""
-    SERVER.objects.clear()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            SERVER.objects[f"bucket/table/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
-
-
-def build(folder: Path, lanes: int, groups: int, commits: int) -> None:
-    """A table: all keys loaded and compacted, then a number of commits of all lanes in turn, at least one each."""
+def build(lanes: int, groups: int, commits: int) -> ObjectStore:
+    """A table: all keys loaded and compacted, then so many commits of all lanes in turn, at least one each."""
     partitions = max(groups // BUCKETS, 1)
-    table = Table.create(folder, CONFIG)
+    uri = f"memory://requests/{uuid.uuid4().hex}"
+    table = Table.create(uri, CONFIG)
     with table.writer("s", lane=LaneName("lane0")) as writer:
         writer.append(rows(partitions, KEYS, 1))
     table.compact()
-    few = rows(min(partitions, 2), 4, 2)
-    for lane in range(lanes):
-        with table.writer("s", lane=LaneName(f"lane{lane}")) as writer:
-            for _ in range(max(1, commits // lanes)):
+    _commit(table, lanes, commits, rows(min(partitions, 2), 4, 2))
+    return open_store(uri)
+
+
+def build_history(folder: Path, commits: int) -> ObjectStore:
+    """A table whose history was compacted, cleaned and archived, but for the last `BASE_COMMITS`."""
+    shape = timeline.Shape(max(commits - BASE_COMMITS, 0), BASE_LANES, 0, BASE_GROUPS)
+    timeline.build(folder, shape, folded=False)
+    table = Table.open(folder)
+    table.clean(dt.timedelta(0))
+    _commit(table, BASE_LANES, min(commits, BASE_COMMITS), _few_rows(history=True))
+    return open_store(str(folder))
+
+
+def _commit(table: Table, lanes: int, commits: int, few: pa.Table) -> None:
+    with contextlib.ExitStack() as stack:
+        names = [LaneName(f"lane{lane}") for lane in range(lanes)]
+        writers = [stack.enter_context(table.writer("s", lane=name)) for name in names]
+        turns = max(1, commits // lanes)
+        for turn in range(turns):
+            if turn == turns // 2:
+                table.mark()
+            for writer in writers:
                 writer.append(few)
 
 
-def steps(history: bool) -> Iterator[tuple[str, Callable[[], object]]]:  # noqa: FBT001
-    """The measured operations, in order; ``history``: for a table that `timeline` made, which lacks some files."""
+def _few_rows(*, history: bool) -> pa.Table:
+    return rows(1, 2, 3) if not history else pa.table({"k": [1, 2], "v": [1, 2], "ts": [9, 9]})
+
+
+def steps(*, history: bool) -> Iterator[Step]:
+    """What is measured, in order; what has an empty name prepares the next. ``history``: of `build_history`."""
     tables: list[Table] = []
 
     def snapshot() -> Snapshot:
         return tables[0].snapshot()
 
     stack = contextlib.ExitStack()
-    few = rows(1, 2, 3) if not history else pa.table({"k": [1, 2], "v": [1, 2], "ts": [9, 9]})
+    few, key = _few_rows(history=history), 1 if history else (0, 1)
     writers: list[Any] = []
 
     def query() -> None:
-        scan = snapshot().scan()
+        scan = snapshot().scan(parallelism=1)
         for task in scan.tasks:
             for _ in scan.read(task):
                 pass
@@ -202,53 +167,55 @@ def steps(history: bool) -> Iterator[tuple[str, Callable[[], object]]]:  # noqa:
     yield "snapshot", snapshot
     yield "again", snapshot
     yield "plan", lambda: snapshot().scan()
-    if not history:
-        yield "query", query
-        yield "get", lambda: tables[0].get([(0, 1)])
+    yield "query", query
+    yield "get", lambda: tables[0].get([key])
     yield "enter", lambda: writers.append(stack.enter_context(tables[0].writer("s", lane=LaneName("lane0"))))
     yield "", lambda: writers[0].append(few)
     yield "commit", lambda: writers[0].append(few)
     yield "", stack.close
-    if not history:
-        yield "fold", lambda: Table.open(URI).fold()
-        yield "compact", lambda: Table.open(URI).compact()
-        yield "clean", lambda: Table.open(URI).clean(dt.timedelta(0))
+    yield "mark", tables[0].mark
+    yield "", snapshot
+    yield "fold", tables[0].fold
+    yield "compact", tables[0].compact
+    yield "clean", lambda: tables[0].clean(dt.timedelta(0))
 
 
-def measure(folder: Path, latency: float, bytes_per_second: float, *, history: bool = False) -> dict[str, Figure]:
-    load(folder)
+def measure(store: ObjectStore, latency: float, bytes_per_second: float, *, history: bool = False) -> dict[str, Figure]:
+    """Load a table into the counting store, and run `steps` on it."""
+    SERVER.load(store)
+    SERVER.latency, SERVER.bytes_per_second = latency, bytes_per_second
     found = {}
-    for name, run in steps(history):
-        SERVER.latency, SERVER.bytes_per_second = (latency, bytes_per_second) if name else (0.0, 0.0)
-        SERVER.requests, SERVER.transferred = Counter(), 0
-        cpu, wall = time.process_time(), time.perf_counter()
+    for name, run in steps(history=history):
+        SERVER.begin()
+        cpu = time.process_time()
         run()
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        cpu = time.process_time() - cpu
         if name:
-            found[name] = Figure(SERVER.requests, SERVER.transferred / 1e6, wall, cpu)
+            found[name] = Figure(SERVER.requests, SERVER.rounds, SERVER.transferred / 1e6, SERVER.seconds, cpu)
     return found
 
 
-def report(title: str, figures: dict[str, Figure], prices: dict[str, float]) -> None:
+def month(figures: Mapping[str, Figure], prices: Prices) -> dict[str, float]:
+    """Dollars a month by operation, for a table of 4 streams that commit every 5 s, with services and readers."""
+    beats = Counter({"PUT": 1, "DELETE": 1})
+    each = {name: prices.of(figures[name].requests) * often for name, often in OFTEN.items()}
+    each["heartbeats"] = prices.of(beats) * STREAMS / HEARTBEAT_SECONDS
+    return {name: dollars * MONTH_SECONDS for name, dollars in each.items()}
+
+
+def report(title: str, figures: Mapping[str, Figure], prices: Prices) -> None:
+    by_month = month(figures, prices)
     print(f"\n{title}")
-    print(f"{'':10} {'requests':>8} {'MB':>8} {'seconds':>8} {'CPU s':>7} {'$ for 1,000':>12}  by kind")
+    print(f"{'':10} {'requests':>8} {'rounds':>7} {'MB':>8} {'seconds':>8} {'CPU s':>7} {'$ a month':>10}  by kind")
     for name, figure in figures.items():
         kinds = " ".join(f"{kind} {count}" for kind, count in sorted(figure.requests.items()))
+        dollars = f"{by_month[name]:10.2f}" if name in by_month else f"{'':10}"
         print(
-            f"{name:10} {figure.total:8} {figure.megabytes:8.2f} {figure.seconds:8.2f} {figure.cpu:7.2f} "
-            f"{1000 * figure.dollars(prices):12.5f}  {kinds}"
+            f"{name:10} {figure.total:8} {figure.rounds:7} {figure.megabytes:8.2f} {figure.seconds:8.2f} "
+            f"{figure.cpu:7.2f} {dollars}  {kinds}"
         )
-
-
-def month(figures: dict[str, Figure], prices: dict[str, float]) -> str:
-    """Dollars a month of 4 streams that commit every 5 s, with services and one reader."""
-    often = {"commit": 4 / 5, "fold": 1 / 60, "compact": 1 / 300, "clean": 1 / 600, "query": 1 / 60, "again": 1 / 5}
-    parts = {name: figures[name].dollars(prices) * times * MONTH_SECONDS for name, times in often.items()}
-    text = ", ".join(f"{name} {dollars:.2f}" for name, dollars in parts.items())
-    return (
-        "dollars a month, 4 streams with a commit each 5 s, a fold a minute, a compaction each 5 and a cleaning each "
-        f"10 minutes, a query a minute, a reader that asks each 5 s: {sum(parts.values()):.2f} ({text})"
-    )
+    print(f"{'heartbeats':10} {by_month['heartbeats']:55.2f}")
+    print(f"{'in all':10} {sum(by_month.values()):55.2f}")
 
 
 def main() -> None:
@@ -261,40 +228,25 @@ def main() -> None:
     parser.add_argument("--put", type=float, default=5.0, help="dollars for a million PUT, POST or LIST requests")
     parser.add_argument("--get", type=float, default=0.4, help="dollars for a million GET or HEAD requests")
     given = parser.parse_args()
-    prices = {
-        "PUT": given.put,
-        "POST": given.put,
-        "LIST": given.put,
-        "GET": given.get,
-        "HEAD": given.get,
-        "DELETE": 0.0,
-    }
-    fsspec.register_implementation("s3", PricedS3, clobber=True)
-    root = Path(tempfile.mkdtemp(prefix="weft-requests-"))
-    speed = (given.latency_ms / 1000, given.megabytes * 1e6)
+    prices, speed = Prices(given.put, given.get), (given.latency_ms / 1000, given.megabytes * 1e6)
+    register()
     print(f"{given.latency_ms:g} ms a request, {given.megabytes:g} MB/s a connection")
-    try:
-        sizes = [(lanes, BASE_GROUPS) for lanes in given.lanes] + [(BASE_LANES, groups) for groups in given.groups]
-        for number, (lanes, groups) in enumerate(dict.fromkeys(sizes)):
-            folder = root / str(number)
-            build(folder, lanes, groups, BASE_COMMITS)
-            figures = measure(folder, *speed)
-            report(f"{lanes} lanes, {groups:,} file groups, {BASE_COMMITS} commits", figures, prices)
-            print(month(figures, prices))
+    print(
+        f"$ a month: {STREAMS} streams with a commit each {COMMIT_SECONDS} s and a heartbeat each {HEARTBEAT_SECONDS} "
+        "s, a mark and a fold a minute, a compaction each 5 and a clean each 10 minutes, a query a minute, and a "
+        "reader that takes a snapshot each 5 s"
+    )
+    sizes = [(lanes, BASE_GROUPS) for lanes in given.lanes] + [(BASE_LANES, groups) for groups in given.groups]
+    for lanes, groups in dict.fromkeys(sizes):
+        figures = measure(build(lanes, groups, BASE_COMMITS), *speed)
+        report(f"{lanes} lanes, {groups:,} file groups, {BASE_COMMITS} commits", figures, prices)
+    for commits in given.commits:
+        folder = Path(tempfile.mkdtemp(prefix="weft-requests-"))
+        try:
+            figures = measure(build_history(folder, commits), *speed, history=True)
+        finally:
             shutil.rmtree(folder)
-        for commits in given.commits:
-            folder = root / f"history{commits}"
-            shape = timeline.Shape(commits, BASE_LANES, min(commits, BASE_COMMITS), BASE_GROUPS)
-            timeline.build(folder, shape, folded=False)
-            report(
-                f"{BASE_LANES} lanes, {BASE_GROUPS} file groups, {commits:,} commits, all but the last "
-                f"{shape.waiting} compacted",
-                measure(folder, *speed, history=True),
-                prices,
-            )
-            shutil.rmtree(folder)
-    finally:
-        shutil.rmtree(root)
+        report(f"{BASE_LANES} lanes, {BASE_GROUPS} file groups, {commits:,} commits", figures, prices)
 
 
 if __name__ == "__main__":

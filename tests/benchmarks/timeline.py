@@ -80,6 +80,8 @@ def build(folder: Path, shape: Shape, folded: bool) -> None:  # noqa: FBT001 - p
             history.compact()
         if number == shape.commits - shape.waiting:
             history.compact()
+    if not shape.waiting:
+        history.compact()
 
 
 class _History:

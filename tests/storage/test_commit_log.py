@@ -244,7 +244,7 @@ def test_several_lanes_are_read_and_searched_in_common_rounds(clock: FakeClock) 
     log = CommitLog(Environment(store, clock))
     tails = log.read_tails(dict.fromkeys(lengths, (0, None)))
     assert {lane: len(tail) for lane, tail in tails.items()} == lengths
-    assert store.trips <= 6  # windows of 1, 4, 16, 64 and 64 slots, and whether their ends are archived
+    assert store.trips <= 6  # windows of 1, 2, 10, 40 and 64 slots, and whether their ends are archived
     assert {lane: log.read_tails({lane: (90, 95)})[lane][-1].seq for lane in lengths} == dict.fromkeys(lengths, 95)
     assert store.trips <= 6
     store.trips = 0

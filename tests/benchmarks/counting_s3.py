@@ -1,0 +1,149 @@
+"""S3 in memory: counts requests, and computes how long they would take. Nothing waits: a busy machine changes nothing.
+
+It is the part of s3fs that `storage.store.remote_store` uses. Every request takes the latency and the time of its bytes
+at the bandwidth of one connection. A request begins when the latest of those ends that had ended before it was sent, so
+requests that are sent together take the time of the slowest, and no more run at once than the connection pool of the
+S3 client allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem, sync_wrapper
+from fsspec.spec import AbstractBufferedFile
+
+from storage.core.names import Path
+from storage.store.object_store import ObjectStore
+
+URI: Final = "s3://bucket/table"
+PAGE: Final = 1_000  # names in one answer to a LIST
+BLOCK_BYTES: Final = 50 * 2**20  # s3fs uploads larger objects in parts
+CLIENT_CONNECTIONS: Final = 10  # default of botocore; `config_kwargs` of s3fs changes it
+TURNS: Final = 3
+"""Turns of the event loop in which the requests of one round are sent, before the first of them is answered."""
+
+
+@dataclass
+class Server:
+    """Objects by path, what was asked for, and how long it takes.
+
+    Attributes:
+        latency: Seconds of a request.
+        bytes_per_second: Of one connection; 0: bytes take no time.
+        requests: By kind.
+        transferred: Bytes.
+        seconds: How long all requests took, those that were sent together at the same time.
+        rounds: The longest chain of requests of which each was sent after the one before was answered.
+    """
+
+    latency: float = 0.0
+    bytes_per_second: float = 0.0
+    objects: dict[str, bytes] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    transferred: int = 0
+    seconds: float = 0.0
+    rounds: int = 0
+    running: asyncio.Semaphore | None = None
+
+    def begin(self) -> None:
+        """Count from zero."""
+        self.requests, self.transferred, self.seconds, self.rounds = Counter(), 0, 0.0, 0
+
+    def load(self, store: ObjectStore) -> None:
+        """Take the objects of another store in place of those that are there."""
+        self.objects = {f"bucket/table/{name}": store.get(Path(name)) or b"" for name, _ in store.list(Path(""))}
+
+    async def answer(self, kind: str, size: int = 0) -> None:
+        """Count one request of so many bytes, and compute its time."""
+        assert self.running is not None
+        async with self.running:
+            self.requests[kind] += 1
+            self.transferred += size
+            begun, round_before = self.seconds, self.rounds
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            transfer = size / self.bytes_per_second if self.bytes_per_second else 0.0
+            self.seconds = max(self.seconds, begun + self.latency + transfer)
+            self.rounds = max(self.rounds, round_before + 1)
+
+
+SERVER: Final = Server()
+
+
+def register() -> None:
+    """Make ``s3://`` this store, in this process."""
+    fsspec.register_implementation("s3", CountingS3, clobber=True)
+
+
+class CountingS3(AsyncFileSystem):  # type: ignore[misc]
+    """The part of s3fs that weft uses, on `SERVER`."""
+
+    protocol = "s3"
+
+    def __init__(self, *, config_kwargs: dict[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        SERVER.running = asyncio.Semaphore((config_kwargs or {}).get("max_pool_connections", CLIENT_CONNECTIONS))
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        data = SERVER.objects.get(self._strip_protocol(path))
+        part = None if data is None else data[start:end]
+        await SERVER.answer("GET", len(part or b""))
+        if part is None:
+            raise FileNotFoundError(path)
+        return part
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        await SERVER.answer("PUT", len(value))
+        path = self._strip_protocol(path)
+        if mode == "create" and path in SERVER.objects:
+            raise FileExistsError(path)
+        SERVER.objects[path] = bytes(value)
+
+    async def _find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
+        prefix = self._strip_protocol(path).rstrip("/") + "/"
+        found = {name: {"size": len(data)} for name, data in SERVER.objects.items() if name.startswith(prefix)}
+        for _ in range(max(1, -(-len(found) // PAGE))):  # each page names where the next begins
+            await SERVER.answer("LIST")
+        return found
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        await SERVER.answer("DELETE")
+        SERVER.objects.pop(self._strip_protocol(path), None)
+
+    async def _call_s3(self, _method: str, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:  # noqa: N803 - S3's names
+        await SERVER.answer("DELETE")
+        for one in Delete["Objects"]:
+            SERVER.objects.pop(f"{Bucket}/{one['Key']}", None)
+        return {}
+
+    call_s3 = sync_wrapper(_call_s3)
+
+    def split_path(self, path: str) -> tuple[str, str, None]:
+        bucket, _, key = self._strip_protocol(path).partition("/")
+        return bucket, key, None
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> _Upload:
+        return _Upload(self, path, mode, block_size=BLOCK_BYTES)
+
+
+class _Upload(AbstractBufferedFile):  # type: ignore[misc]
+    """One PUT for a small object, parts for a large one."""
+
+    def _initiate_upload(self) -> None:
+        self._whole = b""
+
+    def _upload_chunk(self, final: bool = False) -> bool:  # noqa: FBT001, FBT002 - fsspec's signature
+        part = self.buffer.getvalue()
+        first = not self._whole
+        self._whole += part
+        asked = ["PUT"] if final and first else ["POST"] * first + ["PUT"] + ["POST"] * final
+        for kind in asked:
+            fsspec.asyn.sync(self.fs.loop, SERVER.answer, kind, len(part) if kind == "PUT" else 0)
+        if final:
+            SERVER.objects[self.fs._strip_protocol(self.path)] = self._whole
+        return True

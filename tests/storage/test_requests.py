@@ -1,0 +1,224 @@
+"""How many requests each operation makes, and how many of them follow one another: exact numbers, so that none grows.
+
+`tests/benchmarks/README.md` says which of them are unavoidable, and why.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage import Table
+from storage.clock import Stamps
+from storage.core.names import LaneName
+from storage.environment import DEFAULT_TUNING, Environment
+from storage.log.time_marks import MARK_EVERY_MS
+from storage.store.open_store import open_store
+from storage.write.writer import Writer
+from tests.faulty_store import FakeClock
+from tests.many_groups import CountingStore
+from tests.storage.shop import new_uri
+
+CONFIG = {
+    "key": ["id"],
+    "buckets": 1,
+    "columns": {"id": "bigint", "a": "string", "ats": "bigint", "b": "string", "bts": "bigint"},
+    "groups": {
+        "a": {"columns": ["a", "ats"], "ordering": ["ats"]},
+        "b": {"columns": ["b", "bts"], "ordering": ["bts"]},
+    },
+    "streams": {"as": {"groups": ["a"]}, "bs": {"groups": ["b"]}},
+}
+FEW, MANY = 4, 20
+"""Numbers of lanes of stream `as`: archives are asked for one by one, or the table lane is read again (rule A3)."""
+
+
+def a_rows(ts: int = 1) -> pa.Table:
+    return pa.table({"id": [1], "a": ["x"], "ats": [ts]})
+
+
+def b_rows(ts: int = 1) -> pa.Table:
+    return pa.table({"id": [1], "b": ["x"], "bts": [ts]})
+
+
+@dataclass
+class World:
+    """A table with lanes of stream `as`, a commit in each, and a MARK after them. Nothing happens in it by itself."""
+
+    uri: str
+    clock: FakeClock
+
+    def process(self) -> tuple[Table, CountingStore]:
+        """A new process, and what it asks of the store."""
+        store: Any = CountingStore(open_store(self.uri))
+        return Table(Environment(store, self.clock), Stamps()), store
+
+    def commit(self, *lanes: int) -> None:
+        """One commit in each lane, by writers that entered before: no claims."""
+        for lane in lanes:
+            self.writers[lane].append(a_rows(self.clock.now_ms()))
+
+    def open_writers(self, lanes: int) -> None:
+        self.writers: list[Writer] = []
+        for lane in range(lanes):
+            writer = self.process()[0].writer("as", lane=LaneName(f"lane{lane}"))
+            self.writers.append(writer.__enter__())
+
+
+def world(lanes: int) -> World:
+    made = World(new_uri(), FakeClock())
+    Table.create_in(Environment(open_store(made.uri), made.clock), CONFIG)
+    made.open_writers(lanes)
+    made.commit(*range(lanes))
+    made.process()[0].mark()
+    return made
+
+
+def asked(store: CountingStore, run: Callable[[], object]) -> tuple[dict[str, int], int]:
+    """Requests by kind, and rounds."""
+    store.requests, store.rounds = {}, 0
+    run()
+    found: dict[str, int] = {}
+    kinds = {"get_many": "get", "put_if_absent": "put", "open_output": "put", "delete_many": "delete"}
+    for name, count in store.requests.items():
+        if name != "leftovers":  # a remote store has none
+            kind = kinds.get(name, name)
+            found[kind] = found.get(kind, 0) + count
+    return found, store.rounds
+
+
+def test_open_reads_the_checkpoints_and_a_part_of_the_table_lane_at_once() -> None:
+    table, store = world(FEW).process()
+    # The first slots after the checkpoint, of which there is none yet, and whether the first free one is archived.
+    assert asked(store, table.state) == ({"list": 1, "get": DEFAULT_TUNING.first_table_window + 1}, 3)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "gets", "rounds"),
+    [
+        # The slot after the table lane; those after the lanes; whether each is archived.
+        (FEW, 1 + FEW + FEW + 1, 3),
+        # The same, then the slot after the table lane again, and whether that one is archived: it was announced.
+        (MANY, 1 + MANY + 1 + 1, 4),
+    ],
+)
+def test_a_snapshot_without_new_commits(lanes: int, gets: int, rounds: int) -> None:
+    table, store = world(lanes).process()
+    table.snapshot()
+    assert asked(store, table.snapshot) == ({"get": gets}, rounds)
+
+
+def test_a_snapshot_with_one_new_commit_reads_it_and_two_slots_more() -> None:
+    made = world(MANY)
+    table, store = made.process()
+    table.snapshot()
+    made.commit(0)
+    assert asked(store, table.snapshot) == ({"get": 1 + MANY + 2 + 1 + 1}, 5)
+
+
+@pytest.mark.parametrize("lanes", [FEW, MANY])
+def test_the_first_snapshot_reads_up_to_the_last_mark_at_once(lanes: int) -> None:
+    made = world(lanes)
+    for _ in range(10):
+        made.commit(*range(lanes))
+    made.process()[0].mark()
+    table, store = made.process()
+    table.state()
+    entries = 1 + 11  # of each lane: its claim, and its commits
+    ends = lanes + 1 if lanes == FEW else 2
+    assert asked(store, table.snapshot) == ({"get": 1 + lanes * (entries + 1) + ends}, 3 if lanes == FEW else 4)
+
+
+def test_a_commit_puts_its_file_and_its_entry_and_asks_three_times() -> None:
+    """Whether the table lane goes on (its slot, its archive), and whether its own slot was archived before its put."""
+    made = world(MANY)
+    table, store = made.process()
+    with table.writer("bs") as writer:
+        writer.append(b_rows())
+        assert asked(store, lambda: writer.append(b_rows(2))) == ({"get": 3, "put": 2}, 5)
+
+
+def test_a_writer_enters_without_reading_lanes_that_share_no_group() -> None:
+    found = []
+    for lanes in (FEW, MANY):
+        table, store = world(lanes).process()
+        table.state()
+        writer = table.writer("bs")
+        found.append(asked(store, writer.__enter__))
+        writer.__exit__(None, None, None)
+    assert found[0] == found[1]
+
+
+def test_a_writer_that_enters_reads_the_ends_of_its_rivals() -> None:
+    found = []
+    for lanes in (MANY, 2 * MANY):
+        made = world(lanes)
+        table, store = made.process()
+        table.state()
+        writer = table.writer("as", lane="new")
+        found.append(asked(store, writer.__enter__)[0]["get"])
+        writer.__exit__(None, None, None)
+    assert found[1] - found[0] == 2 * MANY  # of each lane its last entry, and the free slot after it
+
+
+def test_closed_lanes_cost_a_writer_nothing() -> None:
+    found = []
+    for closed in (0, FEW):
+        made = world(FEW)
+        table, store = made.process()
+        for lane in range(closed):
+            with made.process()[0].writer("as", lane=LaneName(f"old{lane}")) as writer:
+                writer.append(a_rows())
+            made.process()[0].close_lane(f"old{lane}")
+        table.state()
+        writer = table.writer("as", lane="new")
+        found.append(asked(store, writer.__enter__)[0]["get"])
+        writer.__exit__(None, None, None)
+    assert found[0] == found[1]
+
+
+def test_rivals_are_read_again_after_a_minute_unless_there_is_a_new_mark() -> None:
+    made = world(MANY)
+    table, store = made.process()
+    with table.writer("as", lane="new") as writer:
+        writer.append(a_rows())
+        for number in range(4):
+            made.clock.sleep(MARK_EVERY_MS / 4000)
+            made.commit(0)
+            if number == 1:
+                made.process()[0].mark()
+            writer.append(a_rows(number))
+        usual, _ = asked(store, lambda: writer.append(a_rows(9)))
+        assert usual == {"get": 3, "put": 2}
+        made.clock.sleep(MARK_EVERY_MS / 1000)
+        gets = asked(store, lambda: writer.append(a_rows(10)))[0]["get"]
+        # All of them twice: for its own stamp, and for the mark that is due then.
+        assert gets > 2 * MANY
+
+
+def test_a_mark_reads_the_last_entry_of_each_lane_and_the_slot_after_it() -> None:
+    found = []
+    for lanes in (MANY, 2 * MANY):
+        table, store = world(lanes).process()
+        table.state()
+        found.append(asked(store, table.mark)[0])
+    assert found[1]["get"] - found[0]["get"] == 2 * MANY
+    assert found[0]["put"] == found[1]["put"] == 1
+
+
+def test_a_clean_lists_as_often_for_many_lanes_as_for_few_and_reads_the_end_of_each() -> None:
+    found = []
+    for lanes in (MANY, 2 * MANY):
+        made = world(lanes)
+        table, store = made.process()
+        table.compact()
+        made.clock.sleep(1)
+        found.append(asked(store, lambda table=table: table.clean(dt.timedelta(0)))[0])  # type: ignore[misc]
+    assert found[0]["list"] == found[1]["list"] == 16
+    # Of each lane its last entry and the free slot after it; and its LANE_ADD, because there is no checkpoint yet.
+    assert found[1]["get"] - found[0]["get"] == 3 * MANY
