@@ -16,8 +16,11 @@ from storage.core.modes import mode_of
 from storage.core.names import TABLE_LANE, LaneName, StreamName
 from storage.core.schema.table_schema import TableSchema
 from storage.log.table_log import TableLog
+from storage.log.time_marks import MARK_EVERY_MS
 
-STAMP_REFRESH_MS: Final = 60_000  # within this time, clock differences may decide the order of ties
+STAMP_REFRESH_MS: Final = 2 * MARK_EVERY_MS
+"""Within this time, clock differences may decide the order of ties. While there is a MARK each minute, no rival is
+read."""
 
 
 class OtherLanes:
@@ -41,7 +44,7 @@ class OtherLanes:
         self.heads = self._table_log.observe_heads(table, self.heads, self._rivals(table))
 
     def read_if_old(self, table: TableState, refreshed_ms: int) -> None:
-        """Call `read` if the stamps of rivals were read more than a minute ago, by this process or for a MARK.
+        """Call `read` if the stamps of rivals were read more than two minutes ago, by this process or for a MARK.
 
         Requires one call of `read` before.
 

@@ -36,6 +36,7 @@ class Server:
         latency: Seconds of a request.
         bytes_per_second: Of one connection; 0: bytes take no time.
         requests: By kind.
+        folders: Requests by kind and folder of the table: the first two parts of a path.
         transferred: Bytes.
         seconds: How long all requests took, those that were sent together at the same time.
         rounds: The longest chain of requests of which each was sent after the one before was answered.
@@ -45,6 +46,7 @@ class Server:
     bytes_per_second: float = 0.0
     objects: dict[str, bytes] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
+    folders: Counter[tuple[str, str]] = field(default_factory=Counter)
     transferred: int = 0
     seconds: float = 0.0
     rounds: int = 0
@@ -52,17 +54,19 @@ class Server:
 
     def begin(self) -> None:
         """Count from zero."""
-        self.requests, self.transferred, self.seconds, self.rounds = Counter(), 0, 0.0, 0
+        self.requests, self.folders = Counter(), Counter()
+        self.transferred, self.seconds, self.rounds = 0, 0.0, 0
 
     def load(self, store: ObjectStore) -> None:
         """Take the objects of another store in place of those that are there."""
         self.objects = {f"bucket/table/{name}": store.get(Path(name)) or b"" for name, _ in store.list(Path(""))}
 
-    async def answer(self, kind: str, size: int = 0) -> None:
-        """Count one request of so many bytes, and compute its time."""
+    async def answer(self, kind: str, path: str, size: int = 0) -> None:
+        """Count one request for a path, of so many bytes, and compute its time."""
         assert self.running is not None
         async with self.running:
             self.requests[kind] += 1
+            self.folders[kind, "/".join(path.split("/")[2:4])] += 1
             self.transferred += size
             begun, round_before = self.seconds, self.rounds
             for _ in range(TURNS):
@@ -90,16 +94,17 @@ class CountingS3(AsyncFileSystem):  # type: ignore[misc]
         SERVER.running = asyncio.Semaphore((config_kwargs or {}).get("max_pool_connections", CLIENT_CONNECTIONS))
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        data = SERVER.objects.get(self._strip_protocol(path))
+        path = self._strip_protocol(path)
+        data = SERVER.objects.get(path)
         part = None if data is None else data[start:end]
-        await SERVER.answer("GET", len(part or b""))
+        await SERVER.answer("GET", path, len(part or b""))
         if part is None:
             raise FileNotFoundError(path)
         return part
 
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        await SERVER.answer("PUT", len(value))
         path = self._strip_protocol(path)
+        await SERVER.answer("PUT", path, len(value))
         if mode == "create" and path in SERVER.objects:
             raise FileExistsError(path)
         SERVER.objects[path] = bytes(value)
@@ -108,15 +113,16 @@ class CountingS3(AsyncFileSystem):  # type: ignore[misc]
         prefix = self._strip_protocol(path).rstrip("/") + "/"
         found = {name: {"size": len(data)} for name, data in SERVER.objects.items() if name.startswith(prefix)}
         for _ in range(max(1, -(-len(found) // PAGE))):  # each page names where the next begins
-            await SERVER.answer("LIST")
+            await SERVER.answer("LIST", prefix)
         return found
 
     async def _rm_file(self, path: str, **_: Any) -> None:
-        await SERVER.answer("DELETE")
-        SERVER.objects.pop(self._strip_protocol(path), None)
+        path = self._strip_protocol(path)
+        await SERVER.answer("DELETE", path)
+        SERVER.objects.pop(path, None)
 
     async def _call_s3(self, _method: str, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:  # noqa: N803 - S3's names
-        await SERVER.answer("DELETE")
+        await SERVER.answer("DELETE", Bucket)
         for one in Delete["Objects"]:
             SERVER.objects.pop(f"{Bucket}/{one['Key']}", None)
         return {}
@@ -138,12 +144,12 @@ class _Upload(AbstractBufferedFile):  # type: ignore[misc]
         self._whole = b""
 
     def _upload_chunk(self, final: bool = False) -> bool:  # noqa: FBT001, FBT002 - fsspec's signature
-        part = self.buffer.getvalue()
+        part, path = self.buffer.getvalue(), self.fs._strip_protocol(self.path)
         first = not self._whole
         self._whole += part
         asked = ["PUT"] if final and first else ["POST"] * first + ["PUT"] + ["POST"] * final
         for kind in asked:
-            fsspec.asyn.sync(self.fs.loop, SERVER.answer, kind, len(part) if kind == "PUT" else 0)
+            fsspec.asyn.sync(self.fs.loop, SERVER.answer, kind, path, len(part) if kind == "PUT" else 0)
         if final:
-            SERVER.objects[self.fs._strip_protocol(self.path)] = self._whole
+            SERVER.objects[path] = self._whole
         return True

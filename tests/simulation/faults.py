@@ -34,7 +34,7 @@ class Fault(StrEnum):
     FREEZE = "process freezes before the call"
     FREEZE_AFTER = "process freezes after the call's effect"
     CLOCK = "process's clock jumps"
-    LEAP = "a minute passes"
+    LEAP = "two minutes pass"
     DAMAGE = "environment removes or tears a file"
 
 
