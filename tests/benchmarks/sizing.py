@@ -12,8 +12,6 @@ others and compared with what was measured there, and extrapolated to the asked 
 
 Then what those requests mean: a second and folder beside S3's limits for a prefix, dollars a month. And what is
 computed from rates of the machine: the time to compact and to ingest is measured here, on one thread.
-
-`deploy/OPERATIONS.md` explains the table that this prints.
 """
 
 from __future__ import annotations
