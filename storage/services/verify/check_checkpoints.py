@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Generic, TypeVar
 
 from storage.core.log.checkpoint_codec import decode_lane
@@ -29,14 +28,25 @@ class Checkpoints(Generic[S]):
     ) -> None:
         self._env, self._lane, self._findings = env, lane, findings
         self._decode: Callable[[bytes], S | None] = decode
+        self._listed: dict[int, list[Path]] | None = None
 
-    @cached_property
+    @property
     def _paths(self) -> dict[int, list[Path]]:
+<<<<<<< HEAD
         """Checkpoints that `take` has not returned yet, by the slot of their last entry; listed on first use."""
         found: dict[int, list[Path]] = {}
         for seq, path in list_checkpoints(self._env.store, self._lane):
             found.setdefault(seq, []).append(path)
         return found
+=======
+        """Those that were not taken yet, by the slot of their last entry; listed on first use."""
+        # Not `cached_property`: in Python 3.11 its lock is that of the class, so verifications would wait for each other.
+        if self._listed is None:
+            self._listed = {}
+            for seq, path in list_checkpoints(self._env.store, self._lane):
+                self._listed.setdefault(seq, []).append(path)
+        return self._listed
+>>>>>>> d4fcbc4 (Verify lists checkpoints without a lock of the class: two verifications at once waited for each other)
 
     def take(self, seq: int, head_id: str | None = None) -> Iterator[tuple[Path, S]]:
         """Yield the usable checkpoints at an entry, once; report the others. ``head_id``: the entry's id, if known."""
