@@ -120,11 +120,11 @@ def new_uri(root: str) -> str:
 
 
 class CountingStore:
-    """Counts what is asked of a store.
+    """Counts requests to a store.
 
     Attributes:
-        requests: By kind and in objects: a call for many objects counts as many.
-        rounds: Calls, each of which takes a round trip where the store is remote.
+        requests: By kind; a call for many objects counts as many.
+        rounds: Calls; on a remote store each takes a round trip.
     """
 
     def __init__(self, inner: Any) -> None:

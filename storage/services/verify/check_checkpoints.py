@@ -40,7 +40,8 @@ class Checkpoints(Generic[S]):
         return found
 =======
         """Those that were not taken yet, by the slot of their last entry; listed on first use."""
-        # Not `cached_property`: in Python 3.11 its lock is that of the class, so verifications would wait for each other.
+        # Not `cached_property`: in Python 3.11 its lock is shared by all instances, so verifications would wait for
+        # each other.
         if self._listed is None:
             self._listed = {}
             for seq, path in list_checkpoints(self._env.store, self._lane):
