@@ -29,14 +29,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage import Table
+from storage import DuePolicy, Table
 from storage.clock import Stamps
 from storage.core.log.checkpoint_codec import encode_table
 from storage.core.names import LaneName
 from storage.environment import Environment
 from storage.store.open_store import open_store
-from streams.pipeline.model import CompactionSection
-from streams.pipeline.services import compact_due, fold_due
 from tests.benchmarks.counting_s3 import SERVER, URI, register
 from tests.benchmarks.requests import Prices
 from tests.benchmarks.requests import build as build_requests_table
@@ -46,7 +44,7 @@ from tests.faulty_store import FakeClock
 LANES_OF_A_STREAM: Final = 4
 TICK_SECONDS: Final = 5
 COMPACTION_SECONDS, CLEAN_SECONDS, QUERY_SECONDS = 30, 600, 60
-POLICY: Final = CompactionSection(min_commits=100_000)
+POLICY: Final = DuePolicy(min_commits=100_000)
 """With the default of 8 waiting commits, a table of so many commits would be rewritten in every round."""
 PUT_LIMIT, GET_LIMIT = 3_500, 5_500
 """Requests a second that S3 guarantees for a prefix; it splits prefixes that stay busy."""
@@ -126,8 +124,8 @@ def simulate(writers: int, commits_a_minute: float, minutes: int) -> Load:
                             pass
             if second % COMPACTION_SECONDS == 0:
                 with counted(load, "compaction, folds"):
-                    compact_due(compactor, POLICY)
-                    fold_due(compactor, POLICY)
+                    compactor.compact(policy=POLICY)
+                    compactor.fold(policy=POLICY)
             if second % CLEAN_SECONDS == 0:
                 with counted(load, "clean"):
                     cleaner.clean(dt.timedelta(minutes=5))
