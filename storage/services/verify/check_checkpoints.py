@@ -32,14 +32,7 @@ class Checkpoints(Generic[S]):
 
     @property
     def _paths(self) -> dict[int, list[Path]]:
-<<<<<<< HEAD
         """Checkpoints that `take` has not returned yet, by the slot of their last entry; listed on first use."""
-        found: dict[int, list[Path]] = {}
-        for seq, path in list_checkpoints(self._env.store, self._lane):
-            found.setdefault(seq, []).append(path)
-        return found
-=======
-        """Those that were not taken yet, by the slot of their last entry; listed on first use."""
         # Not `cached_property`: in Python 3.11 its lock is shared by all instances, so verifications would wait for
         # each other.
         if self._listed is None:
@@ -47,7 +40,6 @@ class Checkpoints(Generic[S]):
             for seq, path in list_checkpoints(self._env.store, self._lane):
                 self._listed.setdefault(seq, []).append(path)
         return self._listed
->>>>>>> d4fcbc4 (Verify lists checkpoints without a lock of the class: two verifications at once waited for each other)
 
     def take(self, seq: int, head_id: str | None = None) -> Iterator[tuple[Path, S]]:
         """Yield the usable checkpoints at an entry, once; report the others. ``head_id``: the entry's id, if known."""
