@@ -272,8 +272,8 @@ class LaneProgress:
     Attributes:
         query_id: The query of the last live commit; "" if the lane has none.
         source: The source position that this commit recorded; empty if it recorded none.
-        batches: By query, the number of its last live batch.
-        rolled_back_from: By query without a live batch, the first of its batches that a restore rolled back.
+        batches: Number of the last live batch of each query, by query id.
+        rolled_back_from: For queries without a live batch, the first batch that a restore rolled back, by query id.
         restored: Whether a restore has rolled back entries of the lane.
         fenced: The claim that fenced the lane for the newest restore; 0 if there was none.
         last_commit: The entry of the last live commit of ``query_id``; 0 if there is none.

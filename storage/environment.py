@@ -187,7 +187,7 @@ def open_environment(
     Args:
         uri: As for `storage.Table.open`.
         storage_options: For the store.
-        clock: By default the machine's clock.
+        clock: Clock of the table; by default the machine's clock.
 
     Raises:
         InvalidInput: The URI is of an unknown kind of store, or the package of the store is not installed.

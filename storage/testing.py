@@ -122,7 +122,7 @@ def _cut(chance: random.Random, events: list[dict[str, Any]]) -> list[list[dict[
 def _fold(
     mode: MergeMode, group: Group, schema: Mapping[str, Column], parts: Sequence[list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """What a reader sees after merging each part, and then the results from left to right."""
+    """The rows that a reader sees after merging each part, and then merging the results from left to right."""
     total: Arrays | None = None
     for part in parts:
         touching = [e for e in part if not group.ordering or any(e[name] is not None for name in group.ordering)]

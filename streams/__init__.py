@@ -2,7 +2,7 @@
 
     create_view, snapshot, register     read a table (`streams.read.view`, `streams.read.table_source`)
     write_stream, write_batch           append to a table (`streams.write.sink`, `streams.write.write_batch`)
-    resume_point                        where a query goes on after a restore (`streams.write.resume`)
+    resume_point                        where a query continues after a restore (`streams.write.resume`)
     compact, fold, verify               services of a table on a cluster (`streams.write.cluster_services`)
 
 Names are looked up when they are first used, so that Python workers and the command line do not import all of it.

@@ -45,7 +45,7 @@ class Score(NamedTuple):
 
 
 def read_scores(results: str) -> dict[str, Score]:
-    """Per module its score, from what ``mutmut results --all true`` prints.
+    """Score of each module, from the output of ``mutmut results --all true``.
 
     A module has no score if not all of its mutants were run.
     """

@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a part ended. ``last`` is the last line that it printed."""
+    """The end of a part. ``last`` is the last line that it printed."""
 
     part: Part
     outcome: str

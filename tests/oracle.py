@@ -116,7 +116,7 @@ def latest(group: Mapping[str, Any], events: Sequence[Event]) -> Register:
 
 
 def latest_non_null(group: Mapping[str, Any], events: Sequence[Event]) -> Register:
-    """Per column the largest upsert that supplies it, above the largest delete."""
+    """For each column, the largest upsert that supplies it, above the largest delete."""
     deletes = [i for i, event in enumerate(events) if event.op != "upsert"]
     upserts = events[deletes[-1] + 1 :] if deletes else events
     if not upserts:
@@ -131,7 +131,7 @@ def latest_non_null(group: Mapping[str, Any], events: Sequence[Event]) -> Regist
 
 
 def aggregate(group: Mapping[str, Any], events: Sequence[Event], types: Mapping[str, str]) -> Register:
-    """Per column a function of all events; events other than upserts retract their values."""
+    """For each column, a function of all events; events other than upserts retract their values."""
     upserts = [event for event in events if event.op == "upsert"]
     if not upserts:
         return Register(values=None)

@@ -25,7 +25,7 @@ from tests.simulation.run import run_seed
 ROOT = Path(__file__).resolve().parents[1]
 SEED = os.environ.get("SIM_SEED")
 SCHEDULES = int(os.environ.get("SIM_SCHEDULES", "2000"))
-PART = 125  # schedules of one test: some ten seconds
+PART = 125  # schedules per test, which take about ten seconds
 FIRST_PART = 50  # of the first test, which the fast loop runs
 FULL_SCHEDULES = 175  # in the full loop; the extended loop runs the others
 PARTS = [(0, FIRST_PART), *((first, first + PART) for first in range(FIRST_PART, SCHEDULES, PART))]

@@ -70,7 +70,7 @@ class Group:
         columns: Names of all columns of the group, in table order.
         ordering: Names of the columns that order events, left to right; empty for commit order.
         merge: Merge mode, as in the configuration.
-        functions: Of an aggregate group, one per value column.
+        functions: Functions of an aggregate group, one per value column; empty in other modes.
         state: Declared state columns of a custom merger: (name, type name).
     """
 

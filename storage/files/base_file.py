@@ -251,7 +251,7 @@ class _Statistics:
     Attributes:
         metadata: Metadata of the row group.
         schema: The schema that the rows are adapted to.
-        leaves: By column the number of its Parquet leaf.
+        leaves: Number of the Parquet leaf of each column, by name.
         usable: Names of the columns whose statistics may be used.
     """
 

@@ -35,8 +35,9 @@ class LogBlocks:
         Args:
             env: The environment of the table.
             files: Log files with their indexes.
-            blocks: By position of a file, the numbers of its blocks that will be taken.
-            columns: By position of a file, the names of the columns to decode, as far as the file has them.
+            blocks: Numbers of the blocks that will be taken from each file, by position of the file.
+            columns: Names of the columns to decode, by position of the file; columns that a file does not have are
+                skipped.
         """
         self._env, self._files, self._columns = env, files, columns
         self._left = {number: set(numbers) for number, numbers in blocks.items()}

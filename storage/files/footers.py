@@ -29,7 +29,7 @@ class Footer:
     Attributes:
         metadata: The metadata as pyarrow decodes it.
         schema: The Arrow schema of the file.
-        leaves: By name, for every column that is not nested, the number of its Parquet leaf.
+        leaves: Number of the Parquet leaf of every column that is not nested, by name.
         starts: First row of every row group, then the number of rows.
     """
 

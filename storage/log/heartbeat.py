@@ -78,7 +78,7 @@ class Pulse:
 
 
 def newest_heartbeats(store: ObjectStore) -> Mapping[LaneName, Heartbeat]:
-    """Per lane the newest heartbeat of its highest claim; lanes without one are left out.
+    """The newest heartbeat of the highest claim of each lane, by lane; lanes without one are left out.
 
     Raises:
         StoreUnavailable: The store does not answer.

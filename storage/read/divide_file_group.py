@@ -1,7 +1,7 @@
 """Divides a large file group into parts by key range, so that several tasks can read it.
 
-`storage.core.plan.key_ranges` chooses the ranges. This reads the footers of base files, and nothing else. Log ranges
-have the key range of their block, which is in the index of the log file.
+`storage.core.plan.key_ranges` chooses the ranges. This module reads only the footers of base files. The key range of a
+log range is that of its block, which is in the index of the log file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage.files.base_file import key_span, read_footers
 from storage.files.footers import Footer
 from storage.read.pruning import block_keys
 
-FOOTERS_AT_ONCE: Final = 64  # a footer is large once it is decoded
+FOOTERS_AT_ONCE: Final = 64  # decoded footers are large
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _RowGroups:
     """The row groups of the base file that have rows of one file group.
 
     Attributes:
-        first, end: Per row group the first row of the file group, and the row after its last one.
+        first, end: First row of the file group in each row group, and the row after its last one.
         keys: Their key ranges and bytes.
     """
 
@@ -58,8 +58,8 @@ def divide_file_groups(
         files: The log files that the file groups refer to by position.
 
     Yields:
-        For each file group its parts, in key order. Every key is in one part. It is one part, the file group as it is,
-        if there are no statistics to divide it by.
+        The parts of each file group, in key order. Every key is in one part. Without statistics, the only part is the
+        file group itself.
 
     Raises:
         CorruptData: A base file is missing, or its footer is damaged.
@@ -84,7 +84,7 @@ def _divide(
 
 
 def _parts(file_slice: FileSlice, base: _RowGroups | None, logs: Extents | None, bounds: KeyVector) -> list[FileSlice]:
-    """The parts of a file group between bounds, which may be any keys, ascending and distinct."""
+    """Divide a file group at bounds, which may be any distinct keys in ascending order."""
     # Copied, not sliced: a sliced Arrow array is pickled with all bounds.
     edges = [None, *(keys.take(bounds, np.array([i], np.int64)) for i in range(len(bounds))), None]
     ranges = list(itertools.pairwise(edges))
@@ -96,14 +96,14 @@ def _parts(file_slice: FileSlice, base: _RowGroups | None, logs: Extents | None,
         if logs is not None and of_logs is not None:
             keep = (of_logs[0] <= number) & (number <= of_logs[1])
             columns = {name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS}
-            deletes = file_slice.deletes if keep.any() else 0  # is not known by range; too many do no harm
+            deletes = file_slice.deletes if keep.any() else 0  # not known by range; an overestimate does no harm
             part = replace(part, **columns, deletes=deletes, log_bytes=int(logs.bytes[keep].sum()))
         result.append(part)
     return result
 
 
 def _row_groups(schema: TableSchema, made: SliceFile | None, footers: Mapping[Path, Footer]) -> _RowGroups | None:
-    """The row groups of a base file; None if there are none, or if the keys of one are not known."""
+    """The row groups of a base file; None if it has none, or if the key range of one is unknown."""
     if made is None or made.base is None:
         return None
     footer = footers[made.base.path]
@@ -131,7 +131,7 @@ def _log_extents(schema: TableSchema, file_slice: FileSlice, files: Sequence[Liv
 
 
 def _base_parts(base: _RowGroups, bounds: KeyVector) -> list[tuple[tuple[int, int] | None, bool]]:
-    """Per range the (first, end) rows of its row groups, None without any; and whether some have other keys, too."""
+    """For each range, the (first, end) rows of its row groups (None without any), and whether these have other keys."""
     first, last = ranges_of(bounds, base.keys)
     result: list[tuple[tuple[int, int] | None, bool]] = []
     for number in range(len(bounds) + 1):
@@ -146,7 +146,7 @@ def _base_parts(base: _RowGroups, bounds: KeyVector) -> list[tuple[tuple[int, in
 
 
 def _with_part(made: SliceFile | None, rows: tuple[int, int] | None) -> SliceFile | None:
-    """A slice with only these rows of its base, from first to end."""
+    """The slice, restricted to the rows from first to end of its base."""
     if made is None or made.base is None:
         return made
     if rows is None:

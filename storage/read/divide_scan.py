@@ -18,7 +18,7 @@ from storage.read.read_task import ReadTask, bundle, read_task
 from storage.read.scan import Scan
 
 DIVIDE_FROM: Final = 1.5
-"""A file group is divided if it has so many times the bytes of a task. Less would not make the longest task shorter."""
+"""A file group is divided if it has at least this many times the bytes of a task; a smaller one gains nothing."""
 
 
 def divide(
@@ -31,17 +31,17 @@ def divide(
 ) -> Scan:
     """The scan with tasks that read its file groups.
 
-    There are as many tasks as run at the same time, or a multiple of it if the tasks would be larger than
-    ``task_bytes``; fewer if they would be smaller than `storage.environment.Tuning.task_min_bytes`.
+    The number of tasks is ``parallelism``, or a multiple of it if tasks would be larger than ``task_bytes``, or less if
+    they would be smaller than `storage.environment.Tuning.task_min_bytes`.
 
     Args:
         scan: The scan; its tasks are replaced.
         files: The log files that its file groups refer to by position.
         parallelism: Number of tasks that run at the same time, at least 1.
-        task_bytes: Stored bytes of a task at most; None for `storage.environment.Tuning.task_bytes`. Tasks are larger
+        task_bytes: Maximum stored bytes of a task; None for `storage.environment.Tuning.task_bytes`. Tasks are larger
             if a file group cannot be divided further.
-        large: Divide large file groups too. This reads the footers of their base files. A scan of few keys never does:
-            it reads a small part of each file group.
+        large: Also divide large file groups, which reads the footers of their base files. Ignored for a scan of few
+            keys, which reads a small part of each file group.
 
     Raises:
         CorruptData: A base file is missing, or its footer is damaged.
@@ -65,7 +65,7 @@ def _bundled(slices: Sequence[FileSlice], files: Sequence[LiveFile], target: flo
 
 
 def _target_bytes(total: int, parallelism: int, most: int, least: int) -> float:
-    """Bytes of a task, so that all tasks together take as few rounds as possible and each round is full."""
+    """Bytes of a task such that all tasks run in as few rounds as possible, and each round is full."""
     rounds = max(math.ceil(total / (parallelism * most)), 1)
     return max(total / (parallelism * rounds), least)
 

@@ -1,4 +1,4 @@
-"""What callers may pass as a filter: a pyarrow expression, tuples as in `pyarrow.parquet.read_table`, a `Condition`."""
+"""The accepted forms of a filter: a pyarrow expression, tuples as in `pyarrow.parquet.read_table`, or a `Condition`."""
 
 from __future__ import annotations
 

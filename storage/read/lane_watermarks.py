@@ -29,7 +29,7 @@ def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
 
 
 def last_commits(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> dict[LaneName, Data]:
-    """By lane the last live commit up to entry ``lanes[lane]``; lanes without a commit are left out."""
+    """The last live commit of each lane up to entry ``lanes[lane]``, by lane; lanes without a commit are left out."""
     found: dict[LaneName, Data] = {}
     ends = {lane: _before_rolled_back(rolled_back.get(lane, ()), seq) for lane, seq in lanes.items()}
     window = FIRST_WINDOW

@@ -34,7 +34,7 @@ from storage.errors import InvalidInput
 MAX_KEYS: Final = 10_000  # if a filter allows more keys, it is treated like a condition on other columns
 
 Keys = Mapping[FileGroup, KeyVector]
-"""By file group the wanted keys, ascending and distinct."""
+"""The wanted keys of each file group, ascending and distinct."""
 
 KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
 """Keys as a caller gives them: key values, tuples for a key of several columns, or rows with the key columns."""
@@ -122,7 +122,7 @@ def matching(
 
 
 def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, frozenset[str]]:
-    """By partition column the folders of the values that a filter allows; columns that it does not limit are left out.
+    """Folders of the partition values that a filter allows, by partition column; columns without a limit are left out.
 
     Computed once for each read: a filter may allow many values, and there may be many partitions.
     """
@@ -176,7 +176,7 @@ def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFil
 
 
 def block_keys(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> tuple[KeyVector, KeyVector]:
-    """Per log range of a file group the least and the largest key of its block, which other file groups may share."""
+    """The smallest and the largest key of the block of each log range; other file groups may share the block."""
     arrow_type = schema.slice.field(schema.sort_column).type
     blocks = [
         (files[file].index.blocks, block)

@@ -37,7 +37,7 @@ class Compacted:
 
     Attributes:
         file_group: The file group.
-        cut: By lane the last entry whose rows are in the base file; None if the file group was never compacted.
+        cut: Last entry of each lane whose rows are in the base file; None if the file group was never compacted.
         rows: Number of rows of the base file that belong to the file group.
         size_bytes: Stored bytes of these rows.
         commits_waiting: Number of commits with rows that wait for compaction; a fold of many commits counts as one.
@@ -104,7 +104,7 @@ class ReadOptimized:
 
     @property
     def staleness(self) -> Staleness:
-        """What the result lacks of the snapshot."""
+        """The commits of the snapshot that the result leaves out."""
         if self._staleness is None:
             waiting = [file_slice for file_slice in self._snapshot.slices if len(file_slice.rows)]
             self._staleness = Staleness(

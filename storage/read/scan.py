@@ -302,7 +302,7 @@ class _Needs:
 
 
 def _needs(schema: TableSchema, projection: Projection, slices: Sequence[FileSlice], *, keyed: bool) -> _Needs:
-    """What must be read of file groups; ``keyed`` if rows have to be chosen by key."""
+    """The columns to read of file groups; ``keyed`` if rows have to be chosen by key."""
     values = projection.values(schema)
     states = projection.states(schema)
     if all(len(file_slice.rows) == 0 for file_slice in slices):

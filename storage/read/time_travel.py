@@ -33,7 +33,7 @@ class Moment:
     Attributes:
         state: The table state.
         at: The cut.
-        seen: By lane the last entry that a MARK includes. Later entries up to the cut are included by their commit
+        seen: Last entry of each lane that a MARK includes. Later entries up to the cut are included by their commit
             times.
         settled: Whether the cut can no longer change.
     """

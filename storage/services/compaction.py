@@ -38,7 +38,7 @@ class CompactionResult:
         rows: Visible rows in the new slices.
         bytes_read: Stored bytes of base, shadow and log files that were merged.
         bytes_written: Stored bytes of the new base and shadow files.
-        overflows: Per column the number of rows that show NULL because the aggregate does not fit the column.
+        overflows: Number of rows that show NULL because the aggregate does not fit its column, by column.
         seconds: Wall-clock time.
     """
 

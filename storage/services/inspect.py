@@ -359,7 +359,7 @@ _DETAIL: Final[Mapping[str, str]] = {
     "DONE": "completes entry {intent}",
     "CLEAN_DONE": "{files} files deleted, {bytes} bytes",
 }
-"""What an entry says, by its kind, with the names of its members. `_detail` has the other kinds."""
+"""Descriptions of entries by kind, with the names of their members. `_detail` has the other kinds."""
 
 
 def _detail(entry: Entry) -> str:

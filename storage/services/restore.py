@@ -33,16 +33,16 @@ class RestoreResult:
 
     Attributes:
         entry: Slot of its DONE in the table lane, from which on readers see the result.
-        kept: Per lane the last entry that was kept, 0 for none.
-        rolled_back: Per lane the number of entries that were rolled back, claims included.
-        kept_ms: Per lane the commit time of the last entry that was kept, by its writer's clock; lanes without such an
-            entry are left out.
-        rolled_back_ms: Per lane the commit times of the first and the last entry that was rolled back, without the
-            claim that fenced the writer; lanes with nothing but that claim are left out.
-        in_doubt: Per lane the first and the last of the entries that may have been kept because of a wrong clock:
-            either only the writer's clock says that they became visible before the requested time, because that was
-            between two marks; or the table lane says so, and the writer's clock contradicts. Empty if the target was a
-            cut or a savepoint.
+        kept: Last entry that was kept, by lane; 0 for none.
+        rolled_back: Number of entries that were rolled back, by lane, claims included.
+        kept_ms: Commit time of the last entry that was kept (writer's clock), by lane; lanes without such an entry are
+            left out.
+        rolled_back_ms: Commit times of the first and the last entry that was rolled back, by lane, without the claim
+            that fenced the writer; lanes with nothing but that claim are left out.
+        in_doubt: First and last of the entries that may have been kept because of a wrong clock, by lane: either only
+            the writer's clock says that they became visible before the requested time, because that was between two
+            marks; or the table lane says so, and the writer's clock contradicts. Empty if the target was a cut or a
+            savepoint.
     """
 
     entry: int
@@ -77,7 +77,7 @@ def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> Res
 
 @dataclass(frozen=True, slots=True)
 class _UndoPoint:
-    """Per lane of a stream the last entry that an undo keeps, and the last one that it keeps whatever clocks say."""
+    """The last entry of each lane that an undo keeps, and the last one that it keeps whatever clocks say."""
 
     last_kept: cut.Seqs
     certain: cut.Seqs

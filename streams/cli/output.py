@@ -58,7 +58,7 @@ def draw(facts: Iterable[T], columns: Mapping[str, Callable[[T], str]], right: S
 
     Args:
         facts: The items to show.
-        columns: By title, the text of a cell.
+        columns: Functions that give the text of a cell, by title.
         right: Titles of the columns that are aligned to the right.
     """
     grid = Grid(box=None, pad_edge=False)

@@ -132,7 +132,7 @@ def compact(
 
 
 def _executor(what: str, settings: CommandSettings, *, on_cluster: bool) -> AbstractContextManager[Execute]:
-    """Where the tasks of a command run."""
+    """The `Execute` that runs the tasks of a command: on a cluster or in this process."""
     if not on_cluster:
         return nullcontext(one_by_one)
     from streams.write.cluster_job import cluster_executor
@@ -343,7 +343,9 @@ def clean(
         str | None,
         typer.Option(help="Keep every snapshot that was the newest within this time: 0, 7 days; default 24 hours."),
     ] = None,
-    versions: Annotated[int | None, typer.Option(min=1, help="Keep what the last so many compactions made.")] = None,
+    versions: Annotated[
+        int | None, typer.Option(min=1, help="Keep the snapshots of this many last compactions.")
+    ] = None,
     abandon_after: Annotated[
         str | None, typer.Option(help="Abort open compactions that are older than this; default 24 hours.")
     ] = None,

@@ -28,7 +28,7 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 class What(StrEnum):
-    """What to show."""
+    """The part of the table state that ``weft show`` prints."""
 
     OVERVIEW = "overview"
     TIMELINE = "timeline"

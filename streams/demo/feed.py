@@ -25,7 +25,7 @@ FLUSH_SECONDS: Final = 60.0  # a part takes a fraction of a second on an idle ma
 
 
 class Broker(Protocol):
-    """Where topics are created and messages are sent to."""
+    """The Kafka cluster in which topics are created and to which messages are sent."""
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
         """Create topics with the given numbers of partitions."""
@@ -64,7 +64,7 @@ class Feed:
         return self.sent / self.parts
 
     def messages(self, topic: str) -> int:
-        """How many messages of a topic were produced."""
+        """Number of messages of a topic that were produced."""
         return self._topics[topic].rows * self.sent // self.parts
 
     def send_part(self) -> None:
@@ -95,10 +95,10 @@ class TableProgress:
     """How much of its topic each lane of a table has committed.
 
     Attributes:
-        messages: By lane the number of messages before the offsets in its last commit; offsets of a topic start at 0.
-        events: By lane the number of rows of its commits, ignored rows included. An event that was committed twice
-            counts twice.
-        claims: By lane the number of times that a writer has claimed it.
+        messages: Number of messages before the offsets in the last commit, by lane; offsets of a topic start at 0.
+        events: Number of rows of all commits, by lane, ignored rows included. An event that was committed twice counts
+            twice.
+        claims: Number of times that a writer has claimed the lane, by lane.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TableProgress:
         self.claims = dict.fromkeys(lanes, 0)
 
     def share(self, lane: str) -> float:
-        """How much of its topic a lane has, from 0 to 1."""
+        """The fraction of its topic that a lane has read, from 0 to 1."""
         return self.messages[lane] / self._wanted[lane]
 
     @property

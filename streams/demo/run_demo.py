@@ -47,7 +47,7 @@ PART_SECONDS: Final = 0.5
 """Pause between two parts of the messages, so that messages arrive while the writers work."""
 POLL_SECONDS: Final = 0.1
 MID_BATCH_SECONDS: Final = 3.0
-"""How long to wait for a batch of the writer before it is killed anyway; it starts one every two seconds."""
+"""Seconds to wait for a batch of the writer before it is killed anyway; it starts one every two seconds."""
 LIMIT_SECONDS: Final = 600.0
 """Time limit of a run of the default size, which takes about one and a half minutes on two cores."""
 LIMIT_ROWS_PER_SECOND: Final = 2_000

@@ -1,6 +1,6 @@
 """The end of the demo: queries the table in a Spark session, and compares it with Spark's join.
 
-Shows the answers of a few queries, the times of the view and of the join, and whether both are equal.
+Shows the results of a few queries, the times of the view and of the join, and whether both are equal.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
         seed: Seed of the messages.
 
     Raises:
-        InvalidInput: ``rows`` is too small, or so many messages do not fit into the broker.
+        InvalidInput: ``rows`` is too small, or the messages do not fit into the broker.
     """
     if rows < MIN_ROWS:
         raise InvalidInput(f"{rows} rows are too few for a demo", hint=f"give at least {MIN_ROWS}")
@@ -192,7 +192,7 @@ def _clicks(rng: np.random.Generator, count: int, keys: int) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """How a topic is generated: its share of all messages, its events from (rng, count, keys), and their format."""
+    """The description of a topic: its share of all messages, its events from (rng, count, keys), and their format."""
 
     share: float
     events: Callable[[np.random.Generator, int, int], Columns]

@@ -195,7 +195,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
-    timeout = 10  # seconds; a client that sends nothing must not keep a thread for ever
+    timeout = 10  # seconds; a client that sends nothing must not keep a thread
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
         """Print nothing: standard error shows problems of the pipeline."""

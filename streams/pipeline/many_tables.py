@@ -73,7 +73,7 @@ Load = Callable[[], TableSettings]
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The settings of a table, and the table or the error of opening it."""
+    """The settings of a table, and the open table or the error."""
 
     settings: TableSettings
     table: Table | None = None
@@ -123,7 +123,7 @@ class _Entry:
 
 
 def _open(load: Load, settings: TableSettings | None, table: Table | None) -> _Opened:
-    """Read the settings and open the table, unless they are known, and check that the store answers."""
+    """Read the settings and open the table unless they are given, and check that the store answers."""
     if settings is None:
         settings = load()
     location = settings.location

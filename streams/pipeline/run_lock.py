@@ -101,7 +101,7 @@ def _await_lock(file: int, path: Path, name: str, pipeline: str, ending_seconds:
 
 
 def _read_holder(file: int) -> Mapping[str, object]:
-    """What the holder has written about itself; empty if it has not written yet."""
+    """The description that the holder has written; empty if it has not written yet."""
     try:
         holder = json.loads(os.pread(file, 4096, 0))
     except ValueError:

@@ -182,7 +182,7 @@ def compact_round(
 
 
 def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
-    """What changes in a report after a compaction."""
+    """The changes to the report after a compaction."""
     skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
     done = f"{len(result.done)} file groups{skipped}"
     message = f"{done}, {result.bytes_read / 1e6:.1f} MB compacted in {result.seconds:.1f} s"
@@ -190,13 +190,13 @@ def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
 
 
 def after_fold(last: Report, result: FoldResult) -> dict[str, Any]:
-    """What changes in a report after a fold."""
+    """The changes to the report after a fold."""
     message = f"{result.commits} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
     return _changes(last, message, counts=bool(result.done), rows=result.rows)
 
 
 def after_clean(last: Report, result: CleanResult) -> dict[str, Any]:
-    """What changes in a report after a clean."""
+    """The changes to the report after a clean."""
     message = f"{result.files} files, {result.bytes / 1e6:.1f} MB deleted"
     if result.archived:
         message += f", {result.archived} entries archived"

@@ -64,8 +64,8 @@ class ResumePoint:
             checkpoint, or the lane has no commits yet.
         offsets: End offsets of the last live commit. None if the lane has no live commit and its start is not recorded.
         source: The source position that the last live commit recorded.
-        identities: By topic the identity of the topic that the offsets belong to, as the commit recorded it:
-            ``{"topic_id": ...}``. Commits of older versions did not record them.
+        identities: Identity of each topic that the offsets belong to, as the commit recorded it: ``{"topic_id": ...}``.
+            Commits of older versions did not record them.
     """
 
     lane: str

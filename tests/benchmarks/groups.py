@@ -77,7 +77,7 @@ class Measured:
     peak_mib: float
 
     def least(self, other: Measured) -> Measured:
-        """Of two runs at one size."""
+        """The smaller figures of two runs at one size."""
         figures = {name: figure.least(other.figures[name]) for name, figure in self.figures.items()}
         return Measured(self.groups, self.lanes, figures, min(self.peak_mib, other.peak_mib))
 

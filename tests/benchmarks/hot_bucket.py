@@ -1,13 +1,13 @@
-"""One hot bucket: a file group that holds the whole table, read in one task and divided by key range.
+"""One hot bucket: a file group with all rows of the table, read in one task and divided by key range.
 
     python -m tests.benchmarks.hot_bucket [--keys 500000] [--rounds 7] [--folder DIR] [--no-spark]
 
-7 of 63 columns. *spread*: 10 % of the keys of every group are in the log, in commits with keys from everywhere;
-*recent*: the same number of updates, but of the largest keys; *compacted*: no logs. Each is read as one task and
-divided: in process with one thread, which says what dividing costs (CPU seconds, and bytes that are read, as Linux
-counts them), with as many threads as cores, which says what it gains, and through a view in Spark with two cores.
-Medians; all take turns within each round, so a change of the machine's speed hits all of them. The answers are compared
-first.
+It reads 7 of 63 columns. *spread*: 10 % of the keys of every group have updates in the log, in commits with keys from
+the whole table; *recent*: the same number of updates, but of the largest keys; *compacted*: no logs. Each is read as
+one task and divided: in process with one thread, which shows the cost of dividing (CPU seconds, and bytes read as Linux
+counts them), with as many threads as cores, which shows the gain, and through a view in Spark with two cores. It prints
+medians. All variants take turns within each round, so a change of the machine's speed affects all of them. The results
+are compared first.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def read(table: Table, threads: int) -> pa.Table:
 
 
 def measured(run: Callable[[], pa.Table]) -> tuple[pa.Table, tuple[float, float, float]]:
-    """The answer; and wall seconds, CPU seconds of this process, MB that it read."""
+    """The result, wall seconds, CPU seconds of this process, and MB that it read."""
     bytes_before, cpu, started = bytes_read(), time.process_time(), time.perf_counter()
     answer = run()
     return answer, (time.perf_counter() - started, time.process_time() - cpu, (bytes_read() - bytes_before) / 1e6)

@@ -24,7 +24,7 @@ PASSES: Final = "passes"
 TEMPORAL: Final = "Temporal properties were violated."
 
 CHECKS: Final[dict[str, dict[str, str | int]]] = {
-    # Per module and configuration: the number of states if it passes, otherwise what it violates.
+    # By module and configuration: the number of states if it passes, otherwise what it violates.
     "LaneLog": {
         "lane_two": 5294,
         "lane_three": 45539,

@@ -44,8 +44,8 @@ class Needs:
     """What readers of each state of the table lane use.
 
     Attributes:
-        states: Per length of the table lane.
-        commits: Per log file (and sidecar) its commit (lane, slot) and the file groups that it has rows of.
+        states: States by length of the table lane.
+        commits: Commit (lane, slot) of each log file and sidecar, and the file groups that it has rows of.
     """
 
     table: TableLane

@@ -105,11 +105,11 @@ class Plan:
 
     Attributes:
         distinct: No two events tie.
-        lanes: Per lane the batches of its job, in order.
-        compactions: Per compactor the number of its compactions.
-        reads: Per reader the number of its reads.
-        follows: Per follower of changes the number of its reads.
-        operators: Per operator its actions.
+        lanes: Batches of the job of each lane, in order.
+        compactions: Number of compactions of each compactor.
+        reads: Number of reads of each reader.
+        follows: Number of reads of each follower of changes.
+        operators: Actions of each operator.
         damage_step: Step at which the environment damages a file; None for never.
     """
 

@@ -28,9 +28,9 @@ class Restoration:
         intent: Slot of its INTENT.
         table: The prefix whose state was restored.
         full: Whether the whole table was restored; otherwise some lanes were undone and the others did not change.
-        last_kept: Per fenced lane the last entry that is kept.
-        heads: Per fenced lane the boundary: later entries are new.
-        covered: Per lane the entry up to which file groups without a slice are covered.
+        last_kept: Last entry that is kept, by fenced lane.
+        heads: The boundary of each fenced lane: later entries are new.
+        covered: Entry of each lane up to which file groups without a slice are covered.
         rolled_back: Spans, as in the INTENT; needed for closed lanes, which are not fenced.
     """
 
@@ -53,7 +53,7 @@ class TableLane:
         folded: Ends of the folds on top of them.
         configs: Configurations by slot of the entry with the schema.
         plans: The snapshots of open plans.
-        archived: Per lane the last slot that may be archived.
+        archived: Last slot of each lane that may be archived.
         disturbed: Whether there was a restore or a clean, so that work that had begun before may be refused.
     """
 

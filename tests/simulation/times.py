@@ -19,7 +19,7 @@ class Meaning:
 
     Attributes:
         table: Prefix of the table lane.
-        lanes: Per open lane that exists, the last entry.
+        lanes: Last entry of each open lane that exists.
         settled: Whether it can no longer change.
     """
 

@@ -50,7 +50,7 @@ class Lanes:
         return sum(map(len, self._commits.values()))
 
     def live(self) -> dict[str, list[_Commit]]:
-        """Per lane the commits that no restore has rolled back."""
+        """The commits of each lane that no restore has rolled back."""
         rolled_back = self._table.state().rolled_back
         return {
             name: [commit for commit in commits if not in_spans(rolled_back.get(lane_name(name), ()), commit.seq)]
@@ -58,11 +58,11 @@ class Lanes:
         }
 
     def reached(self) -> dict[str, int]:
-        """Per lane the number of messages of its topic before the source position of its last live commit."""
+        """Number of messages of its topic before the source position of the last live commit, by lane."""
         return {name: commits[-1].reached if commits else 0 for name, commits in self.live().items()}
 
     def events(self) -> dict[str, int]:
-        """Per lane the number of messages in its live commits; duplicates count twice."""
+        """Number of messages in live commits, by lane; duplicates count twice."""
         return {name: sum(commit.events for commit in commits) for name, commits in self.live().items()}
 
 

@@ -18,7 +18,7 @@ Key = tuple[Any, ...]
 Row = dict[str, Any]
 Present = frozenset[str]
 State = dict[Key, tuple[Row, Present]]
-"""Per key of a visible row its values, and its present groups."""
+"""Values and present groups of each visible row, by key."""
 Changed = dict[Key, dict[str, Any]]
 
 

@@ -60,7 +60,7 @@ def parts_of(scan: Scan) -> int:
 
 
 def any_bounds(seed: int) -> Bounds:
-    """Bounds at any stored keys, in place of those that share the bytes out evenly."""
+    """Bounds at any stored keys, instead of those that distribute the bytes evenly."""
     source = random.Random(seed)
 
     def choose(base: Extents | None, logs: Extents | None, _ranges: int) -> KeyVector | None:
@@ -74,7 +74,7 @@ def any_bounds(seed: int) -> Bounds:
 
 @pytest.mark.usefixtures("small_files")
 @given(stories(max_steps=10), st.data())
-def test_a_divided_read_gives_the_rows_of_the_whole(story: Story, data: st.DataObject) -> None:
+def test_a_divided_read_gives_the_rows_of_an_undivided_read(story: Story, data: st.DataObject) -> None:
     """Under all merge modes, deletes, folds and key types; at bounds between row groups, blocks, and at any key."""
     story = replace(story, config={**story.config, "buckets": 1})
     seed = data.draw(st.none() | st.integers(0, 1000), label="any bounds")
@@ -193,7 +193,7 @@ def test_a_bound_that_is_off_by_one_key_is_noticed(
 
 @pytest.fixture
 def blocks_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, int]]]:
-    """How often each block of a log file is read, by path and offset."""
+    """Number of reads of each block of a log file, by path and offset."""
     found: Counter[tuple[str, int]] = Counter()
     take = LogBlocks.take
 
@@ -232,7 +232,7 @@ def test_a_task_reads_only_the_log_blocks_of_its_range(
 
 
 def test_many_small_commits_are_not_read_by_many_tasks() -> None:
-    """Each block of theirs has keys from the whole file group: more tasks would read all of them again."""
+    """Each of their blocks has keys from the whole file group, so more tasks would read all of them again."""
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
     for number in range(10):
         append(table, orders(*range(number, 1000, 10)))
@@ -262,7 +262,7 @@ def test_truncated_statistics_give_wider_ranges_and_the_same_rows(monkeypatch: p
     right = base_file.key_span
 
     def truncated(*arguments: Any) -> tuple[str, str] | None:
-        """Bounds of eleven characters: row groups of the same ten keys cannot be told apart."""
+        """Bounds of eleven characters: row groups within the same ten keys have equal bounds."""
         span = right(*arguments)
         return None if span is None else (span[0][:11], span[1][:10] + chr(ord(span[1][10]) + 1))
 
@@ -282,7 +282,7 @@ def test_without_statistics_a_file_group_is_not_divided(monkeypatch: pytest.Monk
     assert bag(scan.to_arrow()) == bag(whole(table))
 
 
-def test_without_a_base_the_blocks_of_the_logs_say_where_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_base_bounds_are_the_first_keys_of_log_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, block_min_bytes=100, block_max_bytes=1_000)
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
     append(table, orders(*range(1000)))
@@ -303,14 +303,14 @@ def test_a_small_base_under_large_logs_is_divided_within_its_row_group(monkeypat
 
 
 def by_partition(rows: dict[int, int], ts: int) -> pa.Table:
-    """So many rows of each partition, of the table of `tests.many_groups`."""
+    """Rows of the table of `tests.many_groups`; ``rows``: their number by partition."""
     p = np.repeat(np.array(list(rows), np.int32), list(rows.values()))
     ids = np.concatenate([np.arange(count) for count in rows.values()])
     return pa.table({"p": p, "id": ids, "v": ids * ts, "ts": np.full(len(p), ts)})
 
 
 def test_small_file_groups_share_tasks_beside_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 file groups, most of the rows in one of them: it alone is divided, the others are not one task each."""
+    """Of 300 file groups one has most of the rows: only this one is divided, and the others share tasks."""
     tune(monkeypatch, row_group_rows=200)
     table = Table.create(new_uri(), {**many_groups.CONFIG, "buckets": 1})
     sizes = dict.fromkeys(range(300), 10) | {17: 9_000}
@@ -326,7 +326,7 @@ def test_small_file_groups_share_tasks_beside_a_large_one(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("groups", [8, 8_000])
-def test_tasks_are_as_many_as_run_at_once_unless_they_were_too_large(groups: int) -> None:
+def test_the_number_of_tasks_is_the_parallelism_unless_tasks_would_be_too_large(groups: int) -> None:
     sizes = Tuning()
     total = 64 * sizes.task_bytes
     table = Table.create(new_uri(), SHOP)
@@ -349,7 +349,7 @@ def stored_group(number: int, size: int) -> FileSlice:
     return FileSlice(FileGroup("", 20, number), None, none, none, none, none, deletes=0, log_bytes=size)
 
 
-def test_no_more_threads_than_asked_for_read_at_once(hot: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_is_limited(hot: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[int] = []
     create = ThreadPoolExecutor.__init__
 

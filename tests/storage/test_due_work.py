@@ -1,4 +1,4 @@
-"""What is due in real tables: by age, whatever was folded meanwhile; and work in steps, which may be cancelled."""
+"""File groups of real tables that are due by age, before and after folds; and work in steps, which may be cancelled."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Counted = dict[str, tuple[Calls, Calls]]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, folder: Path, groups: int, lanes: int) -> Counted:
-    """Per operation the calls by function, and the requests by kind."""
+    """The calls by function and the requests by kind, for each operation."""
     stores: list[CountingStore] = []
     opened = environment.open_store
 

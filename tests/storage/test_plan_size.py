@@ -1,4 +1,4 @@
-"""What a plan takes: memory of the driver and bytes of a task, by what the table has more of."""
+"""The size of a plan: the driver's memory and the bytes of a task, for tables with more rows, file groups or lanes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_plan_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch, buc
     sizes, peaks = [], []
     for rows in (few, many):
         table = shop_of(rows, buckets)
-        planned(table)  # what is imported or cached once
+        planned(table)  # imports and caches
         tracemalloc.start()
         scan = planned(Table.open(table.uri))
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -64,7 +64,7 @@ def planned(table: Table) -> Scan:
 
 
 def table_of(partitions: int, lanes: int) -> Table:
-    """Partitions with a base and logs. The lanes but the first have a row of the last partition each."""
+    """Partitions with a base and logs. Each lane but the first has one row, in the last partition."""
     table = Table.create(new_uri(), many_groups.CONFIG)
     append(table, many_groups.rows(partitions, many_groups.KEYS, 1), "s", lane="lane00")
     for number in range(1, lanes):
@@ -88,7 +88,7 @@ def of_changes(table: Table) -> int:
 
 
 class Sent:
-    """Runs tasks, and keeps the sizes of those that were pickled."""
+    """Runs tasks, and records their pickled sizes."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

@@ -51,7 +51,7 @@ def order_key(event: dict[str, Any]) -> int:
     return int((event["after"] or event["before"])["order_id"])
 
 
-# Per topic, from a message: its key, its ordering values, and whether it is a delete.
+# By topic, functions of a message: its key, its ordering values, and whether it is a delete.
 KEY = {"orders": order_key, "payments": lambda e: e["order"]}
 ORDERING = {
     "orders": lambda e: (e["ts_ms"], e["source"]["lsn"]),

@@ -1,4 +1,4 @@
-"""How a read is divided for Spark, and what Spark sends to each task."""
+"""How a read is divided for Spark, and how much Spark sends to each task."""
 
 from __future__ import annotations
 

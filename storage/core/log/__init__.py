@@ -1,1 +1,1 @@
-"""What the log says, as values: entries, cuts, the state of a table and of a lane, and their encodings."""
+"""The contents of the log as values: entries, cuts, the state of a table and of a lane, and their encodings."""

@@ -58,7 +58,7 @@ class Archive:
         lane: The lane of the entries.
         chunk: Number of the chunk.
         first: Its first slot.
-        ends: Per slot the offset in ``body`` at which its entry ends.
+        ends: Offset in ``body`` at which the entry of each slot ends.
         body: Bytes of the entries, one after the other.
     """
 

@@ -21,7 +21,7 @@ Span = tuple[int, int]
 """Entries of a lane after the first number, up to the second."""
 
 SpansByLane = Mapping[LaneName, Sequence[Span]]
-"""Per lane the spans of entries that were rolled back, ascending."""
+"""Spans of entries that were rolled back, by lane, ascending."""
 
 PREFIX: Final = "cut:1:"
 _TEXT: Final = re.compile(r"cut:1:(\d{1,18}):((?:[^=,]+=\d{1,18}(?:,|$))*)")
@@ -33,7 +33,7 @@ class Cut:
 
     Attributes:
         table: Length of the prefix of the table lane.
-        lanes: Per lane the length of its prefix.
+        lanes: Length of the prefix of each lane.
     """
 
     table: int

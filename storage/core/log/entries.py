@@ -38,7 +38,7 @@ StoredSlices = Annotated[Sequence[SliceFile], WrapSerializer(_dump_slices)]
 """A list of slices, possibly a lazily decoded `SliceList`."""
 
 SpansByLane = dict[LaneName, list[tuple[int, int]]]
-"""Per lane the spans (after, up to) of entries that were rolled back, ascending."""
+"""Spans (after, up to) of entries that were rolled back, by lane, ascending."""
 
 
 class Promise(Strict):
@@ -157,7 +157,7 @@ class FoldedGroup(Strict):
         bits: Bucket bits.
         bucket: Bucket number.
         parent: Cut of the slice that the fold is on top of; empty if there was none.
-        start: Per lane the last entry that is *not* in it: the cut of the slice, or the end of the previous fold.
+        start: Last entry of each lane that is *not* in it: the cut of the slice, or the end of the previous fold.
     """
 
     partition: str
@@ -209,9 +209,8 @@ class Restoration(Strict):
     Attributes:
         label: The request, in words.
         table: Length of the prefix of the table lane whose slices are restored (T0).
-        last_kept: Per fenced lane the last entry that is kept.
-        rolled_back: Per lane that is cut the spans (after, up to) that were rolled back before; in fenced lanes up to
-            ``last_kept``.
+        last_kept: Last entry that is kept, by fenced lane.
+        rolled_back: Spans (after, up to) that were rolled back before, by lane; in fenced lanes up to ``last_kept``.
         covered: `TableState.covered` at ``table``.
         slices: The newest slice of every file group at ``table``.
     """
@@ -228,7 +227,7 @@ class Intent(Header):
     """Begins a fencing barrier: an action that takes effect once every lane in ``lanes`` has a claim of it.
 
     Attributes:
-        lanes: Per lane an entry before which there is no claim of this barrier.
+        lanes: For each lane, an entry before which there is no claim of this barrier.
         restore: The restore that takes effect; None: the lanes are closed.
     """
 
@@ -250,8 +249,8 @@ class Mark(Header):
 
     Attributes:
         began_at_ms: Time of the publisher's clock before it read the lanes.
-        lanes: Per lane the last entry that the publisher read, after the entry before this one and after
-            ``began_at_ms``; ``committed_at_ms`` is later.
+        lanes: Last entry of each lane. The publisher read it after the previous entry was published and after
+            ``began_at_ms``, and before ``committed_at_ms``.
     """
 
     kind: Literal["MARK"] = "MARK"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from storage.core.names import LaneName, Path
 
 Seqs = dict[LaneName, int]
-"""Per lane the last entry of its prefix; lanes that are left out have no entry."""
+"""The last entry of a prefix of each lane; lanes that are left out have no entry."""
 
 
 class FileGroup(NamedTuple):
@@ -99,7 +99,7 @@ class Blocks(Strict):
         crc32: Checksum of the block.
         rows: Number of rows.
         key_min, key_max: Smallest and largest value of the sort column.
-        ordering_min, ordering_max: Per group id the smallest and largest first ordering value; None: there is none.
+        ordering_min, ordering_max: Smallest and largest first ordering value, by group id; None: there is none.
     """
 
     offset: list[int]
@@ -156,7 +156,7 @@ class LogFile(Strict):
 
     @property
     def objects(self) -> tuple[FileRef | Sidecar, ...]:
-        """What is stored of it: the file, and the sidecar that holds its index, if there is one."""
+        """The stored objects: the file, and the sidecar with its index, if there is one."""
         return (self.file, self.index) if isinstance(self.index, Sidecar) else (self.file,)
 
 
@@ -176,13 +176,13 @@ class SliceFile(Strict):
         bucket: Bucket number.
         rev: Slot of the CREATE or SCHEMA entry whose columns and types its files have.
         parent: Cut of the slice that this one was made from; empty for the first.
-        cut: Per lane the last entry that is in it.
+        cut: Last entry of each lane that is in it.
         groups: Ids of the groups it covers.
         base: File of the visible rows; None if there are none.
         shadow: File of the rows without a visible group, or hidden; None if there are none.
-        ordering_max: Per group id the largest first ordering value in base and shadow, in JSON form.
-        overflows: Per column id the number of rows in which an aggregate does not fit its column and is shown as
-            NULL; columns without such rows are not listed.
+        ordering_max: Largest first ordering value in base and shadow, by group id, in JSON form.
+        overflows: Number of rows in which an aggregate does not fit its column and is shown as NULL, by column id;
+            columns without such rows are not listed.
         base_part, shadow_part: Which rows of the file belong to this file group; None: all of them.
     """
 
@@ -207,7 +207,7 @@ class SliceFile(Strict):
 
     @property
     def objects(self) -> tuple[FileRef, ...]:
-        """What is stored of it: its base and its shadow file, if it has them. Several slices may share a file."""
+        """The stored objects: base and shadow file, if it has them. Several slices may share a file."""
         return tuple(file for file in (self.base, self.shadow) if file is not None)
 
     @property

@@ -57,12 +57,12 @@ class LaneState:
         committed_at_ms: ``committed_at_ms`` of the last entry.
         table_rev: Largest ``table_rev`` (S19).
         query_id: The query that committed last, "" before the first commit with a batch.
-        batches: Per query the number of its last batch.
-        rolled_back_from: Per query the first batch that was rolled back before the query had a live batch: its source
-            must go back to it.
+        batches: Number of the last batch of each query.
+        rolled_back_from: First batch that was rolled back, for each query without a live batch since: its source must
+            go back to this batch.
         source: State of the source after the last commit, as the writer recorded it.
         recent: The newest commits with a batch, by batch; the argument of `add` limits their number.
-        watermarks: By group id the watermark of the lane, from its last live commit.
+        watermarks: Watermarks of the lane by group id, from its last live commit.
     """
 
     rolled_back: tuple[Span, ...] = ()

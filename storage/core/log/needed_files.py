@@ -71,8 +71,8 @@ class Needed:
 
     Attributes:
         files: Paths of base, shadow and fold files, and of fold files' sidecars.
-        entries: Per lane the entries whose log files are needed.
-        read: Per lane the entries that readers read: ``entries``, and rolled-back entries between them.
+        entries: Entries of each lane whose log files are needed.
+        read: Entries of each lane that readers read: ``entries``, and rolled-back entries between them.
     """
 
     files: set[Path] = field(default_factory=set)

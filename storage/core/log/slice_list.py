@@ -55,7 +55,7 @@ class StoredSlice:
     Attributes:
         group: Its file group.
         parent: Cut of the slice that it was made from; empty for the first.
-        cut: Per lane the last entry that is in it.
+        cut: Last entry of each lane that is in it.
     """
 
     __slots__ = ("_stored", "cut", "group", "parent")

@@ -78,7 +78,7 @@ class LiveFold:
 
     Attributes:
         slot: Slot of its FOLD.
-        to: Per lane the last entry that it contains.
+        to: Last entry of each lane that it contains.
         files: Its files.
         groups: File groups whose logs up to ``to`` are read from it.
     """
@@ -117,17 +117,17 @@ class TableState:
         schema_rev: Slot of the newest CREATE or SCHEMA.
         restored: Slot of the newest DONE of a restore; 0 if there is none.
         lanes: In the order in which they were added.
-        slices: Per file group its newest slice.
-        covered: Per lane an entry up to which every row is in a slice, even if the cuts of some slices are older.
+        slices: The newest slice of each file group.
+        covered: For each lane, an entry up to which every row is in a slice, even if the cuts of some slices are older.
         folds: Oldest first. The folds of a file group follow its slice without gaps.
-        folded: Per lane an entry up to which every row is in a slice or in a fold.
-        plans: By plan id.
-        savepoints: By name.
+        folded: For each lane, an entry up to which every row is in a slice or in a fold.
+        plans: Open compactions and folds, by plan id.
+        savepoints: Savepoints by name.
         oldest_retained: Snapshots of shorter prefixes are expired, except savepoints (S16 CleanSafe).
         intent: The INTENT of the fencing barrier that is open; None if there is none.
-        rolled_back: Per lane the spans (after, up to) that a restore has rolled back (S18 RolledBackNeverVisible).
-        archived: Per lane ("" is the table lane) the last slot that may be archived; lanes without one are left out.
-        seen: Per lane the last entry that existed for certain when the last entry of the prefix was published.
+        rolled_back: Spans (after, up to) that restores have rolled back, by lane (S18 RolledBackNeverVisible).
+        archived: Last slot of each lane that may be archived ("" is the table lane); lanes without one are left out.
+        seen: Last entry of each lane that certainly existed when the last entry of the prefix was published.
         first_mark: Slot of the oldest MARK; 0 if there is none.
         mark: Slot of the newest MARK; 0 if there is none.
         marked_at_ms: ``began_at_ms`` of that MARK; the time of CREATE if there is none.
@@ -162,14 +162,14 @@ class TableState:
     mark: int = 0
 
     def folded_to(self, group: FileGroup) -> cut.Seqs:
-        """Per lane the last entry of a file group that is in its slice or folds."""
+        """The last entry of each lane that is in the slice or the folds of a file group."""
         for fold in reversed(self.folds):
             if group in fold.groups:
                 return fold.to
         return self.slices.cut_of(group)
 
     def log_start(self) -> dict[LaneName, int]:
-        """Per lane the last entry whose log files no file group reads any more."""
+        """The last entry of each lane whose log files no file group reads any more."""
         return cut.highest(self.covered, self.folded)
 
     def keeps(self, at: Cut) -> bool:

@@ -1,12 +1,12 @@
-"""Key ranges: how a large file group is divided into parts that can be read independently of each other.
+"""Divides the keys of a large file group into ranges that can be read independently of each other.
 
-Every key is in exactly one range, and all that is stored of a key is read with its range. So the parts together have
-the rows of the whole, whatever the merge modes do. Bounds only decide how the bytes are shared out: *any* bounds give
-the right answer. They are taken from statistics, which say of each stored part between which two keys it lies:
+Every key is in exactly one range, and all events and rows of a key are read with its range. So the parts together have
+the rows of the whole, in every merge mode. *Any* bounds give the right result; they only decide how the bytes are
+distributed. They are chosen by statistics, which have the key range of each stored part:
 
-    base       [a.....d][e.....h][i.....m]     row groups; no key of one lies within another
+    base       [a.....d][e.....h][i.....m]     row groups; their key ranges do not overlap
     logs       [.b..........................k] blocks; several may overlap
-    bounds              ^e       ^i            the first keys of row groups, so that no row group is read twice
+    bounds              ^e       ^i            first keys of row groups, so that no row group is read twice
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from storage.core import keys
 from storage.core.keys import Indices, KeyVector
 
 MAX_REPEATED: Final = 2.0
-"""The bytes that all ranges read together are at most so many times the bytes of the file group."""
+"""All ranges together read at most this many times the bytes of the file group."""
 UNEVEN: Final = 2.0
-"""Bounds are uneven if the largest range has so many times the bytes of the average range."""
+"""Bounds are uneven if the largest range has more than this many times the bytes of the average range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class KeyRange:
     """The keys of one part of a file group.
 
     Attributes:
-        least: The smallest key, as a vector of one key; None for no limit.
-        end: The smallest key that is too large, as a vector of one key; None for no limit.
+        least: Smallest key in the range, as a vector of one key; None for no limit.
+        end: Exclusive upper bound, as a vector of one key; None for no limit.
         within_row_groups: Whether some row group of the base file has keys inside and outside of the range. If not, the
             base part of the slice has exactly the rows of the range.
     """
@@ -50,7 +50,7 @@ class KeyRange:
         return first, end
 
     def may_contain(self, bounds: KeyVector) -> bool:
-        """Whether keys between two keys, inclusive, can be in the range."""
+        """Whether the range can contain keys between two keys, inclusive."""
         least, largest = keys.take(bounds, slice(0, 1)), keys.take(bounds, slice(1, 2))
         after = self.least is not None and bool(_less(largest, self.least)[0])
         before = self.end is not None and not _less(least, self.end)[0]
@@ -59,11 +59,11 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Stored parts of one file group, such as row groups or log ranges, held in columns.
+    """Stored parts of one file group, such as row groups or log ranges; in columns.
 
     Attributes:
-        least, largest: Per part a lower and an upper bound of its keys.
-        bytes: Per part its stored bytes.
+        least, largest: A lower and an upper bound of the keys of each part.
+        bytes: Stored bytes of each part.
     """
 
     least: KeyVector
@@ -77,8 +77,9 @@ class Extents:
 def choose_bounds(row_groups: Extents | None, logs: Extents | None, ranges: int) -> KeyVector | None:
     """Keys that divide a file group into about ``ranges`` ranges of about equal bytes.
 
-    They are first keys of row groups if possible, else also of log blocks. There are fewer if more would have the same
-    bytes read too often (`MAX_REPEATED`), as with many small commits that each have keys from the whole file group.
+    They are first keys of row groups if possible, otherwise also of log blocks. There are fewer ranges if more would
+    read the same bytes too often (`MAX_REPEATED`), for example with many small commits that each have keys from the
+    whole file group.
 
     Args:
         row_groups: The row groups of the base file, in file order; None without a base.
@@ -86,8 +87,7 @@ def choose_bounds(row_groups: Extents | None, logs: Extents | None, ranges: int)
         ranges: Wanted number of ranges, at least 2.
 
     Returns:
-        Distinct keys, ascending, each the least key of a range (the first range has no least key); None if the file
-        group cannot be divided.
+        The lower bound of each range but the first, distinct and ascending; None if the file group cannot be divided.
     """
     parts = [part for part in (row_groups, logs) if part is not None and len(part)]
     if not parts:
@@ -98,7 +98,7 @@ def choose_bounds(row_groups: Extents | None, logs: Extents | None, ranges: int)
         candidates = keys.union([logs.least] if candidates is None else [candidates, logs.least])
     while candidates is not None and ranges > 1:
         bounds = _quantiles(candidates, parts, ranges)
-        # Two ranges repeat each byte at most once.
+        # With two ranges each byte is read at most twice.
         if len(bounds) <= 1 or _bytes_read(bounds, parts) <= MAX_REPEATED * _total(parts):
             return bounds if len(bounds) else None
         ranges = max(ranges // 2, 2)
@@ -106,14 +106,14 @@ def choose_bounds(row_groups: Extents | None, logs: Extents | None, ranges: int)
 
 
 def ranges_of(bounds: KeyVector, part: Extents) -> tuple[Indices, Indices]:
-    """Per stored part the numbers of the first and the last range that can have its keys; range 0 is before bound 0."""
+    """The numbers of the first and the last range that can have keys of each stored part; range 0 is before bound 0."""
     return keys.upper_bounds(bounds, part.least), keys.upper_bounds(bounds, part.largest)
 
 
 def _between(row_groups: Extents) -> KeyVector:
-    """First keys of row groups that begin after the row group before them has ended.
+    """First keys of row groups that do not overlap with the previous row group.
 
-    Statistics may be truncated. Then neighbours may seem to overlap, and there is no bound between them.
+    If statistics are truncated, neighbours may seem to overlap; then there is no bound between them.
     """
     apart = _less(row_groups.largest[:-1], row_groups.least[1:])
     return keys.take(row_groups.least, np.flatnonzero(apart) + 1)
@@ -125,21 +125,21 @@ def _is_uneven(candidates: KeyVector, parts: Sequence[Extents], ranges: int) -> 
 
 
 def _quantiles(candidates: KeyVector, parts: Sequence[Extents], ranges: int) -> KeyVector:
-    """The candidates that come nearest to ranges of equal bytes, each once."""
+    """The distinct candidates that come closest to ranges of equal bytes."""
     if len(candidates) == 0:
         return candidates
-    before = np.cumsum(_bytes_between(candidates, parts))  # per candidate the bytes before it, and last all bytes
+    before = np.cumsum(_bytes_between(candidates, parts))  # the bytes before each candidate, then all bytes
     wanted = before[-1] * np.arange(1, ranges) / ranges
     right = np.minimum(np.searchsorted(before[:-1], wanted), len(candidates) - 1)
     left = np.maximum(right - 1, 0)
     nearest = np.where(wanted - before[left] < np.abs(before[right] - wanted), left, right)
     chosen = np.unique(nearest)
-    # A range without bytes is of no use.
+    # Remove ranges without bytes.
     return keys.take(candidates, chosen[(before[chosen] > 0) & (before[chosen] < before[-1])])
 
 
 def _bytes_between(bounds: KeyVector, parts: Sequence[Extents]) -> npt.NDArray[np.float64]:
-    """Bytes of each range, if the bytes of a stored part are spread evenly over the ranges that it touches."""
+    """Bytes of each range, if the bytes of a stored part are distributed evenly over the ranges that it overlaps."""
     change = np.zeros(len(bounds) + 2)
     for part in parts:
         first, last = ranges_of(bounds, part)
@@ -147,7 +147,7 @@ def _bytes_between(bounds: KeyVector, parts: Sequence[Extents]) -> npt.NDArray[n
         np.add.at(change, first, share)
         np.add.at(change, last + 1, -share)
     spread: npt.NDArray[np.float64] = np.cumsum(change)[:-1]
-    return np.where(spread > 0.5, spread, 0.0)  # what is left of a byte is a rounding error
+    return np.where(spread > 0.5, spread, 0.0)  # a fraction of a byte is a rounding error
 
 
 def _bytes_read(bounds: KeyVector, parts: Sequence[Extents]) -> float:

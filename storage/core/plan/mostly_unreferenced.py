@@ -29,7 +29,7 @@ def mostly_unreferenced(
     Args:
         slices: All slices of a snapshot.
         leaving: File groups that are compacted anyway; they are not in the result.
-        heads: Per lane the last entry of the snapshot. A slice with this cut is not compacted: its successor would have
+        heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
             the same cut (rule K3).
     """
     staying = [file_slice.slice for file_slice in slices if file_slice.slice and file_slice.group not in leaving]

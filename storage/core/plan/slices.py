@@ -34,7 +34,7 @@ class LiveFile:
         arrival: Arrival of the commit; 0 for a fold, whose registers have versions of their own.
         file: The file.
         index: Its index.
-        to: Per lane the last entry that the fold contains; None for a commit.
+        to: Last entry of each lane that the fold contains; None for a commit.
     """
 
     lane: LaneName
@@ -50,7 +50,7 @@ class LiveFile:
 
     @property
     def reach(self) -> cut.Seqs:
-        """Per lane the last entry that may have rows in the file."""
+        """The last entry of each lane that may have rows in the file."""
         return {self.lane: self.seq} if self.to is None else self.to
 
 
@@ -65,14 +65,14 @@ class FileSlice:
     Attributes:
         group: The file group.
         slice: Its newest slice; None if it was never compacted.
-        file: Per log range the position of its file in the list of files of the plan; ascending.
-        block, start, rows: Per log range, its block, first row within it and number of rows.
+        file: Position of the file of each log range in the list of files of the plan; ascending.
+        block, start, rows: Block of each log range, its first row in the block, and its number of rows.
         deletes: Delete events, and registers that are deletes, among the ranges.
         log_bytes: Stored bytes of the ranges, all columns, in proportion to their rows.
-        slice_ordinal: Of file groups combined by `combine_slices`: per row of the ranges, in order, the position of its
-            file group in the list that was combined; None for a single file group.
-        within: Read only keys of this range: a part of a file group, made by `storage.read.divide_file_group`. It has
-            the log ranges, and of the base the row groups, that can have such keys. None for the whole file group.
+        slice_ordinal: If file groups were combined by `combine_slices`: for each row of the ranges, in order, the
+            position of its file group in the combined list; None for a single file group.
+        within: Key range of a part of a file group, made by `storage.read.divide_file_group`: only these keys are read.
+            The part has only the log ranges and row groups that can have such keys. None for the whole file group.
     """
 
     group: FileGroup

@@ -103,7 +103,7 @@ class Watermark:
 
 
 Watermarks = Mapping[str, Mapping[str, Watermark]]
-"""By stream, then by group."""
+"""Watermarks by stream, then by group."""
 
 
 def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> None:
@@ -241,8 +241,8 @@ def of_streams(
 
     Args:
         schema: Schema of the snapshot.
-        lanes: Per lane (stream, whether it is closed).
-        promises: Per lane the promises of its last live commit, by group id; lanes without one may be left out.
+        lanes: (stream, whether it is closed) of each lane.
+        promises: Promises of the last live commit of each lane, by group id; lanes without one may be left out.
     """
     return {
         str(stream.name): {

@@ -61,8 +61,8 @@ class CleanResult:
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired.
         oldest_retained_before: The same before this clean.
         reason: Why no more snapshots expire.
-        deleted: Per kind of file what was deleted.
-        kept: Per kind of file what remains.
+        deleted: What was deleted, by kind of file.
+        kept: What remains, by kind of file.
         archived: Number of log entries that were moved from their slots to archives.
         archives: Number of archives that were created from them.
         held: What keeps the files of expired snapshots.
@@ -187,7 +187,7 @@ def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int
 
 
 def _find_held(table_log: TableLog, state: TableState, pins: Sequence[ListedPin]) -> list[tuple[Holder, Cut]]:
-    """What keeps the files of expired snapshots, with the cut of the snapshot; ordered by entry of the table lane."""
+    """The holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
     now = table_log.clock.now_ms()
     valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now]
     expired = [(holder, at) for holder, at in find_holders(state, valid) if at.table < state.oldest_retained]

@@ -83,7 +83,7 @@ def choose_oldest_retained(
         last = _last_compaction(table_log, state, versions)
         if last < wanted:
             wanted, reason = last, f"the last {versions} compactions are kept"
-    # Of all prefixes that need the same files, the shortest: a snapshot expires only if that makes files garbage.
+    # Choose the shortest of all prefixes that need the same files: a snapshot expires only if that makes files garbage.
     for entry in _newest_first(table_log, state.oldest_retained, wanted):
         if changes_files(entry):
             return entry.seq, reason

@@ -249,7 +249,7 @@ def check_fencing_barriers(table: TableLane, claims: Mapping[LaneName, Mapping[i
 
     Args:
         table: The table lane.
-        claims: Per lane and INTENT the slot of the first claim.
+        claims: Slot of the first claim, by lane and slot of the INTENT.
         findings: Collects what is wrong.
     """
     for done in table.dones:

@@ -1,4 +1,4 @@
-"""Where a file group is divided: ranges of about equal bytes, at row groups if possible, and few bytes read twice."""
+"""Bounds of key ranges: about equal bytes per range, at row groups if possible, and few bytes are read twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bounds_of(base: Extents | None, logs: Extents | None, ranges: int) -> list[i
 
 
 @pytest.mark.parametrize(("ranges", "expected"), [(2, [40]), (4, [20, 40, 60]), (8, list(range(10, 80, 10)))])
-def test_row_groups_are_shared_out_evenly(ranges: int, expected: list[int]) -> None:
+def test_row_groups_are_distributed_evenly(ranges: int, expected: list[int]) -> None:
     assert bounds_of(row_groups(8), None, ranges) == expected
 
 
@@ -42,13 +42,13 @@ def test_no_more_ranges_than_row_groups() -> None:
     assert bounds_of(extents(), extents(), 5) == []
 
 
-def test_large_row_groups_take_a_range_of_their_own() -> None:
+def test_a_large_row_group_is_one_range() -> None:
     base = extents((0, 9, 10), (10, 19, 1_000), (20, 29, 10), (30, 39, 1_000))
     assert bounds_of(base, None, 2) == [20]
 
 
-def test_logs_count_where_they_are() -> None:
-    """800 bytes of logs at the end weigh as much as all row groups."""
+def test_log_bytes_count_in_the_range_of_their_keys() -> None:
+    """800 bytes of logs at the end are as much as all row groups."""
     assert bounds_of(row_groups(8), extents((70, 79, 800)), 2) == [70]
 
 
@@ -63,8 +63,8 @@ def test_row_groups_that_may_overlap_have_no_bound_between_them() -> None:
     assert bounds_of(base, None, 3) == [21]
 
 
-def test_what_every_range_would_read_again_limits_the_ranges() -> None:
-    """Blocks with keys from the whole file group, as small commits have them, are read with each range."""
+def test_bytes_that_every_range_reads_limit_the_ranges() -> None:
+    """Blocks with keys from the whole file group, as in small commits, are read with each range."""
     everywhere = extents(*((0, 79, 10) for _ in range(80)))
     assert len(bounds_of(row_groups(8), everywhere, 8)) == 1
     assert len(bounds_of(row_groups(8, 1_000), everywhere, 8)) == 7
@@ -75,10 +75,10 @@ SPANS = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 30), st.integers
 
 @pytest.mark.parametrize("as_text", [False, True])
 @given(base=SPANS, logs=SPANS, ranges=st.integers(2, 20))
-def test_bounds_of_anything(
+def test_bounds_are_distinct_and_repeated_bytes_are_limited(
     base: list[tuple[int, int, int]], logs: list[tuple[int, int, int]], ranges: int, *, as_text: bool
 ) -> None:
-    """Distinct and ascending, at most as many as asked for, and the bytes that all ranges read are limited."""
+    """Bounds are distinct and ascending, there are not too many, and the bytes that all ranges read are limited."""
     ordered = sorted({least: (least, least + width, size) for least, width, size in base}.values())
     made = [extents(*ordered), extents(*((least, least + width, size) for least, width, size in logs))]
     parts = [Extents(text(part.least), text(part.largest), part.bytes) for part in made] if as_text else made

@@ -90,7 +90,7 @@ def _folded(
 
 
 def _shown(group: Group, registers: Registers | None) -> dict[int, dict[str, Any]]:
-    """Per key what a reader would see: values if the group is present, otherwise whether the row is hidden."""
+    """What a reader would see, by key: values if the group is present, otherwise whether the row is hidden."""
     result: dict[int, dict[str, Any]] = {}
     if registers is None:
         return result
