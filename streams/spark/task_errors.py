@@ -32,7 +32,16 @@ _NO_PACKAGE: Final = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\S+ >= \S+) must be
 _NO_PYTHON: Final = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*?version: (\S+) than that in driver: ([\d.]+)")
 
+_RAISED: Final = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
+"""The last line of a traceback of Python."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class TasksFailed(TableError):
+    """A Spark job failed for another reason than an error of weft. Nothing of it is published; try again."""
+
+    code = "TASKS_FAILED"
 
 
 @contextmanager
@@ -120,18 +129,32 @@ def worker_hints() -> Iterator[None]:
 
 @contextmanager
 def raise_task_errors() -> Iterator[None]:
-    """Raise an error of weft that a task has raised as what it is; otherwise as `worker_hints`.
+    """Run a Spark job in the block; whatever fails is raised as an error of weft.
 
     Raises:
-        TableError: The error of the task.
+        TableError: The error that a task has raised.
         InvalidInput: See `python_problem`.
+        TasksFailed: Any other failure of the job.
     """
-    with worker_hints():
-        try:
-            yield
-        except TableError:
-            raise
-        except Exception as error:
-            if (found := error_in(str(error))) is not None:
-                raise found from error
-            raise
+    try:
+        yield
+    except TableError:
+        raise
+    except Exception as error:
+        text = str(error)
+        found = error_in(text) or python_problem(text)
+        if found is None:
+            found = TasksFailed(
+                f"Spark could not complete the tasks: {_first_cause(text)}",
+                hint="the logs of the executors say more; if they ran out of memory, give them more",
+            )
+        raise found from error
+
+
+def _first_cause(text: str) -> str:
+    """The error of Python in the text of an error of Spark, or else the name and message of the JVM's exception."""
+    raised = _RAISED.findall(text)
+    if raised:
+        return str(raised[-1])
+    lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip()]
+    return (lines[1:2] or lines or ["no reason is given"])[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from storage import DuePolicy, Table
 from storage.core.names import Path as StorePath
 from storage.errors import CorruptData, NotFound
 from storage.services.verify.findings import VerifyReport
+from streams.spark.run_tasks import spark_executor
+from streams.spark.task_errors import TasksFailed
 from tests.storage.damage import Damage, shop
 from tests.storage.shop import append, contents, orders, payments
 from tests.tuning import tune
@@ -104,6 +108,32 @@ def test_verify_finds_the_same_damage(spark: SparkSession, table: Table) -> None
     report = same(streams.verify(spark, table.uri), table.verify())
     assert {"S7", "S12", "S15"} <= {finding.invariant for finding in report.errors}
     assert len(report.errors) >= 6, str(report)
+
+
+class Tasks(list[Any]):
+    """Tasks of which the second fails with an error that weft does not know."""
+
+    def __init__(self, tasks: Sequence[Any]) -> None:
+        class Failing:
+            bytes = 0
+
+            def run(self) -> None:
+                raise RuntimeError("no room on the executor")
+
+        super().__init__([tasks[0], Failing(), *tasks[2:]])
+
+
+def test_a_failed_job_ends_the_compaction_and_leaves_only_garbage(spark: SparkSession, table: Table) -> None:
+    before, execute = contents(table), spark_executor(spark, "test")
+    with pytest.raises(TasksFailed, match="RuntimeError: no room on the executor"):
+        table.compact(execute=lambda tasks: execute(Tasks(tasks)))
+    assert not table.state().plans
+    table.clean(dt.timedelta(0))
+    used = {stored.path for made in table.state().slices.values() for stored in made.objects}
+    folders = (StorePath("base"), StorePath("shadow"))
+    assert {f"{folder}/{name}" for folder in folders for name, _ in table.env.store.list(folder)} == used
+    assert table.verify().ok
+    assert contents(table) == before
 
 
 def test_an_error_of_a_task_is_raised_with_its_type(spark: SparkSession, table: Table) -> None:
