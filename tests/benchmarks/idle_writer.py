@@ -1,0 +1,342 @@
+"""What one writer costs while it has nothing to do, and how long it takes to its first commit.
+
+    python -m tests.benchmarks.idle_writer [--before REVISION] [--rounds 3] [--idle 60] [--trigger "1 second"]
+                                           [--load 400000] [--spark NAME=VALUE ...] [--restart]
+
+A real writer job, started by a supervisor as `weft run` does it, reads 1,000 JSON messages of the embedded broker into
+a new table. After its first commit it is left alone until Spark has ended its idle Python workers (a minute), and is
+then measured. With ``--load`` so many more messages are sent then, all at once. The seconds and CPU seconds until they
+are committed show whether a saving makes a busy writer slower, and the memory a minute later what it keeps. With
+``--before`` a writer of another revision of this repository, taken from git, takes turns with it. With ``--restart``
+the writer is started a second time, on its checkpoint, and that start is measured.
+
+*PSS* is the proportional set size: a page that n processes map counts 1/n in each, so the sum over processes is the
+memory that they take together. *RSS* counts such pages in each of them, as `ps` does. Both are of
+``/proc/PID/smaps_rollup``, in MiB; swap is not in them. Files that other processes of this machine map as well, such
+as the libraries of the benchmark's own Python, make PSS smaller than it is for a writer alone on its machine, where it
+is near to RSS minus what its own processes share.
+
+CPU seconds are of all processes of the job, also of those that have ended. They are sampled, so the last
+`SAMPLE_SECONDS` of a process are not counted. Phases are seen from outside, by processes and files that appear:
+
+    imports      to the start of the JVM: Python modules are imported, brokers and store were asked
+    jvm          to the folder of Spark's block manager: the JVM and Spark's context are there
+    query        to the metadata of the checkpoint: the source was loaded, the lane is claimed, the query starts
+    source       to the first entry in the offset log: the source runs, and was asked for its offsets
+    commit       to the first commit of rows
+
+A restarted query does not write its metadata again, so there *query* is a part of *source*.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import yaml
+
+from streams.demo.broker import EmbeddedBroker
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import open_table, writer_job
+from streams.pipeline.supervisor import ENDED, JobStatus, Supervisor
+
+TOPIC = "orders"
+MESSAGES = 1_000
+PARTITIONS = 4
+SAMPLE_SECONDS = 0.05
+WAIT_SECONDS = 300.0
+SETTLE_SECONDS = 75.0  # Spark looks each 10 s for Python workers that were idle for 60 s
+TICKS = os.sysconf("SC_CLK_TCK")
+ROOT = Path(__file__).parents[2]
+PHASES = ("imports", "jvm", "query", "source", "commit")
+KINDS = {
+    "org.apache.spark.launcher.Main": "launcher",
+    "org.apache.spark.deploy.SparkSubmit": "JVM",
+    "pyspark.sql.streaming.python_streaming_source_runner": "source runner",
+    "pyspark.daemon": "daemon",
+    "streams.write.writer_job": "job",
+}
+"""What a process is, by a part of its command line; the first that fits. Workers have the one of their daemon."""
+
+
+@dataclass
+class Process:
+    """Memory of one process, in MiB."""
+
+    kind: str
+    pss: float
+    rss: float
+
+
+@dataclass
+class Measured:
+    """One writer: seconds of each phase, CPU seconds to the first commit, processes and CPU a minute when idle."""
+
+    phases: dict[str, float]
+    cpu_first: float
+    cpu_idle: float
+    processes: list[Process]
+    jvm_flags: str
+    load_seconds: float = 0.0
+    load_cpu: float = 0.0
+    after_load: list[Process] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.phases.values())
+
+    def memory(self, size: str, kind: str | None = None) -> float:
+        """PSS or RSS of the idle processes of one kind, or of all."""
+        return sum(getattr(process, size) for process in self.processes if kind in {None, process.kind})
+
+
+@dataclass
+class Tree:
+    """The processes below one, and the CPU seconds that they have used, ended ones included."""
+
+    root: int
+    used: dict[int, float] = field(default_factory=dict)
+
+    def sample(self) -> None:
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                numbers = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                self.used[pid] = (int(numbers[11]) + int(numbers[12])) / TICKS
+
+    def pids(self) -> list[int]:
+        parents: dict[int, list[int]] = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                    parents.setdefault(parent, []).append(int(entry.name))
+        found = [self.root]
+        for pid in found:
+            found += parents.get(pid, [])
+        return found
+
+    @property
+    def cpu(self) -> float:
+        return sum(self.used.values())
+
+    def command(self, pid: int) -> str:
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        return ""
+
+    def processes(self) -> list[Process]:
+        found = []
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                command = self.command(pid)
+                parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+                kind = next((kind for part, kind in KINDS.items() if part in command), command.split(" ")[0])
+                if kind == "daemon":
+                    kind = "worker" if self.command(parent) == command else f"daemon, {command.rsplit('.', 1)[1]}"
+                sizes = {
+                    line.split(":")[0]: int(line.split()[1]) / 1024
+                    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+                }
+                found.append(Process(kind, sizes["Pss"], sizes["Rss"]))
+        return sorted(found, key=lambda process: -process.pss)
+
+    def jvm_flags(self) -> str:
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                if "org.apache.spark.deploy.SparkSubmit" in words:
+                    return " ".join(word for word in words if word.startswith("-X"))
+        return ""
+
+
+def write_pipeline(folder: Path, servers: str, trigger: str, spark: dict[str, str]) -> Path:
+    config = {
+        "key": ["order_id"],
+        "columns": {"order_id": "bigint", "status": "string", "amount": "double", "at": "bigint"},
+        "groups": {"order": {"columns": ["status", "amount", "at"], "ordering": ["at"]}},
+        "streams": {"orders": {"groups": ["order"]}},
+    }
+    writer = {
+        "source": {"type": "kafka", "topic": TOPIC, "starting_offsets": "earliest"},
+        "schema": config["columns"],
+        "trigger": trigger,
+    }
+    path = folder / "pipeline.yaml"
+    whole = {
+        "table": {"uri": "./table", "config": config},
+        "kafka": {"bootstrap.servers": servers},
+        "spark": spark,
+        "compaction": False,
+        "writers": {"orders": writer},
+    }
+    path.write_text(yaml.safe_dump(whole))
+    return path
+
+
+def produce(broker: EmbeddedBroker, first: int, count: int = MESSAGES) -> None:
+    producer = broker.producer()
+    for number in range(first, first + count):
+        value = {"order_id": number, "status": "new", "amount": number / 4, "at": number}
+        producer.produce(TOPIC, json.dumps(value).encode(), partition=number % PARTITIONS)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(WAIT_SECONDS) == 0
+
+
+def measure(code: Path, options: argparse.Namespace, spark: dict[str, str]) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="weft-idle-") as name, EmbeddedBroker() as broker:
+        broker.create_topics({TOPIC: PARTITIONS})
+        path = write_pipeline(Path(name), broker.bootstrap_servers, options.trigger, spark)
+        produce(broker, 0)
+        if options.restart:
+            with start(code, path) as (supervisor, tree):
+                first_commit(supervisor, tree, load_pipeline(path).state, set(), MESSAGES)
+            produce(broker, MESSAGES)
+        state = load_pipeline(path).state
+        before = set(state.rglob("*"))
+        with start(code, path) as (supervisor, tree):
+            measured = first_commit(supervisor, tree, state, before, MESSAGES)
+            watch(supervisor, tree, SETTLE_SECONDS)
+            used = tree.cpu
+            watch(supervisor, tree, options.idle)
+            measured.cpu_idle = (tree.cpu - used) / options.idle * 60
+            measured.processes, measured.jvm_flags = tree.processes(), tree.jvm_flags()
+            if options.load:
+                target = supervisor.statuses[0].report.rows + options.load
+                produce(broker, 2 * MESSAGES, options.load)
+                used, began = tree.cpu, time.monotonic()
+                while checked(supervisor, tree).report.rows < target:
+                    assert time.monotonic() < began + WAIT_SECONDS, "the load is not committed"
+                measured.load_seconds, measured.load_cpu = time.monotonic() - began, tree.cpu - used
+                watch(supervisor, tree, SETTLE_SECONDS)
+                measured.after_load = tree.processes()
+        return measured
+
+
+@contextlib.contextmanager
+def start(code: Path, path: Path) -> Iterator[tuple[Supervisor, Tree]]:
+    pipeline = load_pipeline(path)
+    open_table(pipeline)
+    with Supervisor([replace(writer_job(pipeline, "orders"), env={"PYTHONPATH": str(code)})]) as supervisor:
+        pid = supervisor.statuses[0].pid
+        assert pid is not None
+        yield supervisor, Tree(pid)
+
+
+def checked(supervisor: Supervisor, tree: Tree) -> JobStatus:
+    status = supervisor.poll(SAMPLE_SECONDS)[0]
+    tree.sample()
+    assert status.phase not in ENDED, f"{status.message}; {status.tail}"
+    assert status.restarts == 0, f"{status.message}; {status.tail}"
+    return status
+
+
+def first_commit(supervisor: Supervisor, tree: Tree, state: Path, before: set[Path], rows: int) -> Measured:
+    names = PHASES if not before else tuple(name for name in PHASES if name != "query")
+    began = time.time()
+    moments: list[float] = []
+    while True:
+        status = checked(supervisor, tree)
+        assert time.time() < began + WAIT_SECONDS, "no commit came"
+        if len(moments) < len(names) - 1 and ended(names[len(moments)], tree, state, before):
+            moments.append(time.time())
+        if status.report.rows >= rows:
+            assert status.report.committed_at_ms is not None
+            break
+    edges = [began, *moments, status.report.committed_at_ms / 1000]
+    assert len(edges) == len(names) + 1, f"a phase was not seen: {moments}"
+    phases = {name: end - start for name, start, end in zip(names, edges, edges[1:], strict=False)}
+    return Measured(phases, tree.cpu, 0.0, [], "")
+
+
+def ended(phase: str, tree: Tree, state: Path, before: set[Path]) -> bool:
+    if phase == "imports":
+        return any("org.apache.spark.deploy.SparkSubmit" in tree.command(pid) for pid in tree.pids())
+    pattern = {"jvm": "scratch/orders/blockmgr-*", "query": "checkpoints/orders/metadata"}
+    files = set(state.glob(pattern.get(phase, "checkpoints/orders/offsets/*")))
+    return any(path not in before and path.suffix != ".crc" and "tmp" not in path.name for path in files)
+
+
+def watch(supervisor: Supervisor, tree: Tree, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        checked(supervisor, tree)
+        time.sleep(4 * SAMPLE_SECONDS)
+
+
+@contextlib.contextmanager
+def revision(name: str) -> Iterator[Path]:
+    """The code of another revision, in a folder."""
+    with tempfile.TemporaryDirectory(prefix="weft-revision-") as folder:
+        archive = subprocess.run(["git", "-C", str(ROOT), "archive", name], capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        yield Path(folder)
+
+
+def show(results: dict[str, list[Measured]]) -> None:
+    names = list(results)
+    print(f"{'':34}" + "".join(f"{name:>22}" for name in names) + f"{'ratio':>10}")
+
+    def line(title: str, values: list[float], unit: str) -> None:
+        ratio = f"{values[-1] / values[0]:>9.2f} x" if len(values) > 1 and values[0] else ""
+        print(f"{title:34}" + "".join(f"{value:>18.1f} {unit:3}" for value in values) + ratio)
+
+    def medians(value: Callable[[Measured], float]) -> list[float]:
+        return [statistics.median(value(run) for run in results[name]) for name in names]
+
+    for phase in results[names[0]][0].phases:
+        line(f"seconds, {phase}", medians(lambda run, phase=phase: run.phases[phase]), "s")
+    line("seconds to the first commit", medians(lambda run: run.seconds), "s")
+    line("CPU seconds to the first commit", medians(lambda run: run.cpu_first), "s")
+    line("CPU seconds a minute, idle", medians(lambda run: run.cpu_idle), "s")
+    line("processes", medians(lambda run: len(run.processes)), "")
+    kinds = sorted({process.kind for runs in results.values() for run in runs for process in run.processes})
+    for size in ("pss", "rss"):
+        for kind in kinds:
+            line(f"{size.upper()}, {kind}", medians(lambda run, size=size, kind=kind: run.memory(size, kind)), "MiB")
+        line(f"{size.upper()}, together", medians(lambda run, size=size: run.memory(size)), "MiB")
+    if results[names[0]][0].after_load:
+        line("seconds, load", medians(lambda run: run.load_seconds), "s")
+        line("CPU seconds, load", medians(lambda run: run.load_cpu), "s")
+        line("PSS after the load, together", medians(lambda run: sum(p.pss for p in run.after_load)), "MiB")
+    for name in names:
+        print(f"JVM of {name}: {results[name][-1].jvm_flags}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", help="a revision of git that takes turns with the code here")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--idle", type=float, default=60.0, help="seconds in which the idle writer's CPU is measured")
+    parser.add_argument("--load", type=int, default=0, help="messages that are sent at once in the end")
+    parser.add_argument("--trigger", default="1 second")
+    parser.add_argument("--spark", action="append", default=[], help="a setting of the pipeline file, NAME=VALUE")
+    parser.add_argument("--restart", action="store_true", help="measure the second start, on the checkpoint of a first")
+    arguments = parser.parse_args()
+    spark = dict(setting.split("=", 1) for setting in arguments.spark)
+    with contextlib.ExitStack() as stack:
+        codes = {"now": ROOT}
+        if arguments.before:
+            codes = {arguments.before: stack.enter_context(revision(arguments.before)), **codes}
+        results: dict[str, list[Measured]] = {name: [] for name in codes}
+        for _ in range(arguments.rounds):
+            for name, code in codes.items():
+                results[name].append(measure(code, arguments, spark))
+                last = results[name][-1]
+                sys.stderr.write(f"{name}: {last.seconds:.1f} s, CPU {last.cpu_first:.1f} s\n")
+        print(f"trigger {arguments.trigger}, {MESSAGES} messages, medians of {arguments.rounds} rounds")
+        show(results)
+
+
+if __name__ == "__main__":
+    main()
