@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from streams.spark.settings import QUICK_START, SERIAL
+from streams.spark.settings import QUICK_START
 
 TABLE: Final = "orders_wide"
 PIPELINE_FILE: Final = "pipeline.yaml"
@@ -196,7 +196,7 @@ def write_pipeline(
             buckets=buckets,
             trigger=trigger,
             compact_every=compact_every,
-            java_options=f"{SERIAL} {QUICK_START}",
+            java_options=QUICK_START,
         ),
         encoding="utf-8",
     )

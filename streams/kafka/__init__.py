@@ -11,6 +11,8 @@ committed to Kafka.
 
 from __future__ import annotations
 
+import sys
+
 from pyspark.sql import SparkSession
 
 from streams.kafka.errors import DataLoss, SourceUnavailable
@@ -20,6 +22,11 @@ from streams.spark.data_sources import register_source
 __all__ = ["FORMAT", "DataLoss", "KafkaSource", "SourceUnavailable", "register"]
 
 
-def register(spark: SparkSession) -> None:
-    """Register the format ``weft_kafka`` for ``spark.read`` and ``spark.readStream`` in this session."""
-    register_source(spark, KafkaSource)
+def register(spark: SparkSession, *, python: str = sys.executable) -> None:
+    """Register the format ``weft_kafka`` for ``spark.read`` and ``spark.readStream`` in this session.
+
+    Args:
+        spark: The session.
+        python: See `register_source`.
+    """
+    register_source(spark, KafkaSource, python=python)

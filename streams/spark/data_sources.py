@@ -20,10 +20,15 @@ from streams.spark.settings import TASK_PYTHON
 _USER_DEFINED: Final = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
 
 
-def register_source(spark: SparkSession, source: type[Source]) -> None:
+def register_source(spark: SparkSession, source: type[Source], *, python: str = sys.executable) -> None:
     """Register a data source for ``spark.read`` and ``spark.readStream`` in this session.
 
     Tasks of the session keep their Python: the setting `TASK_PYTHON` records it, unless it is already set.
+
+    Args:
+        spark: The session.
+        source: The data source.
+        python: What Spark starts to plan it: this Python, or `streams.spark.planning_threads.PlanningThreads.python`.
     """
     wrapped = source_for_workers(source)
     if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the server plans
@@ -32,7 +37,7 @@ def register_source(spark: SparkSession, source: type[Source]) -> None:
     context: Any = spark.sparkContext
     if spark.conf.get(TASK_PYTHON, None) is None:
         spark.conf.set(TASK_PYTHON, context.pythonExec)
-    function = _wrap_function(_Planning(context), wrapped)  # type: ignore[arg-type]
+    function = _wrap_function(_Planning(context, python), wrapped)  # type: ignore[arg-type]
     made = getattr(context._jvm, _USER_DEFINED)(function)  # noqa: SLF001 - as Spark's own `register` does
     spark._jsparkSession.dataSource().registerPython(source.name(), made)  # noqa: SLF001
 
@@ -40,9 +45,9 @@ def register_source(spark: SparkSession, source: type[Source]) -> None:
 class _Planning:
     """A Spark context in which another Python runs the planning functions."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, python: str) -> None:
         self._context = context
-        self.pythonExec = sys.executable
+        self.pythonExec = python
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

@@ -11,7 +11,8 @@ messages, first and sixth time; resident memory at most):
 
 The serial collector halves the memory and is not slower on few cores. Without the optimising compiler a JVM needs 40 %
 less CPU time to start, but decodes at half the speed: good for one query or a short run, bad for a writer that runs for
-days.
+days. `settings.SMALL` keeps the heap near to what is live: without it the JVM takes a 64th of the machine's memory, and
+never gives back what a large batch needed. What an idle writer holds is measured by `tests/benchmarks/idle_writer.py`.
 
 **The Python of tasks.** Spark starts ``PYSPARK_PYTHON`` in two places: on executors for tasks, and beside the driver to
 plan data sources. With a packed environment (``./environment/bin/python``) only executors have that path. So data
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 MIN_JAVA: Final = 17  # the minimum of Spark 4
 MAX_CORES: Final = 4  # of one writer: it has one task per partition, and other writers need cores too
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second, longer on a busy machine
+_ARENAS: Final = "2"
+"""Pools of memory of the C library (glibc) in the JVM and in Python workers. Its default is 8 for each core of the
+machine, and each keeps what its threads have freed."""
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python program that it starts: the port of its JVM."""
 
@@ -72,7 +76,13 @@ def check_java() -> None:
 
 
 def build_session(
-    name: str, settings: Mapping[str, str], *, scratch: Path, quick_start: bool = False, quiet: bool = False
+    name: str,
+    settings: Mapping[str, str],
+    *,
+    scratch: Path,
+    quick_start: bool = False,
+    quiet: bool = False,
+    planner: str = sys.executable,
 ) -> SparkSession:
     """Start Spark in this process, or use the JVM of the spark-submit that started this process.
 
@@ -82,6 +92,7 @@ def build_session(
         scratch: Folder for Spark's temporary files. It is emptied first, so nothing else may be in it.
         quick_start: For processes that run for a short time: a faster start, but slower later.
         quiet: Write the output of the JVM to a file in ``scratch`` instead of the terminal.
+        planner: What Spark starts beside the driver to find data sources, see `streams.spark.planning_threads`.
 
     Raises:
         NotFound: Java is not installed.
@@ -107,8 +118,9 @@ def build_session(
     _report(settled)
     if is_local(settled.values[MASTER]):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark resolves the host name, and warns
+    os.environ.setdefault("MALLOC_ARENA_MAX", _ARENAS)
     with _stderr_to(scratch / "jvm.log") if quiet else contextlib.nullcontext():
-        session = _start(settled)
+        session = _start(settled, planner)
     session.sparkContext.setLogLevel("WARN")
     return session
 
@@ -131,14 +143,14 @@ def _report(settled: SessionSettings) -> None:
             sys.stderr.write(f"{key} of the pipeline file is not used: {why}\n")
 
 
-def _start(settled: SessionSettings) -> SparkSession:
+def _start(settled: SessionSettings, planner: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
     for key, value in settled.values.items():
         builder = builder.config(key, value)
     try:
-        with _planned_by_this_python():
+        with _planned_by(planner):
             session = builder.getOrCreate()
     except Exception as error:
         raise InvalidInput(
@@ -156,10 +168,10 @@ def _first_cause(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _planned_by_this_python() -> Iterator[None]:
-    """Let a JVM that is started within the block plan data sources with the Python of this process."""
+def _planned_by(python: str) -> Iterator[None]:
+    """Let a JVM that is started within the block plan data sources with this Python."""
     before = os.environ.get("PYSPARK_PYTHON")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python
     try:
         yield
     finally:

@@ -19,6 +19,9 @@ APP_NAME: Final = "spark.app.name"
 DEPLOY_MODE: Final = "spark.submit.deployMode"
 SUBMIT_IN_DRIVER: Final = "spark.kubernetes.submitInDriver"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+DEFAULT_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+"""Spark puts these options of the JVM before `JAVA_OPTIONS`; of two that contradict each other the last one counts."""
+UI: Final = "spark.ui.enabled"
 DRIVER_MEMORY: Final = "spark.driver.memory"
 ARCHIVES: Final = "spark.archives"
 PYTHON: Final = "spark.pyspark.python"
@@ -30,12 +33,22 @@ STANDALONE_CORES: Final = "2"
 EXECUTOR_OVERHEAD: Final = "1g"
 """Memory for Python in the containers of YARN and Kubernetes, beside the JVM: Arrow batches and log files."""
 
-SERIAL: Final = "-XX:+UseSerialGC -XX:-UsePerfData"
+SERIAL: Final = "-XX:+UseSerialGC"
+SMALL: Final = "-Xms32m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40 -XX:MetaspaceSize=128m -XX:-UsePerfData"
+"""The heap begins small, grows with what is live, and is given back after a collection of all of it. Loading classes
+causes such a collection only if there are more than Spark always loads."""
 QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 
+_SHORT_HISTORY: Final = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "10",
+}
 _BATCH_ROWS: Final = "100000"  # rows per Arrow batch for Python: few calls, and far below the memory of a task
 _LOCAL: Final = re.compile(r"local(\[[^\[\]]*\])?")
-_FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS)
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS, DEFAULT_JAVA_OPTIONS)
 """Settings that are read when the JVM starts. Under spark-submit it has started before this process."""
 
 
@@ -109,7 +122,8 @@ def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_s
             hint="start the writer by spark-submit --deploy-mode cluster, or remove the setting",
         )
     master = submitted.get(MASTER) or given.get(MASTER) or f"local[{around.cores}]"
-    values = {**_defaults(name, master, around, quick_start=quick_start), **given, **submitted, MASTER: master}
+    values = {**_defaults(name, master, around), **given, **submitted, MASTER: master}
+    values = {**_java_defaults(values, quick_start=quick_start), **_history_defaults(values), **values}
     overruled = tuple(sorted(key for key in given.keys() & submitted.keys() if given[key] != submitted[key]))
     too_late: tuple[str, ...] = ()
     if around.submitted is not None:
@@ -130,16 +144,29 @@ def _submitted(around: Surroundings) -> dict[str, str]:
     return submitted
 
 
-def _defaults(name: str, master: str, around: Surroundings, *, quick_start: bool) -> dict[str, str]:
+def _java_defaults(values: Mapping[str, str], *, quick_start: bool) -> dict[str, str]:
+    """Options of the JVM that stand before those of the user."""
+    # A JVM does not start if two collectors are chosen.
+    chosen = _COLLECTOR.search(values.get(JAVA_OPTIONS, "")) is not None
+    options = [*([] if chosen else [SERIAL]), SMALL, *([QUICK_START] if quick_start else [])]
+    return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
+
+
+def _history_defaults(values: Mapping[str, str]) -> dict[str, str]:
+    """How much Spark remembers for its user interface. It remembers it without one, too: 1,000 executed plans."""
+    return {} if values.get(UI) == "true" else _SHORT_HISTORY
+
+
+def _defaults(name: str, master: str, around: Surroundings) -> dict[str, str]:
     shared = {
         APP_NAME: name,
         DRIVER_MEMORY: "1g",
-        JAVA_OPTIONS: f"{SERIAL} {QUICK_START}" if quick_start else SERIAL,
-        "spark.ui.enabled": "false",
+        UI: "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",  # so that the time zone of the machine does not affect the table
         "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
         "spark.sql.catalogImplementation": "in-memory",
+        "spark.cleaner.periodicGC.interval": "10min",  # a collection of all, after which the heap shrinks
         "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's default is no limit
         "spark.local.dir": around.scratch,
         "spark.sql.warehouse.dir": f"{around.scratch}/warehouse",

@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,31 +128,49 @@ def _run(
         await_store(pipeline, outages, once=once)
     if stop:
         return
-    spark = build_session(f"weft {writer.name}", writer.spark, scratch=pipeline.state / "scratch" / writer.name)
-    try:
-        if stop:
-            return
-        executors = ExecutorWatch(spark)
-        with _meter(writer) as meter:
-            progress = Progress(
-                reporter,
-                writer.trigger_seconds,
-                meter,
-                waits=partial(tell_brokers, outages, writer),
-                starved=partial(tell_executors, outages, executors),
-            )
-            query = _start(spark, pipeline, writer, progress, once=once)
-            while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
+    with _planning(pipeline, writer) as python:
+        scratch = pipeline.state / "scratch" / writer.name
+        spark = build_session(f"weft {writer.name}", writer.spark, scratch=scratch, planner=python)
+        try:
+            if stop:
+                return
+            executors = ExecutorWatch(spark)
+            with _meter(writer) as meter:
+                progress = Progress(
+                    reporter,
+                    writer.trigger_seconds,
+                    meter,
+                    waits=partial(tell_brokers, outages, writer),
+                    starved=partial(tell_executors, outages, executors),
+                )
+                query = _start(spark, pipeline, writer, progress, once=once, python=python)
+                while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
+                    progress.observe(query)
+                    if stop:
+                        reporter.update(doing="stopping")
+                        _drain(query)
+                        query.stop()
+                        break
                 progress.observe(query)
-                if stop:
-                    reporter.update(doing="stopping")
-                    _drain(query)
-                    query.stop()
-                    break
-            progress.observe(query)
-    finally:
-        with contextlib.suppress(Exception):  # keep the first error; the JVM ends with this process
-            spark.stop()
+        finally:
+            with contextlib.suppress(Exception):  # keep the first error; the JVM ends with this process
+                spark.stop()
+
+
+@contextlib.contextmanager
+def _planning(pipeline: Pipeline, writer: WriterSpec) -> Iterator[str]:
+    """The Python that plans the source: threads of this process for a Kafka source.
+
+    Other sources may be Python data sources that Spark has to find first, and that expect processes of their own.
+    """
+    from streams import kafka
+    from streams.spark.planning_threads import PlanningThreads
+
+    if writer.reader_format != kafka.FORMAT:
+        yield sys.executable
+        return
+    with PlanningThreads(pipeline.state / "planning" / writer.name) as threads:
+        yield threads.python
 
 
 def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | None]:
@@ -168,7 +186,7 @@ def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | N
 
 
 def _start(
-    spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool
+    spark: SparkSession, pipeline: Pipeline, writer: WriterSpec, progress: Progress, *, once: bool, python: str
 ) -> StreamingQuery:
     """Start the query at the end of its checkpoint or, with ``resume: table``, of the lane's live commits."""
     from storage import Table
@@ -202,7 +220,7 @@ def _start(
             progress.reached(read_offsets(spark, folder, last))
         try:
             return write_stream(
-                read_events(spark, writer, point, key),
+                read_events(spark, writer, point, key, python=python),
                 location.uri,
                 writer.stream,
                 checkpoint=folder,
@@ -229,6 +247,8 @@ def read_events(
     writer: WriterSpec,
     point: ResumePoint | None = None,
     key: Mapping[str, str] | None = None,
+    *,
+    python: str = sys.executable,
 ) -> DataFrame:
     """A streaming frame with the events of the stream: the columns that the sink stores.
 
@@ -237,6 +257,7 @@ def read_events(
         writer: What to read, and how.
         point: Where a Kafka source begins, unless the query has a checkpoint.
         key: Fields of the Kafka key and their types, from `streams.pipeline.check.key_of`.
+        python: What Spark starts to plan a Kafka source, see `streams.spark.data_sources.register_source`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
@@ -245,7 +266,7 @@ def read_events(
     from streams.write.decode import decode_messages
 
     if writer.reader_format == kafka.FORMAT:
-        kafka.register(spark)
+        kafka.register(spark, python=python)
     options = dict(writer.reader_options)
     if point is not None:
         topics = options["subscribe"].split(",")

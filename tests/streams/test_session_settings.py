@@ -14,7 +14,7 @@ import pytest
 
 from storage.errors import InvalidInput
 from streams.pipeline.pipeline import load_pipeline, load_settings
-from streams.spark.settings import Surroundings, in_cluster_mode, is_local, settle
+from streams.spark.settings import QUICK_START, SERIAL, SMALL, Surroundings, in_cluster_mode, is_local, settle
 from streams.write.query_checkpoint import refuse_local_disk
 from tests.streams.pipelines import pipeline_file
 
@@ -73,6 +73,37 @@ def test_containers_of_executors_have_room_for_python(master: str) -> None:
     assert (values["spark.executor.memoryOverhead"], values["spark.driver.host"]) == ("3g", "10.0.0.7")
 
 
+def test_options_of_the_jvm_stand_before_those_of_the_user() -> None:
+    defaults = settle("app", {}, AROUND).values
+    assert defaults["spark.driver.defaultJavaOptions"] == f"{SERIAL} {SMALL}"
+    assert "spark.driver.extraJavaOptions" not in defaults
+    given = {"spark.driver.extraJavaOptions": "-Xms1g -Dmine=1"}
+    values = settle("app", given, AROUND, quick_start=True).values
+    assert values["spark.driver.extraJavaOptions"] == "-Xms1g -Dmine=1", "Spark puts them last, and the last one counts"
+    assert values["spark.driver.defaultJavaOptions"] == f"{SERIAL} {SMALL} {QUICK_START}"
+
+
+@pytest.mark.parametrize("options", ["-XX:+UseG1GC", "-Da=b -XX:+UseParallelGC -Xmn20m", "-XX:+UseSerialGC"])
+def test_a_collector_that_the_user_chose_is_the_only_one(options: str) -> None:
+    values = settle("app", {"spark.driver.extraJavaOptions": options}, AROUND).values
+    assert "GC" not in values["spark.driver.defaultJavaOptions"], "the JVM does not start with two"
+
+
+def test_default_options_of_the_user_replace_those_of_weft() -> None:
+    values = settle("app", {"spark.driver.defaultJavaOptions": "-Dmine=1"}, AROUND).values
+    assert values["spark.driver.defaultJavaOptions"] == "-Dmine=1"
+
+
+def test_spark_remembers_more_only_for_its_user_interface() -> None:
+    names = ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions")
+    values = settle("app", {}, AROUND).values
+    assert all(int(values[name]) <= 20 for name in names), values
+    with_ui = settle("app", {"spark.ui.enabled": "true"}, AROUND).values
+    assert not with_ui.keys() & set(names)
+    some = settle("app", {"spark.ui.retainedJobs": "500"}, AROUND).values
+    assert some["spark.ui.retainedJobs"] == "500"
+
+
 def test_spark_submit_overrides_the_file() -> None:
     given = {
         "spark.master": "local[4]",
@@ -90,6 +121,7 @@ def test_spark_submit_overrides_the_file() -> None:
     assert settled.too_late == ("spark.driver.memory",), "the JVM runs already"
     assert "spark.driver.memory" not in settled.values
     assert "spark.driver.extraJavaOptions" not in settled.values
+    assert "spark.driver.defaultJavaOptions" not in settled.values
 
 
 def test_a_name_from_spark_submit_is_kept() -> None:

@@ -1,0 +1,246 @@
+"""Plans Python data sources in threads of this process, instead of in Python processes beside it.
+
+For a streaming query over a Python data source Spark starts four Python processes beside the driver: to find data
+sources, to create the source, to plan its reader, and to ask it for offsets. Each imports what the driver has imported
+already, before the query can start, and stays until the JVM ends.
+
+Spark starts them by the path of Python that a function carries (`streams.spark.data_sources.register_source`) or that
+the environment names. `PlanningThreads.python` is such a path: a shell script. If it is started for one of these tasks,
+it writes a line into a named pipe, and a thread of this process does the task with Spark's own functions, over the
+socket that Spark makes for it. The script then waits for the end of its standard input, so for Spark it is the process
+to watch and to kill. For everything else, such as tasks, it replaces itself by Python.
+
+    JVM   -- starts -->  script, as a daemon   -- module, process id, secret -->        pipe --> this process
+          -- connects, secret -->  port of the module  <-- accepts -- this process
+    JVM   -- starts -->  script, as a worker   -- module, process id, secret, port -->  pipe --> this process
+          <-- connects, secret -- this process
+
+Spark authenticates both ways of connecting by a secret that it makes for each process that it starts. The pipe and the
+script are in a folder that only this user can read.
+
+It is for processes that run one query and nothing else: Spark's functions clear the accumulators of PySpark, and set
+the folder of ``SparkFiles`` to the one of workers. Formats in packages called ``pyspark_*`` are not found; those that
+are registered are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import importlib
+import os
+import shlex
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, Self
+
+_LOOKUP: Final = "pyspark.sql.worker.lookup_data_sources"
+_DAEMONS: Final = (_LOOKUP, "pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
+"""Modules that Spark starts through its daemon; a worker answers several requests, one after the other."""
+_WORKER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module that Spark starts directly. It answers until its query ends."""
+
+_CHECK: Final = "weft-check"
+_CHECK_SECONDS: Final = 10.0
+_LINE_SECONDS: Final = 10.0  # the line is in the pipe before Spark connects; on a busy machine it is read later
+_LOOPBACK: Final = "127.0.0.1"
+_NUMBER: Final = struct.Struct("!i")
+
+_SCRIPT: Final = """\
+#!/bin/sh
+# Written by weft, see streams/spark/planning_threads.py. Spark's JVM starts it in place of Python.
+tell() {{
+    printf '%s %s %s %s\\n' "$1" "$$" "$PYTHON_WORKER_FACTORY_SECRET" "${{PYTHON_WORKER_FACTORY_PORT:--}}" > {pipe}
+}}
+# What only a process of its own can do: a limit of memory. And what is not authenticated by a secret, or is not IPv4.
+if [ -n "$PYTHON_WORKER_FACTORY_SECRET" ] && [ -z "$PYSPARK_PLANNER_MEMORY_MB$SPARK_PREFER_IPV6" ]; then
+    case "$*" in
+{cases}
+    esac
+fi
+[ "$*" = {check} ] && exit 0
+exec {python} "$@"
+"""
+_DAEMON_CASE: Final = """\
+    '-m pyspark.daemon {module}') tell {module}; printf '{port}'; exec cat > /dev/null 2>&1 ;;"""
+_WORKER_CASE: Final = """\
+    '-m {module}') tell {module}; exec cat > /dev/null 2>&1 ;;"""
+
+
+class _Start(NamedTuple):
+    """The line that the script writes when Spark starts it."""
+
+    module: str
+    pid: int
+    secret: str
+    port: str
+
+
+class PlanningThreads:
+    """Threads that do what Spark would start Python processes for; use it in a ``with`` block around the session.
+
+    Attributes:
+        python: A path to give to Spark in place of Python's; Python's own if the folder takes no pipe or no script.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Start nothing yet.
+
+        Args:
+            folder: For the script and its pipe, on a local disk. It is emptied first, so nothing else may be in it.
+        """
+        self.python = sys.executable
+        self._folder = folder
+        self._starts = -1
+        self._listeners: dict[str, socket.socket] = {}
+        self._known: dict[str, list[_Start]] = {module: [] for module in _DAEMONS}
+        self._news = threading.Condition()
+        self._turn = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, mode=0o700)
+        pipe, script = self._folder / "starts", self._folder / "python"
+        try:
+            os.mkfifo(pipe, mode=0o600)
+        except OSError:
+            return self  # not every file system has pipes
+        # Opened for writing as well: reading never finds an end, and a script never waits for a reader.
+        self._starts = os.open(pipe, os.O_RDWR)
+        self._listeners = {module: socket.create_server((_LOOPBACK, 0)) for module in _DAEMONS}
+        script.write_text(self._text(pipe), encoding="utf-8")
+        script.chmod(0o700)
+        if _runs(script):
+            self.python = str(script)
+        _in_background(self._read_starts)
+        for module, listener in self._listeners.items():
+            _in_background(partial(self._accept, module, listener))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        for listener in self._listeners.values():
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # else its thread stays in accept
+            listener.close()
+        if self._starts >= 0:
+            os.write(self._starts, b"\n")  # the thread that reads it ends
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _text(self, pipe: Path) -> str:
+        cases = [
+            _DAEMON_CASE.format(module=module, port=_octal(listener.getsockname()[1]))
+            for module, listener in self._listeners.items()
+        ]
+        return _SCRIPT.format(
+            pipe=shlex.quote(str(pipe)),
+            cases="\n".join([*cases, _WORKER_CASE.format(module=_WORKER)]),
+            check=_CHECK,
+            python=shlex.quote(sys.executable),
+        )
+
+    def _read_starts(self) -> None:
+        with os.fdopen(self._starts, "r", encoding="utf-8") as lines:
+            while (line := lines.readline()) and not self._closed:
+                module, pid, secret, port = line.split()
+                start = _Start(module, int(pid), secret, port)
+                if module == _WORKER:
+                    _in_background(partial(_work, start))
+                    continue
+                with self._news:
+                    self._known[module].append(start)
+                    self._news.notify_all()
+
+    def _accept(self, module: str, listener: socket.socket) -> None:
+        while not self._closed:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            _in_background(partial(self._serve, module, connection))
+
+    def _serve(self, module: str, connection: socket.socket) -> None:
+        """Do what a worker does that the daemon has forked: tell its id, check the secret, answer requests."""
+        with self._news:
+            self._news.wait_for(lambda: self._known[module], _LINE_SECONDS)
+            starts = list(self._known[module])
+        with _file(connection) as file:
+            if not starts:
+                return
+            _send(file, starts[-1].pid)
+            secret = _receive(file)
+            good = any(hmac.compare_digest(start.secret.encode(), secret) for start in starts)
+            _send(file, b"ok" if good else b"err")
+            answer = _find_none if module == _LOOKUP else importlib.import_module(module).main
+            while good and file.peek(1):
+                with self._turn:  # the accumulators that they clear and send are those of the process
+                    answer(file, file)
+                file.flush()
+
+
+def _work(start: _Start) -> None:
+    """Do what a worker does that Spark has started directly: connect, tell the secret and its id, answer requests."""
+    with _file(socket.create_connection((_LOOPBACK, int(start.port)))) as file:
+        _send(file, start.secret.encode())
+        if _receive(file) == b"ok":
+            _send(file, start.pid)
+            importlib.import_module(_WORKER).main(file, file)
+
+
+def _find_none(reading: IO[bytes], writing: IO[bytes]) -> None:
+    """Answer that there are no data sources to be found, in place of `_LOOKUP`."""
+    from pyspark.sql.worker.utils import worker_run
+
+    worker_run(lambda _, answer: answer.write(_NUMBER.pack(0)), reading, writing)
+
+
+def _send(file: IO[bytes], value: int | bytes) -> None:
+    """Send a number, or bytes with their length before them."""
+    file.write(_NUMBER.pack(value) if isinstance(value, int) else _NUMBER.pack(len(value)) + value)
+    file.flush()
+
+
+def _receive(file: IO[bytes]) -> bytes:
+    """Receive bytes that have their length before them."""
+    head = file.read(_NUMBER.size)
+    if len(head) < _NUMBER.size:
+        raise EOFError
+    return file.read(_NUMBER.unpack(head)[0])
+
+
+@contextlib.contextmanager
+def _file(connection: socket.socket) -> Iterator[Any]:
+    """A connection as a file to read and write; it is closed when the block is left.
+
+    Spark closes the connection when a query ends, and Spark's functions end their process if a request fails. Neither
+    is an error of this process.
+    """
+    with connection, contextlib.suppress(OSError, EOFError, SystemExit):
+        connection.settimeout(None)
+        with connection.makefile("rwb") as file:
+            yield file
+
+
+def _runs(script: Path) -> bool:
+    """Whether the script can be run; it cannot on a file system that is mounted with noexec, or without a shell."""
+    try:
+        return subprocess.run([script, _CHECK], timeout=_CHECK_SECONDS, check=False).returncode == 0  # noqa: S603 - our own
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def _in_background(function: Callable[[], None]) -> None:
+    threading.Thread(target=function, name="weft-planning", daemon=True).start()
+
+
+def _octal(port: int) -> str:
+    """Four bytes, as `printf` takes them."""
+    return "".join(f"\\{byte:03o}" for byte in _NUMBER.pack(port))

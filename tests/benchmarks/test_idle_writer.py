@@ -1,0 +1,42 @@
+"""What an idle writer consists of, without measuring time: which processes there are, and the flags of its JVM."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from streams.demo.broker import EmbeddedBroker
+from streams.pipeline.pipeline import load_pipeline
+from streams.spark.settings import SERIAL, SMALL
+from tests.benchmarks.idle_writer import MESSAGES, PARTITIONS, ROOT, TOPIC, first_commit, produce, start, write_pipeline
+
+MINE = "-Dmine=1 -Xss2m"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_writer_is_one_python_and_one_jvm_and_what_runs_its_tasks(tmp_path: Path) -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topics({TOPIC: PARTITIONS})
+        settings = {"spark.driver.extraJavaOptions": MINE, "spark.master": "local[1]"}
+        path = write_pipeline(tmp_path, broker.bootstrap_servers, "100 ms", settings)
+        produce(broker, 0)
+        with start(ROOT, path) as (supervisor, tree):
+            first_commit(supervisor, tree, load_pipeline(path).state, set(), MESSAGES)
+            kinds = Counter(process.kind for process in tree.processes())
+            flags = tree.jvm_flags()
+    tasks = {kind: kinds.pop(kind) for kind in ("daemon, worker", "worker") if kind in kinds}
+    assert tasks["daemon, worker"] == 1, "one for all tasks"
+    # Spark's planning is done in the job; what stays in place of its processes only waits, and has no memory.
+    assert kinds == {"job": 1, "JVM": 1, "cat": 4}, kinds
+    given = [flag for flag in MINE.split() if flag.startswith("-X")]
+    assert [flag for flag in flags.split() if flag in {*SERIAL.split(), *SMALL.split(), *given}] == [
+        *SERIAL.split(),
+        *SMALL.split(),
+        *given,
+    ], f"those of the user come last: {flags}"
