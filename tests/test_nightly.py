@@ -48,7 +48,7 @@ def test_every_part_runs_and_the_summary_has_its_result(
     assert "one is not two" in said, "the output of a part that failed is shown"
     deadline = time.monotonic() + END_SECONDS
     while any(_alive(int(pid)) for pid in pids.read_text().split()):
-        assert time.monotonic() < deadline, "what a part started is left"
+        assert time.monotonic() < deadline, "a process that a part started is still running"
         time.sleep(0.01)
 
 

@@ -20,7 +20,7 @@ def test_every_block_prints_the_documented_output(name: str, tmp_path: Path, mon
     guide = STORAGE / name
     text = guide.read_text(encoding="utf-8")
     found = list(_BLOCK.finditer(text))
-    assert len(found) == text.count("```python"), "every block of code is one that this test runs"
+    assert len(found) == text.count("```python"), "this test runs every block of code"
     names: dict[str, Any] = {"__name__": "guide"}
     for block in found:
         code, shown = block.groups()

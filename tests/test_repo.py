@@ -115,7 +115,7 @@ def test_no_file_has_todos_or_outside_paths(path: Path) -> None:
 def test_every_module_has_a_docstring(path: Path) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
     if path.name == "__init__.py" and not source.strip():
-        assert path.parts[0] == "tests", "packages that are shipped say what they are"
+        assert path.parts[0] == "tests", "packages that are shipped have a docstring"
         return
     assert ast.get_docstring(ast.parse(source)), f"{path} has no docstring"
 

@@ -113,7 +113,7 @@ def take_turns(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, 
 def _highest_kib() -> int:
     # Not `getrusage`: its value starts with that of the parent process.
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-    assert found is not None, "Linux tells the peak of resident memory"
+    assert found is not None, "the peak of resident memory is only known on Linux"
     return int(found.group(1))
 
 

@@ -81,8 +81,10 @@ def test_a_kubernetes_executor_is_started_by_sparks_command(image: Image) -> Non
     }
     done = image.run(WEFT, "executor", environment=told)
     assert done.returncode != 0
-    assert "Usage: " not in done.stderr, "it takes the arguments"
-    assert "Failed to connect to /127.0.0.1:1" in done.stderr, "it looks for its driver; there is none"
+    assert "Usage: " not in done.stderr, "the entry point passes the arguments on"
+    assert "Failed to connect to /127.0.0.1:1" in done.stderr, (
+        "the executor tries to connect to its driver, which does not exist"
+    )
 
 
 def test_spark_submit_starts_a_driver(image: Image) -> None:

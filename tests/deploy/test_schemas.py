@@ -27,7 +27,7 @@ def fetched(get: Callable[..., Path], *arguments: str) -> Path:
     try:
         return get(*arguments)
     except Unavailable as reason:
-        pytest.skip(f"a program that checks this file cannot be had: {reason}")
+        pytest.skip(f"a program that checks this file cannot be installed: {reason}")
 
 
 def output(*command: str | Path, given: str | None = None) -> tuple[int, str]:

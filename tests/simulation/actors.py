@@ -131,7 +131,7 @@ class Job:
         self.running -= 1
         if not self.done and self.running == 0:
             self.started_late += not simulation.faults.active(simulation.scheduler.step)
-            assert self.started_late < MAX_INCARNATIONS, f"job {self.lane} does not get done"
+            assert self.started_late < MAX_INCARNATIONS, f"job {self.lane} does not finish"
             self.start()
 
     def _write(self, process: Process) -> None:
@@ -242,7 +242,7 @@ class Reader(Worker):
                 cut = self._compare(process, table, dt.datetime.fromtimestamp(moment / 1000, dt.UTC))
             except InvalidInput:
                 created = judge.history.lanes[TABLE][0]["committed_at_ms"]
-                assert moment < created, f"the table was created at {created}, so it was there at {moment}"
+                assert moment < created, f"the table was created at {created}, so it must exist at {moment}"
             else:
                 simulation.kept.append(str(cut))
         else:

@@ -110,7 +110,7 @@ class Follower(Worker):
         start = None if since is None else str(since)
         answer = got(schema, table.changes(start, str(until), require=require, before=True))
         if since is not None and self._is_restored(since, until):
-            raise Violation(f"S21 IncrementalComplete: a restore lies between {since} and {until}, and nobody is told")
+            raise Violation(f"S21 IncrementalComplete: no error, although a restore is between {since} and {until}")
         judge.reads += 1
         wanted = expected(schema, self._state(since, config, require), self._state(until, config, require))
         if answer != wanted:

@@ -127,9 +127,9 @@ class History:
         found = [json.loads(rest[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
         first, last = (chunk - 1) * self.chunk, chunk * self.chunk
         if len(found) != self.chunk or found != self.lanes.get(lane, [])[first:last]:
-            raise Violation(f"S20 FloorSafe: {path} does not hold entries {first + 1} to {last} of {lane!r}")
+            raise Violation(f"S20 FloorSafe: {path} does not contain entries {first + 1} to {last} of {lane!r}")
         if last > self.table.archived.get(lane, 0):
-            raise Violation(f"S20 FloorSafe: {path} is made before the table lane says that it may be")
+            raise Violation(f"S20 FloorSafe: {path} was written before the table lane permits it")
         self.archives.add((lane, chunk))
 
     def live_data(self, lane: str, until: int, table: int) -> Iterator[Entry]:
@@ -167,7 +167,7 @@ class History:
             return
         if entry["table_rev"] not in self.table.revisions:
             raise Violation(
-                f"S19 RevMonotone: entry {seq} of {lane!r} has revision {entry['table_rev']}, which is none"
+                f"S19 RevMonotone: entry {seq} of {lane!r} has revision {entry['table_rev']}, which does not exist"
             )
         self._check_fencing_barriers(entry, known)
         self._check_batch(entry)
@@ -197,7 +197,7 @@ class History:
         batch = self._batches.get(entry["source"].get("id", -1))
         asked = batch and (batch.lane, batch.stream, batch.query, batch.number)
         if asked is None or asked != (entry["lane"], entry["stream"], entry["query_id"], entry["batch"]):
-            raise Violation(f"S5 NoPhantom: nobody asked for entry {entry['seq']} of {entry['lane']!r}")
+            raise Violation(f"S5 NoPhantom: no job of the plan committed entry {entry['seq']} of {entry['lane']!r}")
         for other in self.live_data(entry["lane"], entry["seq"], len(self.lanes[TABLE])):
             if (other["query_id"], other["batch"]) == (entry["query_id"], entry["batch"]):
                 raise Violation(f"S6 BatchExactlyOnce: batch {asked} is in entries {other['seq']} and {entry['seq']}")
@@ -209,7 +209,7 @@ class History:
         for group, promise in before[0].get("watermarks", {}).items() if before else ():
             if group not in now or int(now[group]["value"]) < int(promise["value"]):
                 raise Violation(
-                    f"S23 PromiseKept: entry {entry['seq']} of {entry['lane']!r} takes back {promise} of group {group}"
+                    f"S23 PromiseKept: entry {entry['seq']} of {entry['lane']!r} reduces the {promise} of group {group}"
                 )
 
     def _check_files(self, entry: Entry, references: Iterator[Mapping[str, Any]]) -> None:
@@ -218,7 +218,7 @@ class History:
             if data is None or len(data) != file["size"] or zlib.crc32(data) != file["crc32"]:
                 raise Violation(
                     f"S7 NoDangling: entry {entry['seq']} of {entry['lane']!r} refers to {file['path']}, "
-                    f"which {'is not there' if data is None else 'has other bytes'}"
+                    f"which {'is missing' if data is None else 'has other bytes'}"
                 )
 
     def _check_table_entry(self, entry: Entry) -> None:
@@ -230,7 +230,9 @@ class History:
             self._check_files(entry, slice_files(slices))
             for made in slices:
                 if any(seq > len(self.lanes.get(lane, ())) for lane, seq in made["cut"].items()):
-                    raise Violation(f"S8 SnapshotAtomic: entry {entry['seq']} holds what no lane has: {made['cut']}")
+                    raise Violation(
+                        f"S8 SnapshotAtomic: entry {entry['seq']} contains entries that no lane has: {made['cut']}"
+                    )
         claims = {lane: [e for e in entries if e["kind"] == "CLAIM"] for lane, entries in self.lanes.items()}
         if entry["kind"] == "MARK":
             self._check_mark(entry)
@@ -282,7 +284,7 @@ def _sidecar(reference: Any, objects: Mapping[str, bytes]) -> Any:
         return reference
     data = objects.get(reference["path"])
     if data is None or hashlib.sha256(data).hexdigest() != reference["sha256"]:
-        raise Violation(f"S7 NoDangling: {reference['path']} is not there, but an entry refers to it")
+        raise Violation(f"S7 NoDangling: {reference['path']} is missing, but an entry refers to it")
     return json.loads(data)
 
 

@@ -125,9 +125,11 @@ class Judge:
         if entry is None or entry["kind"] != "DATA" or entry["source"] != {"id": batch.id}:
             raise Violation(f"S4 AckedDurable: {batch.lane}/{batch.number} was acknowledged as entry {commit.seq}")
         if not commit.replayed and entry["stamp"] <= older_than:
-            raise Violation(f"W2: {batch.lane}/{batch.number} is ordered before what its writer knew")
+            raise Violation(f"W2: {batch.lane}/{batch.number} is ordered before commits that its writer had read")
         if not commit.replayed and entry["stamp"] <= visible:
-            raise Violation(f"S25 LaterWins: {batch.lane}/{batch.number} is ordered before what was visible already")
+            raise Violation(
+                f"S25 LaterWins: {batch.lane}/{batch.number} is ordered before commits that were visible before it"
+            )
         self.acked[batch.lane] = max(self.acked.get(batch.lane, 0), commit.seq)
 
     def check_resumed(self, lane: str, epoch: int, last: int | None) -> None:
@@ -139,7 +141,9 @@ class Judge:
         live = list(self.history.live_data(lane, claim, len(self.history.lanes[TABLE])))
         expected = live[-1]["batch"] if live else None
         if last != expected:
-            raise Violation(f"S6 BatchExactlyOnce: claim {epoch} of {lane} goes on after batch {last}, not {expected}")
+            raise Violation(
+                f"S6 BatchExactlyOnce: claim {epoch} of {lane} continues after batch {last}, not {expected}"
+            )
 
     def check_complete(self, before: Mapping[str, int], cut: Cut) -> None:
         """S4: a head snapshot has all that was there before it was taken, and only existing entries.
@@ -226,7 +230,7 @@ class Judge:
         ``table``: how long the table lane was when the clean began.
         """
         if self.history.is_left(path):
-            raise Violation(f"L3: {path} is archived, and a clean has left its slot")
+            raise Violation(f"L3: {path} is archived, and a clean has not deleted its slot")
         if self.history.needs.may_stay(path) or "/timeline/" in path:
             return
         match = _FOR_A_SLOT.fullmatch(path)
@@ -237,20 +241,22 @@ class Judge:
         match = _FOR_A_TABLE_SLOT.fullmatch(path)
         if match is not None and (path in self.history.named or int(match["slot"]) > table):
             return
-        raise Violation(f"L3: {path} is garbage, and a clean has left it")
+        raise Violation(f"L3: {path} is garbage, and a clean has not deleted it")
 
     def check_report(self, report: VerifyReport, damaged: tuple[str, ...]) -> None:
         """The report has no errors, or only those that earlier damage explains."""
         if not self.damaged:
             if not report.ok:
-                raise Violation(f"verify finds what is not wrong: {report}")
+                raise Violation(f"verify reports a problem in an intact table: {report}")
         elif damaged and report.deep and self.history.is_verified(damaged[0]) and not _tells(report, damaged):
             raise Violation(f"verify does not find {damaged}: {report}")
 
     def excuse(self, error: CorruptData) -> None:
         """Accept an error about corrupt data only if it names the damaged object."""
         if not any(name in error.message for name in self.damaged):
-            raise Violation(f"{error.code} without damage, or without its name: {error.message}") from error
+            raise Violation(
+                f"{error.code} without damage, or the error does not name the damaged object: {error.message}"
+            ) from error
 
     def _answer(self, table: pa.Table) -> Answer:
         result: Answer = {}

@@ -212,7 +212,7 @@ class Simulation:
         snapshot = table.snapshot()
         self.judge.check_complete(self.judge.acked, snapshot.cut)
         if {TABLE: snapshot.cut.table, **snapshot.cut.lanes} != self.judge.heads():
-            raise Violation(f"S4 AckedDurable: {snapshot.cut} is not all there is: {self.judge.heads()}")
+            raise Violation(f"S4 AckedDurable: {snapshot.cut} is not the whole table: {self.judge.heads()}")
         self.judge.check_answer(snapshot.cut, snapshot.to_arrow())
         for text in dict.fromkeys(self.kept):
             self.check_kept(table, text)

@@ -165,7 +165,7 @@ class Scheduler:
         except Violation as violation:
             self.fail(str(violation))
         except BaseException:
-            self.fail(f"{process.name} met what it must never meet:\n{traceback.format_exc()}")
+            self.fail(f"{process.name} raised an error that must not occur:\n{traceback.format_exc()}")
         self._living.remove(process)
         if self._stopping:
             # All other processes unwind in turn.

@@ -116,7 +116,7 @@ class TableLane:
                 config = config_of(entry["table_schema"])
                 gone = lost(self.config(entry["seq"]), config) if self.configs else []
                 if gone:
-                    raise Violation(f"entry {entry['seq']} of the table lane takes from the schema: {gone}")
+                    raise Violation(f"entry {entry['seq']} of the table lane removes from the schema: {gone}")
                 self.configs[entry["seq"]] = config
             case "LANE_ADD":
                 if entry["name"] in self.lane_ids or entry["lane_id"] in self.lane_ids.values():

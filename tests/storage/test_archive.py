@@ -127,7 +127,7 @@ def test_opening_reading_and_writing_do_not_need_archives(archived: Table) -> No
         writer.append(orders(1, status="next", ts=99), batch=("q", COMMITS))
     asked = [path for call, path in store.calls if call == "get" and "_weft/archive" in path]
     inner = open_store(archived.uri)
-    assert asked, "whether a lane ends where it seems to end is asked"
+    assert asked, "the apparent end of a lane is looked up in archives"
     assert [path for path in asked if inner.get(Path(path)) is not None] == []
     assert len(rows) == 8
 
@@ -216,7 +216,7 @@ def test_a_frozen_writer_is_fenced_even_if_its_slot_was_deleted() -> None:
         before = contents(table)
         with pytest.raises(Fenced):
             frozen.append(orders(1, status="never", ts=1_000))
-    assert f"{3:020d}.json" in slots(table), "its put has succeeded: the slot was free"
+    assert f"{3:020d}.json" in slots(table), "the put succeeded, because the slot was free"
     assert contents(other_process(table.uri, FakeClock())) == before
     assert "1 slots were written again after they were archived" in str(verified(table))
     assert wrong(table) == []

@@ -149,7 +149,7 @@ def _check_row(world: World, row: dict[str, Any], *, visible: bool) -> None:
         arrival, floor = row[names.arrival(group.id)], row.get(names.floor_arrival(group.id))
         kind = row.get(names.floor_kind(group.id))
         if group.merge == "latest":
-            assert arrival is None or floor is None, "an upsert or a delete, never both"
+            assert arrival is None or floor is None, "a register is an upsert or a delete, never both"
         assert (floor is None) == (kind is None)
         if floor is None:
             assert all(row.get(names.floor_ordering(group.id, i)) is None for i in range(len(group.ordering)))

@@ -345,4 +345,4 @@ def test_a_merger_can_be_allowed_after_its_table_was_opened(monkeypatch: pytest.
     sent = pickle.dumps(opened.env)
     mergers.allow("tests.mergers")
     assert opened.snapshot().to_arrow().num_rows == 1
-    assert "tests.mergers" not in pickle.loads(sent).mergers, "a task has the list of when it was planned"
+    assert "tests.mergers" not in pickle.loads(sent).mergers, "a task has the list from the time when it was planned"

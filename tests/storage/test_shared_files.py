@@ -107,7 +107,9 @@ def test_a_slice_without_shared_files_has_no_parts(table: Table) -> None:
 def test_a_shared_file_is_kept_until_all_its_file_groups_are_compacted_again(table: Table) -> None:
     shared = set(files(table))
     for number, group in enumerate(sorted(table.state().slices)):
-        assert {path for path in shared if path.startswith("base/")} <= set(files(table)), "somebody reads it"
+        assert {path for path in shared if path.startswith("base/")} <= set(files(table)), (
+            "a shared file is kept while a file group uses it"
+        )
         one_more(table, group, f"s{number}", 3 + number)
         rows = contents(table)
         table.clean(NOW)

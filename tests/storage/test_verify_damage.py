@@ -348,7 +348,7 @@ def test_a_table_that_cannot_be_opened_is_verified(table: Table, damage: Damage,
         Table.open(table.uri)
     found = {finding.where for finding in verify_table(table.uri).errors}
     assert path in found
-    assert (other in found) == (slot > 1), "which lanes there are is not known without the first entry"
+    assert (other in found) == (slot > 1), "the lanes are not known without the first entry"
 
 
 def test_files_of_missing_commits_are_reported(table: Table, damage: Damage) -> None:

@@ -42,7 +42,9 @@ def test_a_deletion_is_visible_at_once_and_frees_the_name(store: ObjectStore) ->
     assert store.put_if_absent(NAME, b"entry")
     store.delete_many([NAME])
     assert (store.get(NAME), store.get_many([NAME, Path("other")])) == (None, [None, None])
-    assert store.put_if_absent(NAME, b"ghost"), "so a frozen writer's put may succeed, and has to ask for an archive"
+    assert store.put_if_absent(NAME, b"ghost"), (
+        "so a frozen writer's put may succeed, and the writer has to look for an archive"
+    )
     assert not store.put_if_absent(NAME, b"another")
     assert store.get(NAME) == b"ghost"
 
@@ -288,7 +290,7 @@ def test_a_store_can_be_pickled(store: ObjectStore, method: str) -> None:
     finally:
         process.join(JOIN_SECONDS)
         process.kill()
-    assert store.get(Path("theirs")) == b"x", "and the one that stayed still works"
+    assert store.get(Path("theirs")) == b"x", "and the remaining one still works"
 
 
 def test_two_instances_see_the_same_objects(place: Place) -> None:

@@ -117,7 +117,9 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_the_return(
     assert calls == ["sync file", "link", "sync folder"]
     calls.clear()
     assert not store.put_if_absent(NAME, b"y")
-    assert calls == ["sync file", "link", "sync folder"], "also the winner's name is durable before it is told"
+    assert calls == ["sync file", "link", "sync folder"], (
+        "the winner's name is durable, too, before the loser gets its result"
+    )
     calls.clear()
     store.put(Path("folder/after"), b"x")
     assert calls == ["sync file", "rename", "sync folder"]
@@ -134,10 +136,12 @@ def test_folders_are_synced_up_to_the_root_even_if_they_existed(
     assert calls == ["sync folder"] * (made + there) + ["sync file", "rename", "sync folder"]
     calls.clear()
     store.put(Path("a/b/c/other"), b"x")
-    assert calls == ["sync file", "rename", "sync folder"], "once is enough"
+    assert calls == ["sync file", "rename", "sync folder"], "each folder is synced once"
     calls.clear()
     store.put(Path("a/b/d/object"), b"x")
-    assert calls == ["sync folder", "sync file", "rename", "sync folder"], "only its own name is new"
+    assert calls == ["sync folder", "sync file", "rename", "sync folder"], (
+        "of the parents only the one with a new name is synced"
+    )
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])

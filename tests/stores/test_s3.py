@@ -126,7 +126,7 @@ def test_close_ranges_are_read_in_one_request(store: ObjectStore, faulty: Faulty
     with store.open_input(NAME, 400_000, [(0, 10)]) as source:
         source.seek(5)
         source.read(10)
-    assert len(requests(faulty, NAME)) == 4, "a range that was not announced costs a request, and is right"
+    assert len(requests(faulty, NAME)) == 4, "a range that was not announced costs a request, and its bytes are right"
 
 
 @pytest.mark.parametrize("extra", ["<Condition>If-None-Match</Condition>", ""], ids=["says why", "says nothing"])
@@ -152,8 +152,8 @@ def test_publish_wins_if_the_sdk_repeats_a_successful_put(
     faulty.faults.append(Fault(SLOT, *answer, done=True))
     assert publish(store, clock, "mine") == "mine"
     puts = [request for request in requests(faulty, SLOT) if request[0] == "PUT"]
-    assert len(puts) == 2, "the echo was provoked"
-    assert clock.slept == [], "the first read-back settled it"
+    assert len(puts) == 2, "the put was retried after it had succeeded"
+    assert clock.slept == [], "the first read-back gave the result"
     assert stored(store) == "mine"
 
 
@@ -243,7 +243,7 @@ def test_a_multipart_upload_is_aborted_if_writing_fails(store: ObjectStore, plac
 
     with pytest.raises(RuntimeError), store.open_output(NAME) as file:
         fail(file)
-    assert seen == [1], "there was something to take back"
+    assert seen == [1], "an upload was aborted"
     assert uploads(place) == 0
 
 
@@ -292,7 +292,7 @@ def test_a_store_that_ignores_the_condition_is_refused_and_nothing_is_changed(pl
         for stream in ("orders", "payments"):
             with refused, same.writer(stream):
                 pytest.fail("a writer of a store that overwrites")
-        assert statuses(same) == {1: "new"}, "reading does no harm"
+        assert statuses(same) == {1: "new"}, "reading is allowed"
     assert {path: store.get(Path(path)) for path in before} == before
     assert len(store.list(Path("_weft")) + store.list(Path("log"))) == len(before)
 
@@ -350,7 +350,7 @@ def test_a_silent_server_is_tried_twice_and_not_for_minutes(
         check_reachable("s3://b/t", options, within_seconds=60)
     assert not isinstance(caught.value, StoreRefused)
     assert "endpoint_url" in caught.value.hint
-    assert len(silent[1]) == 2, "s3fs and its SDK ask 25 times by themselves"
+    assert len(silent[1]) == 2, "s3fs and its SDK try 25 times"
 
 
 def test_the_check_has_a_time_limit_with_any_options(silent: tuple[str, list[socket.socket]]) -> None:
@@ -368,7 +368,7 @@ def test_a_host_that_does_not_exist_is_named() -> None:
 
 def test_a_server_that_answers_is_reachable_and_a_refusal_is_an_error(place: Place, faulty: Faulty) -> None:
     check_reachable(place.uri, place.options)
-    assert [request.method for request in faulty.requests] == ["GET"], "one question"
+    assert [request.method for request in faulty.requests] == ["GET"], "one request"
     faulty.faults.append(Fault("is-anybody-there", *FORBIDDEN, method="GET"))
     with pytest.raises(StoreRefused, match="no access to"):
         check_reachable(place.uri, place.options)

@@ -87,7 +87,7 @@ def test_a_pipeline_once_then_a_query(tmp_path: Path, broker: EmbeddedBroker) ->
     asked = subprocess.run(command("sql", path, sql, "--json"), capture_output=True, text=True, check=False)
     assert asked.returncode == 0, asked.stderr
     assert json.loads(asked.stdout) == {"n": 2, "newest": 51, "zone": "Asia/Tokyo"}, (
-        "the pipeline's Spark settings hold"
+        "the pipeline's Spark settings are used"
     )
     assert asked.stderr == "", "output of Spark is not shown"
 
@@ -184,7 +184,7 @@ def test_an_outage_of_the_broker_is_shown_until_it_ends(tmp_path: Path, no_broke
     assert f"waiting for the broker 127.0.0.1:{no_broker}" in log.read_text()
     run.process.send_signal(signal.SIGTERM)
     run.process.communicate(timeout=PATIENCE_SECONDS)
-    assert run.process.returncode == 0, "it did as it was told"
+    assert run.process.returncode == 0, "it stopped on the signal, with exit code 0"
     assert all(_gone(pid) for pid in run.pids)
 
 
@@ -199,12 +199,12 @@ def test_an_outage_of_the_store_is_shown_until_it_ends(tmp_path: Path, no_broker
     assert "Could not connect" in shown["message"]
     assert run.until("sa", pid=None)["waiting_seconds"] > shown["waiting_seconds"]
     once = weft("run", path, "--once", "--writer", "sa")
-    assert "is already running" in once.stderr, "who waits has the pipeline"
+    assert "is already running" in once.stderr, "the waiting run now has the lock of the pipeline"
     run.process.kill()
     run.process.communicate()
     once = weft("run", path, "--once")
     assert once.exit_code == 1
-    assert "Could not connect" in once.stderr, "a run that is to end does not wait"
+    assert "Could not connect" in once.stderr, "a run with --once does not wait"
 
 
 @pytest.mark.extended
@@ -251,7 +251,7 @@ def test_a_second_run_of_a_pipeline_is_refused_unless_the_first_is_dead(
     second = Running(path)
     runs.append(second)
     second.until("sa", state="waiting")
-    assert all(_gone(pid) for pid in first.pids), "what the first had started is not beside the second"
+    assert all(_gone(pid) for pid in first.pids), "the jobs of the first run do not run beside those of the second"
 
 
 def test_exit_on_failure_ends_all(tmp_path: Path, no_broker: int) -> None:
@@ -301,10 +301,10 @@ def test_a_fenced_writer_stops_and_the_others_continue_until_sigterm(
     assert run.process.returncode == Ending.FENCED, "a crash has exit code 1"
     assert "sa fenced: lane 'sa' was claimed by somebody else" in complaints
     assert "sa has stopped permanently, the others continue: " in complaints
-    assert "Physical Plan" not in complaints, "the message says it all"
+    assert "Physical Plan" not in complaints, "the message has no query plan"
     rows = {row["id"]: (row["a"], row["b"]) for row in table.snapshot().to_arrow().to_pylist()}
-    assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "nothing lost, nothing doubled, nothing after the fence"
-    assert all(_gone(pid) for pid in run.pids), "no process is left, the JVMs included"
+    assert rows == {1: ("first", 3.0), 7: ("theirs", None)}, "no rows are lost, duplicated, or written after the fence"
+    assert all(_gone(pid) for pid in run.pids), "no process remains, not even a JVM"
 
 
 def test_the_lag_of_a_killed_writer_is_unknown_until_it_is_measured(
@@ -325,7 +325,7 @@ def test_the_lag_of_a_killed_writer_is_unknown_until_it_is_measured(
             seen.append(line)
     # 501 if the process was killed before Spark noted the end of its first batch, which the table has already.
     measured = {line["lag"] for line in seen if line["rows"] == 1}
-    assert measured <= {None, 500, 501}, "never the lag of 0 that was measured before"
+    assert measured <= {None, 500, 501}, "the lag of 0 that was measured before is not shown"
     assert {line["freshness_seconds"] for line in seen if line["rows"] == 1} == {None}
     caught_up = run.until("sa", lag=0)
     assert caught_up["rows"] == 501

@@ -299,7 +299,7 @@ def test_a_flag_of_clean_overrides_the_file_and_is_reported(table: Table, tmp_pa
         "--abandon-after 1 hour instead of the pipeline's 2 days",
     ]
     same = weft("clean", path, "--retain", "720 hours", "--json")
-    assert same.stderr == "", "it is what the file says"
+    assert same.stderr == "", "the value is that of the file"
     json.loads(same.stdout)
 
 
@@ -311,7 +311,7 @@ def test_an_error_in_a_section_that_a_command_needs_stops_it(table: Table, tmp_p
     assert "p.yaml: clean.retian: is not a known field" in result.stderr
     assert "did you mean retain?" in result.stderr
     assert old_files(table) == 2
-    assert weft("show", path).exit_code == 0, "show has no need of it"
+    assert weft("show", path).exit_code == 0, "show does not need it"
 
 
 def test_compact_compacts_what_is_due_by_the_pipeline(table: Table, tmp_path: Path) -> None:

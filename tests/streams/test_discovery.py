@@ -126,7 +126,7 @@ def test_a_catalog_table_can_be_created_and_read(spark: SparkSession, tmp_path: 
             spark.sql("INSERT INTO kept VALUES (5, 'x', 5)")
     finally:
         spark.sql("DROP TABLE kept")
-    assert table.snapshot().to_arrow().num_rows == 4, "dropping it leaves the files"
+    assert table.snapshot().to_arrow().num_rows == 4, "dropping the view keeps the files"
 
 
 def test_a_catalog_table_without_a_location_is_an_error_with_a_hint(spark: SparkSession, tmp_path: Path) -> None:

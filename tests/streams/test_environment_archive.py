@@ -56,7 +56,9 @@ def test_the_archive_has_the_project_instead_of_its_editable_reference(root: Pat
     # Spark searches top-level packages for formats.
     assert f"{SITE}/pyspark_weft/__init__.py" in found
     assert not [name for name in found if "spark_path" in name or "__editable__" in name or "__pycache__" in name]
-    assert not [name for name in found if name.startswith(f"{SITE}/pyspark/")], "executors have it"
+    assert not [name for name in found if name.startswith(f"{SITE}/pyspark/")], (
+        "the archive does not contain pyspark, which executors have"
+    )
     assert packed.files > 100
     assert packed.bytes == packed.path.stat().st_size
     assert Path(packed.python).samefile(sys.executable)

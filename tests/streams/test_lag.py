@@ -37,7 +37,7 @@ def test_waiting_messages(logs: dict[Partition, Log], position: dict[Partition, 
 def test_logs_that_end_before_the_position_are_other_logs() -> None:
     assert not is_past_end({A: Log(0, 9)}, {A: 9})
     assert is_past_end({A: Log(0, 9)}, {A: 10})
-    assert is_past_end({A: Log(0, 9)}, {A: 9, B: 0}), "a partition is gone"
+    assert is_past_end({A: Log(0, 9)}, {A: 9, B: 0}), "a partition was removed"
     assert not is_past_end({A: Log(0, 9)}, {Partition("other", 0): 3})
 
 
@@ -69,7 +69,7 @@ def test_the_lag_is_unknown_before_a_position_is_known(broker: EmbeddedBroker) -
     meter = LagMeter(parsed(broker, topic), every_seconds=1)
     assert meter.measure() is None
     meter.reached({Partition(topic, 0): 1})
-    assert meter.lag == Lag(2, None), "how many wait is known, but not since when"
+    assert meter.lag == Lag(2, None), "the number of waiting messages is known, but not their age"
 
 
 def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: EmbeddedBroker) -> None:

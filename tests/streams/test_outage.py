@@ -106,4 +106,4 @@ def test_durations_in_words(seconds: float, text: str) -> None:
 def test_ages_in_words() -> None:
     assert spell_since(1000, 181_000) == "3 minutes"
     assert spell_since(0, 3 * 86_400_000) == "3 days"
-    assert spell_since(5000, 0) == "0 seconds", "a clock that went back"
+    assert spell_since(5000, 0) == "0 seconds", "the clock was set back"

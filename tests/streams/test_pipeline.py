@@ -150,7 +150,7 @@ def test_the_key_fields_of_tombstones_follow_from_select(load: Any) -> None:
     pipeline = load(declared)
     writer = pipeline.writer("orders")
     assert key_of(writer, build_schema(pipeline.config)) == {"no": "int"}
-    assert writer.reader_options["includeHeaders"] == "true", "an expression wants them"
+    assert writer.reader_options["includeHeaders"] == "true", "an expression uses them"
     computed = {
         "writers/orders/tombstones": "delete",
         "writers/orders/select/order_id": "coalesce(id, CAST(decode(_kafka.key, 'UTF-8') AS bigint))",

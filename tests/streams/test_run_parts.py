@@ -117,7 +117,7 @@ def test_one_round_of_a_service_alone(with_rows: Path) -> None:
     assert table.snapshot().slices
     done = weft("run", with_rows, "--only", "clean", "--once", "--json")
     assert (done.exit_code, states(done)) == (0, {"clean": "done"})
-    assert list((with_rows.parent / "wide/log").rglob("*.arrow")) == [], "what compaction has replaced is deleted"
+    assert list((with_rows.parent / "wide/log").rglob("*.arrow")) == [], "files that compaction replaced are deleted"
 
 
 @pytest.fixture

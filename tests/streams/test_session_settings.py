@@ -114,11 +114,11 @@ def test_spark_submit_overrides_the_file() -> None:
     settled = settle("weft orders", given, replace(AROUND, submitted=SUBMIT, script="job.py"))
     assert settled.values["spark.master"] == "spark://submitted:7077"
     assert settled.values["spark.cores.max"] == "7"
-    assert settled.values["spark.executor.memory"] == "2g", "spark-submit says nothing of it"
+    assert settled.values["spark.executor.memory"] == "2g", "spark-submit does not set it"
     assert settled.values["spark.app.name"] == "weft orders", "job.py is made up by spark-submit"
     assert "spark.driver.host" not in settled.values
     assert settled.overruled == ("spark.cores.max", "spark.master")
-    assert settled.too_late == ("spark.driver.memory",), "the JVM runs already"
+    assert settled.too_late == ("spark.driver.memory",), "the JVM is already running"
     assert "spark.driver.memory" not in settled.values
     assert "spark.driver.extraJavaOptions" not in settled.values
     assert "spark.driver.defaultJavaOptions" not in settled.values

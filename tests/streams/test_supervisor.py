@@ -105,7 +105,7 @@ def test_a_failing_job_is_restarted_with_growing_delays_up_to_a_limit(
     assert status.restarts == 2
     assert status.message == "exit code 1: reason 42 (failed 3 times in a row)"
     assert "reason 42" in status.tail
-    assert supervisor.statuses[1].phase is Phase.DONE, "one job's failure is not the other's"
+    assert supervisor.statuses[1].phase is Phase.DONE, "a failure of one job does not count for the other"
     assert not supervisor.succeeded
 
 
@@ -375,7 +375,7 @@ Path({str(tmp_path / "through")!r}).touch()
     while not (tmp_path / "through").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert (tmp_path / "through").exists()
-    assert until(supervisor, ended).report.rows > 0, "what fitted into the pipe was kept whole"
+    assert until(supervisor, ended).report.rows > 0, "the reports that fitted into the pipe are complete"
 
 
 def test_a_job_that_closes_its_pipes_early_is_still_watched(
@@ -418,6 +418,6 @@ def test_errors_by_whether_a_restart_may_help() -> None:
     assert ending_of(StoreUnavailable("x")) is Ending.UNAVAILABLE
     assert ending_of(CommitUnknown("x")) is Ending.UNAVAILABLE
     assert ending_of(SourceUnavailable("x")) is Ending.UNAVAILABLE
-    assert ending_of(StoreRefused("x")) is Ending.FAILED, "who answers and refuses is not waited for"
+    assert ending_of(StoreRefused("x")) is Ending.FAILED, "a server that refuses access is not waited for"
     assert ending_of(SourceRefused("x")) is Ending.FAILED
     assert ending_of(OSError("x")) is Ending.FAILED

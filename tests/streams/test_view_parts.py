@@ -362,7 +362,7 @@ def test_both_scans_of_a_view_use_one_snapshot(spark: SparkSession, table: Table
 
     with mock.patch.object(TablePlanner, "pin", moving):
         found = [spark.sql(query.replace("{}", view)).collect()[0][0] for _ in range(2)]
-    assert len(counts) == 2, "one snapshot a query"
+    assert len(counts) == 2, "one snapshot per query"
     assert found == counts
 
 

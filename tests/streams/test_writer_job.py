@@ -52,7 +52,7 @@ def test_a_replayed_batch_counts_only_if_it_was_not_reported(pipe: tuple[int, in
     reporter = Reporter(pipe[1], Report(rows=15, commits=2, seq=3))
     Progress(reporter, 1.0).committed(committed(3, 5, replayed=True))
     assert (reporter.report.rows, reporter.report.commits) == (15, 2)
-    assert reporter.report.progress == 0, "the run before had achieved it"
+    assert reporter.report.progress == 0, "the previous run made this progress"
     untold = Reporter(pipe[1], Report(rows=10, commits=1, seq=2))
     Progress(untold, 1.0).committed(committed(3, 5, replayed=True))
     assert (untold.report.rows, untold.report.commits, untold.report.seq) == (15, 2, 3)
@@ -89,7 +89,7 @@ def test_a_query_stopped_during_a_batch_is_not_complete(
         query.processAllAvailable()
         deadline = time.monotonic() + 60
         while reporter.report.complete_at_ms is None:
-            assert time.monotonic() < deadline, "it has seen all that there was"
+            assert time.monotonic() < deadline, "it has read everything that was available"
             time.sleep(0.02)
             progress.observe(query)
         feed.put(event(2))
@@ -148,7 +148,7 @@ def test_a_checkpoint_ahead_of_the_table_is_not_restarted() -> None:
     original = GapError("the table was restored: batches 4 to 6 count as never sent", hint=GAP_HINT)
     found = failure_of(wrapped(raised(original)))
     assert isinstance(found, GapError)
-    assert ending_of(found) is Ending.REFUSED, "it is not tried again and again"
+    assert ending_of(found) is Ending.REFUSED, "it is not retried"
     assert "resume: table" in describe(found)
 
 

@@ -33,7 +33,7 @@ def check(made: Spans, expected: set[int]) -> None:
     assert members(made) == expected
     assert {seq for seq in range(TOP + 2) if contains(made, seq)} == expected
     flat = [number for span in made for number in span]
-    assert flat == sorted(set(flat)), "ascending, and apart"
+    assert flat == sorted(set(flat)), "spans ascend and do not touch"
 
 
 @given(spans, spans)

@@ -49,7 +49,7 @@ def test_a_run_is_ordered_by_file_group_and_then_by_key(
         if row == after:
             assert _plain(number) == _plain(next_number)
         elif row[1] in known or after[1] in known or row[0] != after[0]:
-            assert _plain(number) < _plain(next_number), "no other key is taken for one of the logs"
+            assert _plain(number) < _plain(next_number), "no other key is mistaken for a key of the logs"
 
 
 def _plain(value: Any) -> Any:

@@ -204,7 +204,7 @@ def test_the_demo_on_a_cluster(tmp_path: Path, place: Place, on_executors: dict[
         compacted = int(compaction.last_line().split()[1])
         progress.refresh()
         report = Table.open(place.uri, storage_options=place.options).verify()
-    assert progress.events == progress.messages, "what was written twice would show here"
+    assert progress.events == progress.messages, "sums would differ if rows were written twice"
     assert statuses[VICTIM].restarts >= 1
     assert progress.claims[VICTIM] >= 2
     assert (answer["equal"], answer["topics"]) == (True, True), answer

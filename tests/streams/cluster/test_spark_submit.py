@@ -44,7 +44,7 @@ def test_a_writer_is_started_by_the_script(
             check=False,
         )
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
-    assert "spark.master" in done.stdout + done.stderr, "it says that the master of the file is not used"
+    assert "spark.master" in done.stdout + done.stderr, "it prints that the master of the file is not used"
     rows = Table.open(pipeline.table.uri).snapshot().to_arrow(["id"]).sort_by("id").to_pylist()
     assert rows == [{"id": number} for number in range(100)]
 

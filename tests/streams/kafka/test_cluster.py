@@ -52,7 +52,7 @@ def test_waiting_for_brokers_is_reported_regularly(broker: Broker, topic: str) -
     assert all(NOBODY in reason for reason in reasons)
     reasons.clear()
     asking.await_answer(lambda reason: reasons.append(reason) or False, ask_seconds=0.1)
-    assert len(reasons) == 1, "whoever does not want to wait any more need not"
+    assert len(reasons) == 1, "the wait can be stopped"
     asking.close()
     answering = cluster.Cluster(parsed(broker, topic))
     answering.await_answer(pytest.fail)

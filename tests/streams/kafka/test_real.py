@@ -136,7 +136,9 @@ def test_retention_that_passes_a_stopped_query(real_broker: RealBroker, name: st
         assert by_partition(lenient.drain(limit=30)) == {0: sent[0][before[0] :], 1: sent[1][150:]}
     real_broker.delete_records(name, 0, 200)
     with Query(real_broker, name, position, failOnDataLoss="false") as lenient:
-        assert by_partition(lenient.drain()) == {1: sent[1][150:]}, "nothing is left of the other, and nobody waits"
+        assert by_partition(lenient.drain()) == {1: sent[1][150:]}, (
+            "the other partition has no messages left, and reading it does not wait"
+        )
 
 
 def await_compaction(broker: RealBroker, topic: str, partition: int, at_most: int) -> None:
@@ -165,7 +167,7 @@ def test_a_compacted_topic_with_tombstones(real_broker: RealBroker, name: str) -
         planned = query.plan()  # planned before compaction, read after it
         await_compaction(real_broker, name, 0, 60)
         left = consume(real_broker, name)[0]
-        assert left[-1][0] - len(left) > 1_900, "there are large gaps"
+        assert left[-1][0] - len(left) > 1_900, "compaction leaves large gaps"
         end = planned[name]["0"]
         assert [(offset, value) for _, _, offset, value in query.read(planned)] == [m for m in left if m[0] < end]
         query.position = planned
@@ -233,7 +235,7 @@ def test_a_broker_that_is_restarted(real_broker: RealBroker, name: str) -> None:
         running.position = end
         position = end
         found += running.drain()
-        assert by_partition(found) == sent, "a reader and its connections survive it"
+        assert by_partition(found) == sent, "the reader and its connections survive the restart"
     with Query(real_broker, name, position) as restarted:
         again = by_partition(restarted.drain())
         assert again == {number: part[position[name][str(number)] :] for number, part in sent.items()}

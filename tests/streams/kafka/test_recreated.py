@@ -69,14 +69,16 @@ def test_without_fail_on_data_loss_the_new_topic_is_read_from_its_beginning(
         produce(broker, topic, ["other-10"])
         with caplog.at_level(logging.WARNING, "weft.kafka"):
             found = query.drain()
-        assert sorted(value for *_, value in found) == sorted([*sent, "other-10"]), "each once, the other topic goes on"
+        assert sorted(value for *_, value in found) == sorted([*sent, "other-10"]), (
+            "each message once, and the other topic continues"
+        )
         assert [offset for name, number, offset, _ in found if (name, number) == (two, 0)] == list(range(grown_to))
         assert "read from their beginning" in caplog.text
         assert f"topic {two} has id" in caplog.text
         caplog.clear()
         produce(broker, two, ["more"])
         assert query.batch() == ["more"]
-        assert caplog.text == "", "it is said once"
+        assert caplog.text == "", "it is logged once"
 
 
 def test_a_query_that_started_at_latest_detects_it_too(broker: Broker, topic: str) -> None:
@@ -168,7 +170,7 @@ def test_offsets_without_an_identity_adopt_the_existing_topic(broker: Broker, to
             query.plan()
     with Query(broker, topic, {topic: {"0": 300}}) as idle:
         assert idle.batch() == []
-        assert set(idle.position[topic]) == {"0", "topic_id"}, "also where there is nothing to read"
+        assert set(idle.position[topic]) == {"0", "topic_id"}, "also for partitions with nothing to read"
 
 
 def test_available_now_reads_a_recreated_topic_too(broker: Broker, topic: str) -> None:
@@ -265,6 +267,6 @@ def test_a_reader_accepts_offsets_with_and_without_topic_ids(old_broker: Embedde
         assert set(query.position[name]) == {"0", "topic_id"}
         known = query.position
     with Query(old_broker, name, known) as query:
-        assert query._reader.latestOffset(known, ReadAllAvailable()) == known, "what is known is kept"
+        assert query._reader.latestOffset(known, ReadAllAvailable()) == known, "known identities are kept"
     for one in (old_broker, broker):
         one.delete_topic(name)

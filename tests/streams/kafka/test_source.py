@@ -64,7 +64,7 @@ def test_a_running_query_waits_in_an_outage_and_a_new_one_fails() -> None:
         for reader in (running, restarted):
             for _ in range(2):
                 assert reader.latestOffset(end, ReadAllAvailable()) == end
-            assert reader.reportLatestOffset() is None, "nobody knows where the logs end"
+            assert reader.reportLatestOffset() is None, "the ends of the logs are unknown"
         with pytest.raises(SourceUnavailable):
             fresh.latestOffset(fresh.initialOffset(), ReadAllAvailable())
         with pytest.raises(SourceUnavailable):
@@ -201,7 +201,7 @@ def test_available_now_stops_at_the_end_and_continues_from_the_checkpoint(
     asking = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": cluster.GROUP_ID})
     committed = asking.committed([TopicPartition(name, 0), TopicPartition(name, 1)], timeout=WAIT_SECONDS)
     asking.close()
-    assert all(partition.offset < 0 for partition in committed), "offsets are in Spark's checkpoint alone"
+    assert all(partition.offset < 0 for partition in committed), "offsets are only in Spark's checkpoint"
 
 
 def test_a_batch_that_failed_is_replayed_with_the_same_records(run: Runs, broker: Broker, topic: str) -> None:

@@ -52,7 +52,7 @@ def commits(table: Table, lane: str = "orders") -> list[Data]:
 def wait_until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)
 
 
@@ -391,4 +391,4 @@ def test_a_writer_without_messages_sends_heartbeats(spark: SparkSession, tmp_pat
         assert last_sign() == first
         listener.onQueryIdle(QueryIdleEvent(uuid.uuid4(), run_id, "2026-01-01T00:00:00Z"))
         assert last_sign() == clock.time_ms
-    assert last_sign() is None, "one that leaves in order takes it back"
+    assert last_sign() is None, "a writer that stops normally deletes its heartbeat"

@@ -122,7 +122,7 @@ def test_an_undone_stream_is_read_again_and_others_are_not_affected(topic: Topic
     assert found == [{"id": i, "status": "new", "price": 2.0 if i == 1 else None} for i in range(55)]
     assert live_messages(table) == 55
     assert [type(entry) for entry in lane(table, "prices")] == [Claim, Data, Data]
-    assert Path(topic.checkpoint, "metadata").exists(), "the old checkpoint stays"
+    assert Path(topic.checkpoint, "metadata").exists(), "the old checkpoint is kept"
     # The lane now belongs to the new checkpoint, and a restart continues from it.
     topic.send(5)
     again = topic.run_from_table(tmp_path)

@@ -70,7 +70,7 @@ class Held:
             Path(begun).touch()
             deadline = time.monotonic() + seconds
             while not Path(go).exists():
-                assert time.monotonic() < deadline, "it was never let go"
+                assert time.monotonic() < deadline, "the event was not set in time"
                 time.sleep(0.02)
             return status
 
@@ -150,7 +150,7 @@ def test_a_number_that_does_not_follow_is_refused(spark: SparkSession, sums: Tab
     before = sums.snapshot().cut.lanes
     with pytest.raises(Conflict, match=r"(?s)belongs to query 'other', not to 'q'.*leave lane out"):
         write(1, lane="mine")
-    assert sums.snapshot().cut.lanes == before, "who is refused has fenced nobody"
+    assert sums.snapshot().cut.lanes == before, "a refused job has not fenced another writer"
 
 
 # Lanes ---------------------------------------------------------------------------------------------------------------
