@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,8 @@ def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_ex
         pipeline = load_pipeline(path)
         table = open_table(pipeline)
         append(table, range(100), at=0)
-        supervisor = Supervisor([service_job(pipeline, "compaction")], ONCE)
+        # Without writers a background job would be stopped.
+        supervisor = Supervisor([replace(service_job(pipeline, "compaction"), background=False)], ONCE)
         supervisor.start()
         try:
             # A first slice is due at once, and later commits are due for a fold when there are three.
