@@ -13,17 +13,24 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from storage.engine import Execute
+from streams.pipeline.outage import JobOutages
 from streams.pipeline.pipeline import CommandSettings, Pipeline
 from streams.pipeline.services import COMPACTION, run_service
 from streams.pipeline.status import Reporter, StopSignal
+from streams.pipeline.writer_outage import tell_executors
+from streams.spark.executors import HINT, ExecutorWatch
 from streams.spark.run_tasks import spark_executor
 from streams.spark.session import build_session
+
+WATCH_SECONDS: Final = 2.0  # between two checks whether a job waits for an executor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,14 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once: bool) -> int:
     """Run the compaction service with Spark tasks; see `run_service`."""
-    return run_service(path, COMPACTION, stop, reporter, once=once, executor=_executor)
+    outages = JobOutages(reporter, stop)
 
+    @contextlib.contextmanager
+    def executor(pipeline: Pipeline) -> Iterator[Execute]:
+        scratch = pipeline.state / "scratch" / COMPACTION
+        with (
+            _session("weft compaction", pipeline.spark, scratch, quick_start=False) as spark,
+            _watched(spark, lambda watch: tell_executors(outages, watch)),
+        ):
+            yield spark_executor(spark, f"weft compact {pipeline.table.uri}")
 
-@contextlib.contextmanager
-def _executor(pipeline: Pipeline) -> Iterator[Execute]:
-    scratch = pipeline.state / "scratch" / COMPACTION
-    with _session("weft compaction", pipeline.spark, scratch, quick_start=False) as spark:
-        yield spark_executor(spark, f"weft compact {pipeline.table.uri}")
+    return run_service(path, COMPACTION, stop, reporter, once=once, executor=executor)
 
 
 @contextlib.contextmanager
@@ -63,6 +74,7 @@ def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
     with (
         tempfile.TemporaryDirectory(prefix="weft-") as folder,
         _session(f"weft {what}", settings.spark, Path(folder, "scratch"), quick_start=True) as spark,
+        _watched(spark, _print_starvation()),
     ):
         yield spark_executor(spark, f"weft {what} {settings.table.uri}")
 
@@ -75,6 +87,37 @@ def _session(name: str, settings: Mapping[str, str], scratch: Path, *, quick_sta
     finally:
         with contextlib.suppress(Exception):  # keep the first error; the JVM ends with this process
             spark.stop()
+
+
+@contextlib.contextmanager
+def _watched(spark: SparkSession, tell: Callable[[ExecutorWatch], object]) -> Iterator[None]:
+    """Call ``tell`` every `WATCH_SECONDS` in another thread until the block ends: this one waits for Spark."""
+    watch, ended = ExecutorWatch(spark), threading.Event()
+
+    def look() -> None:
+        with contextlib.suppress(Exception):  # the session may stop at any moment
+            while not ended.wait(WATCH_SECONDS):
+                tell(watch)
+
+    thread = threading.Thread(target=look, name="weft-executors", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _print_starvation() -> Callable[[ExecutorWatch], None]:
+    """A function that prints once that a job waits for an executor."""
+    printed: list[str] = []
+
+    def tell(watch: ExecutorWatch) -> None:
+        if not printed and watch.starved_seconds() is not None:
+            printed.append(watch.name)
+            sys.stderr.write(f"waiting for {watch.name}: {HINT}\n")
+
+    return tell
 
 
 if __name__ == "__main__":

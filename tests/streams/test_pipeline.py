@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from storage import Table
+from storage import DuePolicy, Table
 from storage.config import build_schema, configuration, load_config
 from storage.errors import Conflict, InvalidInput, NotFound
 from streams.pipeline.check import check_same_table, check_writers, key_of
@@ -314,6 +314,8 @@ def test_secrets_are_not_printed(load: Any) -> None:
         ({"writers/orders/lateness": 1.5}, "writers.orders.lateness: 1.5 is not a lateness", ""),
         ({"writers/orders/lateness": 5}, "writers.orders.lateness: 5 is a number, but stream 'orders'", "a duration"),
         ({"writers/orders/lateness": -5}, "writers.orders.lateness: -5 is negative", ""),
+        ({"compaction": {"on": "moon"}}, "compaction.on: Input should be 'here' or 'cluster'", ""),
+        ({"compaction": {"max_read_amplification": 0.5}}, "compaction.max_read_amplification: Input should be", ""),
         ({"compaction": {"min_commits": 0}}, "compaction.min_commits: Input should be greater than or equal to 1", ""),
         ({"compaction": {"evry": 1}}, "compaction.evry: is not a known field", "mean every?"),
         ({"compaction": {"every": 0}}, "compaction.every: Input should be greater", ""),
@@ -366,6 +368,15 @@ def test_files_that_are_not_pipelines(tmp_path: Path) -> None:
 def test_compaction_can_be_switched_off(load: Any) -> None:
     assert load({"compaction": False}).compaction is None
     assert load({"compaction": {"fold_commits": False}}).compaction.fold_commits is None
+
+
+def test_the_section_of_compaction_is_the_policy_of_what_is_due(load: Any) -> None:
+    assert load().compaction.policy == DuePolicy()
+    section = {"min_commits": 3, "max_log_ratio": 0.1, "max_read_amplification": 4, "max_age": "2 hours"}
+    policy = load({"compaction": {**section, "fold_commits": False}}).compaction.policy
+    assert policy == DuePolicy(
+        min_commits=3, max_log_ratio=0.1, max_read_amplification=4.0, max_age=dt.timedelta(hours=2), fold_commits=None
+    )
 
 
 def test_nothing_is_deleted_without_a_clean_section(load: Any) -> None:

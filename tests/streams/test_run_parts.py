@@ -49,6 +49,16 @@ def test_a_service_that_the_file_does_not_have_is_refused(tmp_path: Path, servic
     assert not (tmp_path / "wide").exists()
 
 
+def test_compaction_on_a_cluster_is_another_process(tmp_path: Path) -> None:
+    def modules(**compaction: object) -> list[str]:
+        jobs = make_jobs(load_pipeline(pipeline_file(tmp_path, clean={}, compaction=compaction)))
+        return [next(part for part in job.argv if part.startswith("streams.")) for job in jobs]
+
+    writer, service = "streams.write.writer_job", "streams.pipeline.services"
+    assert modules() == modules(on="here") == [writer, service, service]
+    assert modules(on="cluster") == [writer, "streams.write.cluster_job", service]
+
+
 def test_a_writer_may_have_the_name_of_a_service(tmp_path: Path) -> None:
     streams = {"compaction": {"groups": ["ga"]}, "compaction-service": {"groups": ["gb"]}}
     table = {"uri": "./wide", "config": {**CONFIG, "streams": streams}}

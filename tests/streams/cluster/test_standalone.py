@@ -131,7 +131,7 @@ def cli(*arguments: str) -> str:
 
 def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str]) -> None:
     """The compaction service, a fold and a verification; executors have nothing but what is sent to them."""
-    with Cluster(workers=1) as cluster:
+    with Cluster(workers=0) as cluster:
         path = pipeline_file(tmp_path, broker, "unused", {"spark.master": cluster.master, **on_executors})
         whole = yaml.safe_load(path.read_text())
         whole["compaction"] = {"on": "cluster", "every": "1 second", "min_commits": 1_000, "fold_commits": 3}
@@ -143,6 +143,8 @@ def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_ex
         supervisor = Supervisor([replace(service_job(pipeline, "compaction"), background=False)], ONCE)
         supervisor.start()
         try:
+            seen(supervisor, lambda status: status.report.waiting_for == f"an executor of {cluster.master}")
+            cluster.add_worker()
             # A first slice is due at once, and later commits are due for a fold when there are three.
             status = seen(supervisor, lambda status: status.report.commits == 1)
             assert status.report.message.startswith("2 file groups, ")
