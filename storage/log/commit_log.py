@@ -99,9 +99,9 @@ class CommitLog:
             lane: The lane.
             seq: The entry before the first one to read.
             window: Slots of the first round.
-            known: An entry that exists, as far as is known: it saves rounds of requests.
-            doubts: If nothing is found, the slot that was read as free is appended to this, and the archive of its
-                chunk is not asked for. The caller has to do that (rule A2). None: it is asked for.
+            known: An entry that exists, 0 if none is known. A later one saves rounds of requests.
+            doubts: If no entry is found, the free slot is appended to this list, and the caller has to request the
+                archive of its chunk (rule A2). None: this method requests it.
         """
         tuning = self._env.tuning
         most = tuning.read_part_entries
@@ -130,11 +130,11 @@ class CommitLog:
         """`read_after` of several lanes at once.
 
         Args:
-            wanted: Per lane (after, until): the entry before the first one to read, and the last one (None: up to the
-                end of the lane).
-            known: Per lane an entry that exists, as far as is known: it saves rounds of requests.
-            doubts: Slots that were read before; the archives of their chunks are asked for in the same round as those
-                of the lanes. `Archives.knows` has the answer then.
+            wanted: (after, until) for each lane: the entry before the first one to read, and the last one (None: up to
+                the end of the lane).
+            known: Entries that exist, by lane, as far as they are known. Later ones save rounds of requests.
+            doubts: Free slots that were read before. The archives of their chunks are requested in the same round as
+                those of the lanes; then `Archives.knows` has the result.
         """
         tuning = self._env.tuning
         there = known or {}
@@ -173,7 +173,7 @@ class CommitLog:
         return {lane: self._kept(lane, tail.found) for lane, tail in tails.items()}
 
     def _kept(self, lane: LaneName, found: list[Entry | Unresolved]) -> list[Entry]:
-        """Entries with their lists, which are put into the cache."""
+        """Load the lists of entries from sidecars, and add the entries to the cache."""
         cached = self._cached(lane)
         # A window may contain an entry that is in the cache: its sidecar need not be read again.
         known = {read.seq: entry for read in found if (entry := cached.get(read.seq)) is not None}
@@ -207,12 +207,12 @@ class CommitLog:
         return self.last_where({lane: (known, None)})[lane]
 
     def last_entries(self, known: Mapping[LaneName, int]) -> dict[LaneName, Header | None]:
-        """Per lane the header of its last entry; None if it is empty, or if the known entry is missing.
+        """The header of the last entry of each lane; None if the lane is empty, or if the known entry is missing.
 
-        Two requests for a lane that ends with the entry that is known.
+        It takes two requests for a lane that ends with its known entry.
 
         Args:
-            known: Per lane an entry that exists, 0 for none. The search starts there.
+            known: An entry that exists, by lane; 0 for none. The search starts there.
         """
         found: dict[LaneName, Header | None] = dict.fromkeys(known)
 
@@ -232,12 +232,13 @@ class CommitLog:
         *,
         read_low: bool = False,
     ) -> dict[LaneName, int]:
-        """Per lane the last entry for which a condition holds that holds for all entries before and none after it.
+        """The last entry of each lane for which a condition holds; it must hold for all entries before and none after
+        that.
 
         Args:
-            bounds: Per lane an entry for which it holds (0 if unknown), and the last entry (None if unknown).
+            bounds: For each lane, an entry for which it holds (0 if unknown), and the last entry (None if unknown).
             holds: The condition, on the header of an entry; by default that the entry exists.
-            read_low: ``holds`` is true of every entry; call it with the first one of ``bounds``, too.
+            read_low: Also read the lower bound and call ``holds`` with it; for conditions that only observe entries.
         """
         exists = holds is None or read_low
         while True:
@@ -259,7 +260,7 @@ class CommitLog:
     def _probe(
         self, slots: Sequence[Slot], holds: Callable[[Header], bool] | None, doubted: set[Slot]
     ) -> list[tuple[bool, bool]]:
-        """Per slot whether the condition holds, and whether that is certain.
+        """For each slot, whether the condition holds, and whether that is certain.
 
         For free slots in ``doubted`` the archives are requested. Entries that are read here are not cached, because
         they are seldom needed again.

@@ -17,8 +17,8 @@ from storage.errors import CorruptData, TableError
 from storage.log.archived_entries import Slot
 
 WINDOWS: Final = (1, 2, 10, 40)
-"""Slots of the first rounds: a read that finds nothing new requests one, a read that finds one entry requests three,
-and 100 entries take five rounds."""
+"""Numbers of slots in the first rounds: a read that finds no new entry requests one slot, a read that finds one entry
+requests three, and 100 entries take five rounds."""
 
 
 class Tail:
@@ -46,9 +46,9 @@ class Tail:
             after: The entry before the first one to read.
             until: The last entry to read; None for the end of the lane.
             tuning: Sizes of windows.
-            most: Read so many entries at most.
-            window: Slots of the first round.
-            known: An entry that exists, as far as is known: the first round reaches beyond it.
+            most: Maximum number of entries to read.
+            window: Number of slots that are read in the first round.
+            known: An entry that exists, 0 if none is known: the first round reads up to it and further.
         """
         self.lane, self._after, self._until, self._most, self._known = lane, after, until, most, known
         self.found: list[Entry | Unresolved] = []
@@ -95,7 +95,7 @@ class Tail:
         return range(self._seq + 1, (last if self._until is None else min(last, self._until)) + 1)
 
     def read(self, slots: Sequence[tuple[int, bytes | None, bool]]) -> None:
-        """Take a window: per slot (number, content or None, whether the content is from an archive)."""
+        """Add a window: (number, content or None, whether the content is from an archive) for each slot."""
         sizes = []
         for seq, data, archived in slots:
             if self._ended:
@@ -128,7 +128,7 @@ class Tail:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the first slot is free, as far as slots say."""
+        """Whether no entry was found: the first slot is free, or archived."""
         return not self.found and self._stopped > 0 and self._error is None
 
     def doubtful(self) -> list[int]:
@@ -156,7 +156,7 @@ class Search:
     """Search for the last slot with a property that ``low`` has and ``high`` does not have (None: not known yet)."""
 
     def __init__(self, low: int, high: int | None, probes: int, *, read_low: bool = False) -> None:
-        """Begin to search; ``read_low``: the first round is ``low`` itself and the next slot, which is mostly free."""
+        """Begin to search; ``read_low``: the first round requests ``low`` and the next slot, which is usually free."""
         self.low, self._high, self._probes = low, high, probes
         self._sure = {low, high}
         self._step = 1

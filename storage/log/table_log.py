@@ -85,12 +85,12 @@ class TableLog:
             return self._state
 
     def archivable(self) -> tuple[cut.Seqs, int]:
-        """Per lane the last slot that may be archived, and the free slot of the table lane, by its newest state."""
+        """The last slot of each lane that may be archived, and the free slot of the table lane, in the newest state."""
         state = self.refresh()
         return state.archived, state.head + 1
 
     def known_entry(self, lane: LaneName) -> int:
-        """An entry of a lane that exists, as far as this process has read the table lane; 0 if it knows none."""
+        """An entry of a lane that exists according to the part of the table lane that was read; 0 if none is known."""
         return self._state.seen.get(lane, 0) if self._state is not None else 0
 
     def lacks_first(self) -> bool:
@@ -162,7 +162,7 @@ class TableLog:
     def newest_cut(self) -> tuple[TableState, Cut]:
         """The head snapshot: reads T first, and every lane strictly after it (rules R1 to R3)."""
         for _ in range(MAX_READ_TRIES):
-            # Whether the slot after T was free is asked together with the same of the lanes: a round less.
+            # The archives of the slot after T and of the lanes are requested together, which saves a round.
             doubts: list[Slot] = []
             state = self._read_on(doubts)
             start = state.log_start()
@@ -170,7 +170,7 @@ class TableLog:
                 {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()}, state.seen, doubts
             )
             if any(self.commit_log.archives.knows(slot) for slot in doubts):
-                continue  # the table lane goes on after T, in an archive
+                continue  # the table lane has entries after T, in an archive
             lanes = {}
             for lane, tail in tails.items():
                 known = start.get(lane, 0)
@@ -188,7 +188,7 @@ class TableLog:
 
         Args:
             table: Length of a prefix of the table lane.
-            lanes: Per lane of that prefix the last entry.
+            lanes: Last entry of each lane of that prefix.
         """
         past = self._readable(table, lanes)
         return past, Cut(past.head, self._known_to(past, {lane: lanes[lane] for lane in past.lanes}))
@@ -211,7 +211,7 @@ class TableLog:
         )
 
     def _known_to(self, state: TableState, until: cut.Seqs) -> dict[LaneName, int]:
-        """Per lane the last entry up to ``until`` with a revision that ``state`` has (R2); revisions ascend (S19)."""
+        """The last entry of each lane up to ``until`` with a revision of ``state`` (R2); revisions ascend (S19)."""
         return self.last_while(until, lambda entry: entry.table_rev <= state.rev)
 
     def heads(self, state: TableState, known: cut.Seqs | None = None) -> dict[LaneName, int]:
@@ -225,12 +225,12 @@ class TableLog:
     def observe_heads(
         self, state: TableState, known: cut.Seqs | None = None, lanes: Collection[LaneName] | None = None
     ) -> dict[LaneName, int]:
-        """`heads` of some lanes; stamps that this process gives from now on are larger than those of their commits.
+        """`heads` of some lanes; later stamps of this process will be larger than the stamps of their commits.
 
         Args:
             state: The newest state that this process has read, which it has observed.
-            known: Per lane an entry that exists.
-            lanes: Lanes of ``state``; None for all.
+            known: An entry that exists, by lane.
+            lanes: Some lanes of ``state``; None for all.
         """
         there = _proved(state, known)
         wanted = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
@@ -308,7 +308,7 @@ class TableLog:
     def live_files(self, state: TableState, at: Cut) -> list[LiveFile]:
         """Files of folds, and of live commits that are not in slices or folds for all file groups, in version order.
 
-        Files of folds come first; their registers have versions of their own, so their place does not matter.
+        Files of folds come first; their registers contain their versions, so their position does not matter.
         """
         return [*self._fold_files(state), *self.committed_files(state, state.log_start(), at.lanes)]
 
@@ -341,7 +341,7 @@ class TableLog:
         ]
 
     def last_while(self, heads: cut.Seqs, holds: Callable[[Header], bool]) -> dict[LaneName, int]:
-        """Per lane the last entry up to a head for which a condition holds that holds for none after it."""
+        """The last entry of each lane up to ``heads`` for which a condition holds; it must hold for none after it."""
         # The result is usually after the archived entries, so the search starts at their end.
         archived = self._state.archived if self._state is not None else {}
         old = {lane: archived[lane] for lane, head in heads.items() if 0 < archived.get(lane, 0) < head}
@@ -352,7 +352,7 @@ class TableLog:
 
 
 def _proved(state: TableState, known: cut.Seqs | None) -> cut.Seqs:
-    """Per lane an entry that exists for certain: in a slice or a fold, named by the table lane, or ``known``."""
+    """An entry of each lane that certainly exists: in a slice or a fold, named by the table lane, or ``known``."""
     there = cut.highest(state.seen, known or {})
     for reached in state.reached():
         there = cut.highest(there, reached)

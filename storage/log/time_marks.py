@@ -30,7 +30,7 @@ def publish_mark(table_log: TableLog) -> Mark:
 
 
 def _mark(table_log: TableLog, state: TableState, known: cut.Seqs) -> Mark:
-    """A mark that follows a state; ``known``: per lane an entry that exists, which saves requests."""
+    """A mark that follows a state; ``known``: an entry that exists by lane, which saves requests."""
     began = max(table_log.clock.now_ms(), state.committed_at_ms)
     # The stamp of the mark must be larger than those of the commits that it names (T1), so it is taken afterwards.
     lanes = cut.highest(state.seen, table_log.observe_heads(state, known))
@@ -54,7 +54,7 @@ class Marker:
 
         Args:
             state: The newest known state.
-            known: Per lane an entry that exists.
+            known: An entry that exists, by lane.
             unless_idle: Record nothing if nothing was committed since the newest mark.
         """
         if not self._is_due(state):

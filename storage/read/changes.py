@@ -261,7 +261,7 @@ def _inserts(until: Snapshot) -> list[_Work]:
 
 
 def _tasks_for(file_slice: FileSlice, tuning: Tuning) -> int:
-    """How many tasks the bytes and rows of a file group take."""
+    """Number of tasks to divide a file group into, by its bytes and rows."""
     size = file_slice.log_bytes + file_slice.base_bytes
     return max(math.ceil(size / tuning.change_task_bytes), math.ceil(file_slice.stored_rows / tuning.change_task_rows))
 
@@ -295,10 +295,10 @@ def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
 
 
 def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
-    """Runs of neighbouring file groups with at most the bytes and rows of a task, or of one larger file group.
+    """Runs of adjacent file groups with at most the bytes and rows of a task; a larger file group is a run by itself.
 
-    File groups that are compared by keys and those that are compared as a whole are in different runs. A part of a file
-    group is in a run of its own.
+    File groups that are compared by keys and those that are compared as a whole are in different runs. Each part of a
+    divided file group is a separate run.
     """
     runs: list[list[_Work]] = []
     for by_keys in (True, False):

@@ -19,15 +19,14 @@ from storage.log.table_log import TableLog
 from storage.log.time_marks import MARK_EVERY_MS
 
 STAMP_REFRESH_MS: Final = 2 * MARK_EVERY_MS
-"""Within this time, clock differences may decide the order of ties. While there is a MARK each minute, no rival is
-read."""
+"""Within this time, clock differences may decide the order of ties. With a MARK every minute, rivals are never read."""
 
 
 class OtherLanes:
     """The ends of the rival lanes as the writer last read them.
 
     Attributes:
-        heads: Per lane the last entry whose stamp is known to be smaller than those of this process.
+        heads: Last entry of each lane whose stamp is known to be smaller than those of this process.
     """
 
     def __init__(self, table_log: TableLog, lane: LaneName, stream: StreamName) -> None:
@@ -46,11 +45,11 @@ class OtherLanes:
     def read_if_old(self, table: TableState, refreshed_ms: int) -> None:
         """Call `read` if the stamps of rivals were read more than two minutes ago, by this process or for a MARK.
 
-        Requires one call of `read` before.
+        `read` must have been called before.
 
         Args:
             table: The newest state, which this process has observed.
-            refreshed_ms: When it was read.
+            refreshed_ms: Time when it was read, Unix milliseconds.
         """
         now = self._table_log.clock.now_ms()
         if table.mark != self._mark:
@@ -58,7 +57,7 @@ class OtherLanes:
             # table lane was read the last time.
             self._mark, self._read_ms = table.mark, max(self._read_ms, self._refreshed_ms)
         self._refreshed_ms = refreshed_ms
-        # Read as well if the clock was set back.
+        # Also read if the clock was set back.
         if not 0 <= now - self._read_ms < STAMP_REFRESH_MS:
             self.read(table)
 

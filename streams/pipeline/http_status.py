@@ -144,9 +144,9 @@ def serve_status(page: StatusPage, address: str, port: int) -> Iterator[int]:
     """Serve the page until the end of the block.
 
     Args:
-        page: What to serve.
-        address: Where to listen; ``0.0.0.0`` for all interfaces.
-        port: 0 for any free one.
+        page: The page to serve.
+        address: Address to listen on; ``0.0.0.0`` for all interfaces.
+        port: Port to listen on; 0 for any free port.
 
     Yields:
         The port.

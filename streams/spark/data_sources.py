@@ -28,7 +28,8 @@ def register_source(spark: SparkSession, source: type[Source], *, python: str = 
     Args:
         spark: The session.
         source: The data source.
-        python: What Spark starts to plan it: this Python, or `streams.spark.planning_threads.PlanningThreads.python`.
+        python: Path of the Python that plans the source: this one, or
+            `streams.spark.planning_threads.PlanningThreads.python`.
     """
     wrapped = source_for_workers(source)
     if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the server plans

@@ -1,26 +1,25 @@
-"""Plans Python data sources in threads of this process, instead of in Python processes beside it.
+"""Plans Python data sources in threads of this process, instead of in separate Python processes.
 
-For a streaming query over a Python data source Spark starts four Python processes beside the driver: to find data
-sources, to create the source, to plan its reader, and to ask it for offsets. Each imports what the driver has imported
-already, before the query can start, and stays until the JVM ends.
+For a streaming query over a Python data source Spark starts four Python processes beside the driver: to look up data
+sources, to create the source, to plan its reader, and to get offsets from it. Each of them imports the same modules as
+the driver before the query can start, and runs until the JVM ends.
 
-Spark starts them by the path of Python that a function carries (`streams.spark.data_sources.register_source`) or that
-the environment names. `PlanningThreads.python` is such a path: a shell script. If it is started for one of these tasks,
-it writes a line into a named pipe, and a thread of this process does the task with Spark's own functions, over the
-socket that Spark makes for it. The script then waits for the end of its standard input, so for Spark it is the process
-to watch and to kill. For everything else, such as tasks, it replaces itself by Python.
+Spark starts them with the Python path of a function (`streams.spark.data_sources.register_source`) or of the
+environment. `PlanningThreads.python` is such a path: a shell script. If Spark starts it for one of these purposes, the
+script writes a line into a named pipe, and a thread of this process does the work with Spark's functions, over the
+socket that Spark opened for it. The script then waits until its standard input is closed, so Spark can watch and kill
+it like a Python process. For everything else, such as tasks, the script executes Python.
 
     JVM   -- starts -->  script, as a daemon   -- module, process id, secret -->        pipe --> this process
           -- connects, secret -->  port of the module  <-- accepts -- this process
     JVM   -- starts -->  script, as a worker   -- module, process id, secret, port -->  pipe --> this process
           <-- connects, secret -- this process
 
-Spark authenticates both ways of connecting by a secret that it makes for each process that it starts. The pipe and the
-script are in a folder that only this user can read.
+Spark authenticates both kinds of connections by a secret for each process that it starts. The pipe and the script are
+in a folder that only this user can read.
 
-It is for processes that run one query and nothing else: Spark's functions clear the accumulators of PySpark, and set
-the folder of ``SparkFiles`` to the one of workers. Formats in packages called ``pyspark_*`` are not found; those that
-are registered are.
+It is for processes that run only one query: Spark's functions clear the accumulators of PySpark, and set the folder of
+``SparkFiles`` to that of workers. Formats in packages called ``pyspark_*`` are not found; registered formats are.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from typing import IO, Any, Final, NamedTuple, Self
 
 _LOOKUP: Final = "pyspark.sql.worker.lookup_data_sources"
 _DAEMONS: Final = (_LOOKUP, "pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
-"""Modules that Spark starts through its daemon; a worker answers several requests, one after the other."""
+"""Modules that Spark starts through its daemon; a worker serves several requests, one after the other."""
 _WORKER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The module that Spark starts directly. It answers until its query ends."""
+"""The module that Spark starts directly. It serves requests until its query ends."""
 
 _CHECK: Final = "weft-check"
 _CHECK_SECONDS: Final = 10.0
@@ -84,17 +83,18 @@ class _Start(NamedTuple):
 
 
 class PlanningThreads:
-    """Threads that do what Spark would start Python processes for; use it in a ``with`` block around the session.
+    """Threads that replace Spark's planning processes. Use it in a ``with`` block around the session.
 
     Attributes:
-        python: A path to give to Spark in place of Python's; Python's own if the folder takes no pipe or no script.
+        python: The path to give to Spark as Python: the script, or Python itself if the folder supports no pipes or
+            scripts.
     """
 
     def __init__(self, folder: Path) -> None:
         """Start nothing yet.
 
         Args:
-            folder: For the script and its pipe, on a local disk. It is emptied first, so nothing else may be in it.
+            folder: Folder for the script and its pipe, on a local disk. All other content of it is deleted.
         """
         self.python = sys.executable
         self._folder = folder
@@ -112,8 +112,8 @@ class PlanningThreads:
         try:
             os.mkfifo(pipe, mode=0o600)
         except OSError:
-            return self  # not every file system has pipes
-        # Opened for writing as well: reading never finds an end, and a script never waits for a reader.
+            return self  # not every file system supports pipes
+        # Also opened for writing: then reading never finds an end, and a script never waits for a reader.
         self._starts = os.open(pipe, os.O_RDWR)
         self._listeners = {module: socket.create_server((_LOOPBACK, 0)) for module in _DAEMONS}
         script.write_text(self._text(pipe), encoding="utf-8")
@@ -129,10 +129,10 @@ class PlanningThreads:
         self._closed = True
         for listener in self._listeners.values():
             with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # else its thread stays in accept
+                listener.shutdown(socket.SHUT_RDWR)  # otherwise its thread stays in accept
             listener.close()
         if self._starts >= 0:
-            os.write(self._starts, b"\n")  # the thread that reads it ends
+            os.write(self._starts, b"\n")  # ends the thread that reads it
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _text(self, pipe: Path) -> str:
@@ -168,7 +168,7 @@ class PlanningThreads:
             _in_background(partial(self._serve, module, connection))
 
     def _serve(self, module: str, connection: socket.socket) -> None:
-        """Do what a worker does that the daemon has forked: tell its id, check the secret, answer requests."""
+        """Do the work of a worker that the daemon forks: send its id, check the secret, serve requests."""
         with self._news:
             self._news.wait_for(lambda: self._known[module], _LINE_SECONDS)
             starts = list(self._known[module])
@@ -181,13 +181,13 @@ class PlanningThreads:
             _send(file, b"ok" if good else b"err")
             answer = _find_none if module == _LOOKUP else importlib.import_module(module).main
             while good and file.peek(1):
-                with self._turn:  # the accumulators that they clear and send are those of the process
+                with self._turn:  # they clear and send accumulators, which are shared by all threads
                     answer(file, file)
                 file.flush()
 
 
 def _work(start: _Start) -> None:
-    """Do what a worker does that Spark has started directly: connect, tell the secret and its id, answer requests."""
+    """Do the work of a worker that Spark starts directly: connect, send the secret and its id, serve requests."""
     with _file(socket.create_connection((_LOOPBACK, int(start.port)))) as file:
         _send(file, start.secret.encode())
         if _receive(file) == b"ok":
@@ -196,20 +196,20 @@ def _work(start: _Start) -> None:
 
 
 def _find_none(reading: IO[bytes], writing: IO[bytes]) -> None:
-    """Answer that there are no data sources to be found, in place of `_LOOKUP`."""
+    """Reply that no data sources were found, instead of running `_LOOKUP`."""
     from pyspark.sql.worker.utils import worker_run
 
     worker_run(lambda _, answer: answer.write(_NUMBER.pack(0)), reading, writing)
 
 
 def _send(file: IO[bytes], value: int | bytes) -> None:
-    """Send a number, or bytes with their length before them."""
+    """Send a number, or bytes after their length."""
     file.write(_NUMBER.pack(value) if isinstance(value, int) else _NUMBER.pack(len(value)) + value)
     file.flush()
 
 
 def _receive(file: IO[bytes]) -> bytes:
-    """Receive bytes that have their length before them."""
+    """Receive bytes that are sent after their length."""
     head = file.read(_NUMBER.size)
     if len(head) < _NUMBER.size:
         raise EOFError
@@ -218,10 +218,10 @@ def _receive(file: IO[bytes]) -> bytes:
 
 @contextlib.contextmanager
 def _file(connection: socket.socket) -> Iterator[Any]:
-    """A connection as a file to read and write; it is closed when the block is left.
+    """Open a connection as a file to read and write; it is closed at the end of the block.
 
-    Spark closes the connection when a query ends, and Spark's functions end their process if a request fails. Neither
-    is an error of this process.
+    When a query ends, Spark closes the connection. When a request fails, Spark's functions exit. Neither is an error of
+    this process.
     """
     with connection, contextlib.suppress(OSError, EOFError, SystemExit):
         connection.settimeout(None)
@@ -230,7 +230,7 @@ def _file(connection: socket.socket) -> Iterator[Any]:
 
 
 def _runs(script: Path) -> bool:
-    """Whether the script can be run; it cannot on a file system that is mounted with noexec, or without a shell."""
+    """Whether the script can be run; not on a file system that is mounted with noexec, or without a shell."""
     try:
         return subprocess.run([script, _CHECK], timeout=_CHECK_SECONDS, check=False).returncode == 0  # noqa: S603 - our own
     except (OSError, subprocess.SubprocessError):
@@ -242,5 +242,5 @@ def _in_background(function: Callable[[], None]) -> None:
 
 
 def _octal(port: int) -> str:
-    """Four bytes, as `printf` takes them."""
+    """Four bytes as escapes for `printf`."""
     return "".join(f"\\{byte:03o}" for byte in _NUMBER.pack(port))

@@ -41,8 +41,8 @@ MIN_JAVA: Final = 17  # the minimum of Spark 4
 MAX_CORES: Final = 4  # of one writer: it has one task per partition, and other writers need cores too
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second, longer on a busy machine
 _ARENAS: Final = "2"
-"""Pools of memory of the C library (glibc) in the JVM and in Python workers. Its default is 8 for each core of the
-machine, and each keeps what its threads have freed."""
+"""Number of malloc arenas of glibc in the JVM and in Python workers. The default is 8 per core of the machine, and each
+arena keeps memory that its threads have freed."""
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python program that it starts: the port of its JVM."""
 
@@ -92,7 +92,7 @@ def build_session(
         scratch: Folder for Spark's temporary files. It is emptied first, so nothing else may be in it.
         quick_start: For processes that run for a short time: a faster start, but slower later.
         quiet: Write the output of the JVM to a file in ``scratch`` instead of the terminal.
-        planner: What Spark starts beside the driver to find data sources, see `streams.spark.planning_threads`.
+        planner: Path of the Python that looks up data sources, see `streams.spark.planning_threads`.
 
     Raises:
         NotFound: Java is not installed.
@@ -169,7 +169,7 @@ def _first_cause(text: str) -> str:
 
 @contextlib.contextmanager
 def _planned_by(python: str) -> Iterator[None]:
-    """Let a JVM that is started within the block plan data sources with this Python."""
+    """A JVM that is started in the block plans data sources with this Python."""
     before = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = python
     try:

@@ -20,7 +20,7 @@ DEPLOY_MODE: Final = "spark.submit.deployMode"
 SUBMIT_IN_DRIVER: Final = "spark.kubernetes.submitInDriver"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DEFAULT_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
-"""Spark puts these options of the JVM before `JAVA_OPTIONS`; of two that contradict each other the last one counts."""
+"""Spark puts these options of the JVM before `JAVA_OPTIONS`; the last of two contradicting options counts."""
 UI: Final = "spark.ui.enabled"
 DRIVER_MEMORY: Final = "spark.driver.memory"
 ARCHIVES: Final = "spark.archives"
@@ -35,8 +35,8 @@ EXECUTOR_OVERHEAD: Final = "1g"
 
 SERIAL: Final = "-XX:+UseSerialGC"
 SMALL: Final = "-Xms32m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40 -XX:MetaspaceSize=128m -XX:-UsePerfData"
-"""The heap begins small, grows with what is live, and is given back after a collection of all of it. Loading classes
-causes such a collection only if there are more than Spark always loads."""
+"""The heap begins small, grows with live objects, and shrinks after a full collection. Loading classes causes a full
+collection only if there are more than Spark always loads."""
 QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 
 _SHORT_HISTORY: Final = {
@@ -145,7 +145,7 @@ def _submitted(around: Surroundings) -> dict[str, str]:
 
 
 def _java_defaults(values: Mapping[str, str], *, quick_start: bool) -> dict[str, str]:
-    """Options of the JVM that stand before those of the user."""
+    """Options of the JVM that precede those of the user."""
     # A JVM does not start if two collectors are chosen.
     chosen = _COLLECTOR.search(values.get(JAVA_OPTIONS, "")) is not None
     options = [*([] if chosen else [SERIAL]), SMALL, *([QUICK_START] if quick_start else [])]
@@ -153,7 +153,7 @@ def _java_defaults(values: Mapping[str, str], *, quick_start: bool) -> dict[str,
 
 
 def _history_defaults(values: Mapping[str, str]) -> dict[str, str]:
-    """How much Spark remembers for its user interface. It remembers it without one, too: 1,000 executed plans."""
+    """Limits of the history for Spark's web UI. By default Spark keeps 1,000 executed plans, even without the UI."""
     return {} if values.get(UI) == "true" else _SHORT_HISTORY
 
 
@@ -166,7 +166,7 @@ def _defaults(name: str, master: str, around: Surroundings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",  # so that the time zone of the machine does not affect the table
         "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.cleaner.periodicGC.interval": "10min",  # a collection of all, after which the heap shrinks
+        "spark.cleaner.periodicGC.interval": "10min",  # a full collection, after which the heap shrinks
         "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's default is no limit
         "spark.local.dir": around.scratch,
         "spark.sql.warehouse.dir": f"{around.scratch}/warehouse",

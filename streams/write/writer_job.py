@@ -159,9 +159,9 @@ def _run(
 
 @contextlib.contextmanager
 def _planning(pipeline: Pipeline, writer: WriterSpec) -> Iterator[str]:
-    """The Python that plans the source: threads of this process for a Kafka source.
+    """The path of the Python that plans the source: for a Kafka source, threads of this process.
 
-    Other sources may be Python data sources that Spark has to find first, and that expect processes of their own.
+    Other sources may be Python data sources that Spark has to look up, and that expect separate processes.
     """
     from streams import kafka
     from streams.spark.planning_threads import PlanningThreads
@@ -257,7 +257,7 @@ def read_events(
         writer: What to read, and how.
         point: Where a Kafka source begins, unless the query has a checkpoint.
         key: Fields of the Kafka key and their types, from `streams.pipeline.check.key_of`.
-        python: What Spark starts to plan a Kafka source, see `streams.spark.data_sources.register_source`.
+        python: Path of the Python that plans a Kafka source, see `streams.spark.data_sources.register_source`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.

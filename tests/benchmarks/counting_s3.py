@@ -1,9 +1,9 @@
-"""S3 in memory: counts requests, and computes how long they would take. Nothing waits: a busy machine changes nothing.
+"""S3 in memory: counts requests and computes the time that they would take, without waiting.
 
-It is the part of s3fs that `storage.store.remote_store` uses. Every request takes the latency and the time of its bytes
-at the bandwidth of one connection. A request begins when the latest of those ends that had ended before it was sent, so
-requests that are sent together take the time of the slowest, and no more run at once than the connection pool of the
-S3 client allows.
+It implements the part of s3fs that `storage.store.remote_store` uses. Every request takes the latency plus the time of
+its bytes at the bandwidth of one connection. Requests that are sent together run at the same time, up to the connection
+pool of the S3 client; a request that is sent after another one was answered begins when that one ends. So the results
+do not depend on the load of this machine.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from storage.core.names import Path
 from storage.store.object_store import ObjectStore
 
 URI: Final = "s3://bucket/table"
-PAGE: Final = 1_000  # names in one answer to a LIST
+PAGE: Final = 1_000  # names in one response to LIST
 BLOCK_BYTES: Final = 50 * 2**20  # s3fs uploads larger objects in parts
 CLIENT_CONNECTIONS: Final = 10  # default of botocore; `config_kwargs` of s3fs changes it
 TURNS: Final = 3
-"""Turns of the event loop in which the requests of one round are sent, before the first of them is answered."""
+"""Turns of the event loop before the first request of a round is answered, so that all of its requests are sent."""
 
 
 @dataclass
 class Server:
-    """Objects by path, what was asked for, and how long it takes.
+    """Objects by path, and the number and the time of requests.
 
     Attributes:
         latency: Seconds of a request.
-        bytes_per_second: Of one connection; 0: bytes take no time.
-        requests: By kind.
-        folders: Requests by kind and folder of the table: the first two parts of a path.
-        transferred: Bytes.
-        seconds: How long all requests took, those that were sent together at the same time.
-        rounds: The longest chain of requests of which each was sent after the one before was answered.
+        bytes_per_second: Bandwidth of one connection; 0: bytes take no time.
+        requests: Number of requests by kind.
+        folders: Number of requests by kind and folder (the first two parts of a path).
+        transferred: Bytes that were sent and received.
+        seconds: Time of all requests; requests that were sent together run at the same time.
+        rounds: Length of the longest chain of requests that were each sent after the previous one was answered.
     """
 
     latency: float = 0.0
@@ -58,11 +58,11 @@ class Server:
         self.transferred, self.seconds, self.rounds = 0, 0.0, 0
 
     def load(self, store: ObjectStore) -> None:
-        """Take the objects of another store in place of those that are there."""
+        """Replace all objects by those of another store."""
         self.objects = {f"bucket/table/{name}": store.get(Path(name)) or b"" for name, _ in store.list(Path(""))}
 
     async def answer(self, kind: str, path: str, size: int = 0) -> None:
-        """Count one request for a path, of so many bytes, and compute its time."""
+        """Count one request for a path with ``size`` bytes, and compute its time."""
         assert self.running is not None
         async with self.running:
             self.requests[kind] += 1
@@ -112,7 +112,7 @@ class CountingS3(AsyncFileSystem):  # type: ignore[misc]
     async def _find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
         prefix = self._strip_protocol(path).rstrip("/") + "/"
         found = {name: {"size": len(data)} for name, data in SERVER.objects.items() if name.startswith(prefix)}
-        for _ in range(max(1, -(-len(found) // PAGE))):  # each page names where the next begins
+        for _ in range(max(1, -(-len(found) // PAGE))):  # each page contains the token for the next one
             await SERVER.answer("LIST", prefix)
         return found
 

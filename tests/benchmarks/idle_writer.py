@@ -1,14 +1,14 @@
-"""What one writer costs while it has nothing to do, and how long it takes to its first commit.
+"""The cost of an idle writer, and the time until its first commit.
 
     python -m tests.benchmarks.idle_writer [--before REVISION] [--rounds 3] [--idle 60] [--trigger "1 second"]
                                            [--load 400000] [--spark NAME=VALUE ...] [--restart]
 
-A real writer job, started by a supervisor as `weft run` does it, reads 1,000 JSON messages of the embedded broker into
-a new table. After its first commit it is left alone until Spark has ended its idle Python workers (a minute), and is
-then measured. With ``--load`` so many more messages are sent then, all at once. The seconds and CPU seconds until they
-are committed show whether a saving makes a busy writer slower, and the memory a minute later what it keeps. With
-``--before`` a writer of another revision of this repository, taken from git, takes turns with it. With ``--restart``
-the writer is started a second time, on its checkpoint, and that start is measured.
+A real writer job, started by a supervisor like `weft run`, reads 1,000 JSON messages of the embedded broker into a new
+table. After its first commit it idles until Spark has ended its idle Python workers (a minute), and is then measured.
+With ``--load`` this many more messages are sent then, all at once. The seconds and CPU seconds until they are committed
+show whether a saving makes a busy writer slower; the memory a minute later shows what it keeps. With ``--before`` a
+writer of another git revision of this repository takes turns with it. With ``--restart`` the writer is started a second
+time, on its checkpoint, and that start is measured.
 
 *PSS* is the proportional set size: a page that n processes map counts 1/n in each, so the sum over processes is the
 memory that they take together. *RSS* counts such pages in each of them, as `ps` does. Both are of
@@ -16,16 +16,16 @@ memory that they take together. *RSS* counts such pages in each of them, as `ps`
 as the libraries of the benchmark's own Python, make PSS smaller than it is for a writer alone on its machine, where it
 is near to RSS minus what its own processes share.
 
-CPU seconds are of all processes of the job, also of those that have ended. They are sampled, so the last
-`SAMPLE_SECONDS` of a process are not counted. Phases are seen from outside, by processes and files that appear:
+CPU seconds are those of all processes of the job, including ended ones. They are sampled, so the last `SAMPLE_SECONDS`
+of a process are not counted. Phases are observed from outside, by processes and files that appear:
 
-    imports      to the start of the JVM: Python modules are imported, brokers and store were asked
-    jvm          to the folder of Spark's block manager: the JVM and Spark's context are there
+    imports      to the start of the JVM: Python modules are imported, brokers and store have answered
+    jvm          to the folder of Spark's block manager: the JVM and Spark's context are running
     query        to the metadata of the checkpoint: the source was loaded, the lane is claimed, the query starts
-    source       to the first entry in the offset log: the source runs, and was asked for its offsets
+    source       to the first entry in the offset log: the source runs, and has returned its offsets
     commit       to the first commit of rows
 
-A restarted query does not write its metadata again, so there *query* is a part of *source*.
+A restarted query does not write its metadata again, so *query* is then part of *source*.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ KINDS = {
     "pyspark.daemon": "daemon",
     "streams.write.writer_job": "job",
 }
-"""What a process is, by a part of its command line; the first that fits. Workers have the one of their daemon."""
+"""Kinds of processes by a part of their command line; the first match counts. Workers have that of their daemon."""
 
 
 @dataclass
@@ -96,13 +96,13 @@ class Measured:
         return sum(self.phases.values())
 
     def memory(self, size: str, kind: str | None = None) -> float:
-        """PSS or RSS of the idle processes of one kind, or of all."""
+        """PSS or RSS of the idle processes of one kind, or of all processes."""
         return sum(getattr(process, size) for process in self.processes if kind in {None, process.kind})
 
 
 @dataclass
 class Tree:
-    """The processes below one, and the CPU seconds that they have used, ended ones included."""
+    """The child processes of a process, and the CPU seconds that they have used, ended ones included."""
 
     root: int
     used: dict[int, float] = field(default_factory=dict)
@@ -276,7 +276,7 @@ def watch(supervisor: Supervisor, tree: Tree, seconds: float) -> None:
 
 @contextlib.contextmanager
 def revision(name: str) -> Iterator[Path]:
-    """The code of another revision, in a folder."""
+    """Check out another revision into a folder."""
     with tempfile.TemporaryDirectory(prefix="weft-revision-") as folder:
         archive = subprocess.run(["git", "-C", str(ROOT), "archive", name], capture_output=True, check=True)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)

@@ -1,24 +1,24 @@
-"""What operations cost on an object store: requests, bytes, seconds in sequence, and dollars a month.
+"""The cost of operations on an object store: requests, bytes, seconds, and dollars per month.
 
     python -m tests.benchmarks.requests [--lanes 1 60 500] [--groups 8 1000 8000] [--commits 100 100000]
                                         [--latency-ms 30] [--megabytes 100] [--put 5.0] [--get 0.4]
 
 Three sweeps, each from a table of 8 lanes, 8 file groups and 100 commits: the lanes, the file groups, and the commits
 of the history. The store is S3 as `storage.store.remote_store` uses it, request by request, in memory
-(`tests.benchmarks.counting_s3`). *rounds* are requests that follow one another, *seconds* the time of all requests,
-those of a round at the same time: 30 ms each and their bytes at 100 MB/s. This machine's own work is not in them, and
-is shown as CPU seconds.
+(`tests.benchmarks.counting_s3`). *rounds* is the number of sequential rounds of requests. *seconds* is the time of all
+requests, where those of a round run at the same time: 30 ms each, and their bytes at 100 MB/s. It does not include the
+work of this machine, which is shown as CPU seconds.
 
 The last 100 commits (at least one of each lane) wait for compaction in every table; a MARK was recorded before the last
 half of them, as writers do once a minute. With 100,000 commits the others were compacted and archived.
 
     open            Table.open
-    snapshot        the first one of a process
-    again           another one, without new commits; `plan`, `query` and the services contain it
-    plan, query     a scan of all columns; read task after task
+    snapshot        the first snapshot of a process
+    again           another snapshot, without new commits; `plan`, `query` and the services contain it
+    plan, query     plan a scan of all columns; read it, task after task
     get             one row by key
-    enter           what a writer does before its first commit
-    commit          the second and later ones of a writer
+    enter           the work of a writer before its first commit
+    commit          the second and later commits of a writer
     mark            a MARK, which one process of a table records once a minute
     fold            of the waiting commits
     compact, clean  after that fold; clean retains the newest snapshot only
@@ -65,13 +65,13 @@ OFTEN: Final = {
     "query": 1 / 60,
     "again": 1 / 5,
 }
-"""How often a second each operation runs in the table whose month is priced. A query contains a snapshot."""
-HEARTBEAT_SECONDS: Final = 30  # each is a PUT of every writer, and a DELETE
+"""Operations per second in the table whose cost per month is computed. A query contains a snapshot."""
+HEARTBEAT_SECONDS: Final = 30  # each is a PUT and a DELETE by every writer
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars for a million requests."""
+    """Dollars per million requests."""
 
     put: float = 5.0
     get: float = 0.4
@@ -84,14 +84,14 @@ class Prices:
 
 @dataclass(frozen=True)
 class Figure:
-    """What one operation cost.
+    """The cost of one operation.
 
     Attributes:
-        requests: By kind.
-        rounds: Requests that followed one another.
-        megabytes: Bytes sent and received.
-        seconds: Of the store, without this machine's work.
-        cpu: CPU seconds of this process, with those of the store in memory.
+        requests: Number of requests by kind.
+        rounds: Number of sequential rounds of requests.
+        megabytes: Megabytes that were sent and received.
+        seconds: Time of the requests, without the work of this machine.
+        cpu: CPU seconds of this process, including the store in memory.
     """
 
     requests: Counter[str]
@@ -109,7 +109,7 @@ Step = tuple[str, Callable[[], object]]
 
 
 def build(lanes: int, groups: int, commits: int) -> ObjectStore:
-    """A table: all keys loaded and compacted, then so many commits of all lanes in turn, at least one each."""
+    """A table: all keys are loaded and compacted, then the lanes commit in turn, each at least once."""
     partitions = max(groups // BUCKETS, 1)
     uri = f"memory://requests/{uuid.uuid4().hex}"
     table = Table.create(uri, CONFIG)
@@ -121,7 +121,7 @@ def build(lanes: int, groups: int, commits: int) -> ObjectStore:
 
 
 def build_history(folder: Path, commits: int) -> ObjectStore:
-    """A table whose history was compacted, cleaned and archived, but for the last `BASE_COMMITS`."""
+    """A table whose history, except the last `BASE_COMMITS`, was compacted, cleaned and archived."""
     shape = timeline.Shape(max(commits - BASE_COMMITS, 0), BASE_LANES, 0, BASE_GROUPS)
     timeline.build(folder, shape, folded=False)
     table = Table.open(folder)
@@ -147,7 +147,7 @@ def _few_rows(*, history: bool) -> pa.Table:
 
 
 def steps(*, history: bool) -> Iterator[Step]:
-    """What is measured, in order; what has an empty name prepares the next. ``history``: of `build_history`."""
+    """The steps to measure, in order; a step without a name prepares the next. ``history``: for `build_history`."""
     tables: list[Table] = []
 
     def snapshot() -> Snapshot:
@@ -196,7 +196,7 @@ def measure(store: ObjectStore, latency: float, bytes_per_second: float, *, hist
 
 
 def month(figures: Mapping[str, Figure], prices: Prices) -> dict[str, float]:
-    """Dollars a month by operation, for a table of 4 streams that commit every 5 s, with services and readers."""
+    """Dollars per month by operation, for a table of 4 streams that commit every 5 s, with services and readers."""
     beats = Counter({"PUT": 1, "DELETE": 1})
     each = {name: prices.of(figures[name].requests) * often for name, often in OFTEN.items()}
     each["heartbeats"] = prices.of(beats) * STREAMS / HEARTBEAT_SECONDS

@@ -1,4 +1,4 @@
-"""What an idle writer consists of, without measuring time: which processes there are, and the flags of its JVM."""
+"""The processes of an idle writer, and the flags of its JVM; without measuring time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINE = "-Dmine=1 -Xss2m"
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_writer_is_one_python_and_one_jvm_and_what_runs_its_tasks(tmp_path: Path) -> None:
+def test_a_writer_has_one_python_one_jvm_and_workers_for_its_tasks(tmp_path: Path) -> None:
     with EmbeddedBroker() as broker:
         broker.create_topics({TOPIC: PARTITIONS})
         settings = {"spark.driver.extraJavaOptions": MINE, "spark.master": "local[1]"}
@@ -32,7 +32,7 @@ def test_a_writer_is_one_python_and_one_jvm_and_what_runs_its_tasks(tmp_path: Pa
             flags = tree.jvm_flags()
     tasks = {kind: kinds.pop(kind) for kind in ("daemon, worker", "worker") if kind in kinds}
     assert tasks["daemon, worker"] == 1, "one for all tasks"
-    # Spark's planning is done in the job; what stays in place of its processes only waits, and has no memory.
+    # Spark's planning is done in the job; the scripts in place of its processes only wait, and need hardly any memory.
     assert kinds == {"job": 1, "JVM": 1, "cat": 4}, kinds
     given = [flag for flag in MINE.split() if flag.startswith("-X")]
     assert [flag for flag in flags.split() if flag in {*SERIAL.split(), *SMALL.split(), *given}] == [

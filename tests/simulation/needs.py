@@ -114,7 +114,7 @@ class Needs:
         if intent is not None and intent["restore"] is not None:
             target = intent["restore"]
             full = target["label"].startswith("restore")
-            # A closed lane is not fenced: what is kept of it ends where its last span of rolled back entries begins.
+            # A closed lane is not fenced: its kept entries end where its last span of rolled-back entries begins.
             ends = {
                 lane: spans[-1][0]
                 for lane, spans in target["rolled_back"].items()

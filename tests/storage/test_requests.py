@@ -1,6 +1,6 @@
-"""How many requests each operation makes, and how many of them follow one another: exact numbers, so that none grows.
+"""Exact numbers of requests of each operation, and of their sequential rounds, so that an increase is noticed.
 
-`tests/benchmarks/README.md` says which of them are unavoidable, and why.
+`tests/benchmarks/README.md` explains which of them are unavoidable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONFIG = {
     "streams": {"as": {"groups": ["a"]}, "bs": {"groups": ["b"]}},
 }
 FEW, MANY = 4, 20
-"""Numbers of lanes of stream `as`: archives are asked for one by one, or the table lane is read again (rule A3)."""
+"""Numbers of lanes: with few, archives are requested one by one; with many, the table lane is read again (rule A3)."""
 
 
 def a_rows(ts: int = 1) -> pa.Table:
@@ -50,18 +50,18 @@ def b_rows(ts: int = 1) -> pa.Table:
 
 @dataclass
 class World:
-    """A table with lanes of stream `as`, a commit in each, and a MARK after them. Nothing happens in it by itself."""
+    """A table with lanes of stream `as`, a commit in each, and a MARK after them. No background work changes it."""
 
     uri: str
     clock: FakeClock
 
     def process(self) -> tuple[Table, CountingStore]:
-        """A new process, and what it asks of the store."""
+        """A new process, and the store that counts its requests."""
         store: Any = CountingStore(open_store(self.uri))
         return Table(Environment(store, self.clock), Stamps()), store
 
     def commit(self, *lanes: int) -> None:
-        """One commit in each lane, by writers that entered before: no claims."""
+        """One commit in each lane, by open writers, so without claims."""
         for lane in lanes:
             self.writers[lane].append(a_rows(self.clock.now_ms()))
 
@@ -88,7 +88,7 @@ def asked(store: CountingStore, run: Callable[[], object]) -> tuple[dict[str, in
     found: dict[str, int] = {}
     kinds = {"get_many": "get", "put_if_absent": "put", "open_output": "put", "delete_many": "delete"}
     for name, count in store.requests.items():
-        if name != "leftovers":  # a remote store has none
+        if name != "leftovers":  # a remote store has no leftovers
             kind = kinds.get(name, name)
             found[kind] = found.get(kind, 0) + count
     return found, store.rounds
@@ -96,16 +96,16 @@ def asked(store: CountingStore, run: Callable[[], object]) -> tuple[dict[str, in
 
 def test_open_reads_the_checkpoints_and_a_part_of_the_table_lane_at_once() -> None:
     table, store = world(FEW).process()
-    # The first slots after the checkpoint, of which there is none yet, and whether the first free one is archived.
+    # The first slots of the lane (there is no checkpoint yet), and the archive of the first free slot.
     assert asked(store, table.state) == ({"list": 1, "get": DEFAULT_TUNING.first_table_window + 1}, 3)
 
 
 @pytest.mark.parametrize(
     ("lanes", "gets", "rounds"),
     [
-        # The slot after the table lane; those after the lanes; whether each is archived.
+        # The slots after the table lane and after the lanes, and the archive of each.
         (FEW, 1 + FEW + FEW + 1, 3),
-        # The same, then the slot after the table lane again, and whether that one is archived: it was announced.
+        # The same slots, then the slot after the table lane again and its archive, because archiving was announced.
         (MANY, 1 + MANY + 1 + 1, 4),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_snapshot_without_new_commits(lanes: int, gets: int, rounds: int) -> N
     assert asked(store, table.snapshot) == ({"get": gets}, rounds)
 
 
-def test_a_snapshot_with_one_new_commit_reads_it_and_two_slots_more() -> None:
+def test_a_snapshot_with_one_new_commit_reads_it_and_two_more_slots() -> None:
     made = world(MANY)
     table, store = made.process()
     table.snapshot()
@@ -131,13 +131,13 @@ def test_the_first_snapshot_reads_up_to_the_last_mark_at_once(lanes: int) -> Non
     made.process()[0].mark()
     table, store = made.process()
     table.state()
-    entries = 1 + 11  # of each lane: its claim, and its commits
+    entries = 1 + 11  # claim and commits of each lane
     ends = lanes + 1 if lanes == FEW else 2
     assert asked(store, table.snapshot) == ({"get": 1 + lanes * (entries + 1) + ends}, 3 if lanes == FEW else 4)
 
 
-def test_a_commit_puts_its_file_and_its_entry_and_asks_three_times() -> None:
-    """Whether the table lane goes on (its slot, its archive), and whether its own slot was archived before its put."""
+def test_a_commit_makes_two_puts_and_three_gets() -> None:
+    """The reads: the next slot of the table lane, its archive, and the archive of the commit's slot."""
     made = world(MANY)
     table, store = made.process()
     with table.writer("bs") as writer:
@@ -165,10 +165,10 @@ def test_a_writer_that_enters_reads_the_ends_of_its_rivals() -> None:
         writer = table.writer("as", lane="new")
         found.append(asked(store, writer.__enter__)[0]["get"])
         writer.__exit__(None, None, None)
-    assert found[1] - found[0] == 2 * MANY  # of each lane its last entry, and the free slot after it
+    assert found[1] - found[0] == 2 * MANY  # the last entry of each lane, and the free slot after it
 
 
-def test_closed_lanes_cost_a_writer_nothing() -> None:
+def test_a_writer_makes_no_requests_for_closed_lanes() -> None:
     found = []
     for closed in (0, FEW):
         made = world(FEW)
@@ -199,7 +199,7 @@ def test_rivals_are_read_again_after_two_minutes_unless_there_is_a_new_mark() ->
         assert most <= 6  # the usual 3, the MARK, and the slots after it
         made.clock.sleep(STAMP_REFRESH_MS / 1000)
         gets = asked(store, lambda: writer.append(a_rows(99)))[0]["get"]
-        # The end of each, twice: for the stamp of the commit, and for the mark that is due then.
+        # The end of each lane twice: for the stamp of the commit, and for the mark that is then due.
         assert gets > 2 * 2 * MANY
 
 
@@ -213,7 +213,7 @@ def test_a_mark_reads_the_last_entry_of_each_lane_and_the_slot_after_it() -> Non
     assert found[0]["put"] == found[1]["put"] == 1
 
 
-def test_a_clean_lists_as_often_for_many_lanes_as_for_few_and_reads_the_end_of_each() -> None:
+def test_a_clean_makes_the_same_number_of_lists_for_any_number_of_lanes() -> None:
     found = []
     for lanes in (MANY, 2 * MANY):
         made = world(lanes)
@@ -222,5 +222,5 @@ def test_a_clean_lists_as_often_for_many_lanes_as_for_few_and_reads_the_end_of_e
         made.clock.sleep(1)
         found.append(asked(store, lambda table=table: table.clean(dt.timedelta(0)))[0])  # type: ignore[misc]
     assert found[0]["list"] == found[1]["list"] == 16
-    # Of each lane its last entry and the free slot after it; and its LANE_ADD, because there is no checkpoint yet.
+    # The last entry of each lane, the free slot after it, and its LANE_ADD, because there is no checkpoint yet.
     assert found[1]["get"] - found[0]["get"] == 3 * MANY

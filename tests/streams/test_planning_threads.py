@@ -1,4 +1,4 @@
-"""Planning data sources in threads: the script that Spark starts in place of Python, and the handshake of Spark."""
+"""Planning data sources in threads: the script that Spark starts instead of Python, and the handshake of Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = 60
 
 @pytest.fixture
 def threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlanningThreads]:
-    # Spark's functions change these as in a process of their own; other tests have sessions in this one.
+    # Spark's functions change these as if they had the process alone, but other tests have sessions in this process.
     for name in ("_root_directory", "_is_running_on_worker"):
         monkeypatch.setattr(SparkFiles, name, getattr(SparkFiles, name))
     monkeypatch.setattr(sys, "path", sys.path.copy())
@@ -38,7 +38,7 @@ def threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plannin
 
 @contextmanager
 def started(python: str, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process as Spark starts it; its standard input is open until the block ends."""
+    """Start a process like Spark; its standard input is open until the block ends."""
     process = subprocess.Popen(
         [python, *arguments],
         stdin=subprocess.PIPE,
@@ -58,7 +58,7 @@ def started(python: str, *arguments: str, **environment: str) -> Iterator[subpro
 
 @contextmanager
 def connected(process: subprocess.Popen[bytes]) -> Iterator[IO[bytes]]:
-    """A connection to the port that a daemon prints, which must answer with its process id."""
+    """Connect to the port that a daemon prints; it must reply with its process id."""
     assert process.stdout is not None
     (port,) = struct.unpack("!i", process.stdout.read(4))
     with socket.create_connection(("127.0.0.1", port), SECONDS) as connection, connection.makefile("rwb") as file:
@@ -76,7 +76,7 @@ def read_text(file: IO[bytes]) -> str:
 
 
 def lookup_request() -> bytes:
-    """What Spark 4.3 sends: version, folder of files, no includes, no broadcasts, no settings; then the end."""
+    """The request of Spark 4.3: version, folder of files, no includes, no broadcasts, no settings; then the end."""
     version = "{}.{}".format(*sys.version_info[:2])
     nothing = struct.pack("!i", 0)
     return text(version) + text("/nowhere") + nothing + b"\0" + nothing + nothing + struct.pack("!i", -4)
@@ -94,29 +94,29 @@ def test_a_task_that_is_not_planning_is_done_by_python(threads: PlanningThreads)
 
 
 @pytest.mark.parametrize("name", ["PYSPARK_PLANNER_MEMORY_MB", "SPARK_PREFER_IPV6"])
-def test_what_only_a_process_can_do_is_done_by_python(threads: PlanningThreads, name: str) -> None:
+def test_work_that_needs_a_separate_process_is_done_by_python(threads: PlanningThreads, name: str) -> None:
     settings = {name: "1", "PYTHON_WORKER_FACTORY_SECRET": "s"}
     with started(threads.python, *LOOKUP, **settings) as process:
         assert process.stdout is not None
-        process.stdout.read(4)  # it listens, so it is a daemon now
+        process.stdout.read(4)  # it listens, so it is Spark's daemon
         assert "pyspark.daemon" in Path(f"/proc/{process.pid}/cmdline").read_text()
 
 
-def test_a_planner_answers_the_one_that_knows_its_secret(threads: PlanningThreads) -> None:
+def test_a_planner_serves_a_client_that_knows_its_secret(threads: PlanningThreads) -> None:
     with started(threads.python, *LOOKUP, PYTHON_WORKER_FACTORY_SECRET="right") as process:
         with connected(process) as file:
             file.write(text("right"))
             file.flush()
             assert read_text(file) == "ok"
-            for _ in range(2):  # a worker is used again
+            for _ in range(2):  # a worker is reused
                 file.write(lookup_request())
                 file.flush()
                 assert struct.unpack("!i", file.read(4)) == (0,), "it finds no data source"
                 (accumulators,) = struct.unpack("!i", file.read(4))
                 for _ in range(accumulators):
                     read_text_bytes(file)
-                assert struct.unpack("!i", file.read(4)) == (-4,), "the end of the answer"
-        assert process.poll() is None, "the daemon is there until Spark ends it"
+                assert struct.unpack("!i", file.read(4)) == (-4,), "the end of the reply"
+        assert process.poll() is None, "the daemon runs until Spark ends it"
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(SECONDS) == 0
@@ -127,7 +127,7 @@ def read_text_bytes(file: IO[bytes]) -> bytes:
     return file.read(length)
 
 
-def test_a_stranger_is_refused(threads: PlanningThreads) -> None:
+def test_a_client_without_the_secret_is_refused(threads: PlanningThreads) -> None:
     with (
         started(threads.python, *LOOKUP, PYTHON_WORKER_FACTORY_SECRET="right") as process,
         connected(process) as file,
@@ -156,7 +156,7 @@ def test_the_runner_of_a_source_connects_with_its_secret(threads: PlanningThread
                 assert "PYTHON_VERSION_MISMATCH" in read_text(file)
 
 
-def test_nothing_is_left_when_it_ends(tmp_path: Path) -> None:
+def test_no_files_or_threads_remain_at_the_end(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     with PlanningThreads(tmp_path / "planning"):
         threads = set(threading.enumerate()) - before
@@ -168,7 +168,7 @@ def test_nothing_is_left_when_it_ends(tmp_path: Path) -> None:
         assert not thread.is_alive()
 
 
-def test_python_itself_where_there_are_no_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pipes_spark_starts_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
@@ -177,7 +177,7 @@ def test_python_itself_where_there_are_no_pipes(tmp_path: Path, monkeypatch: pyt
         assert threads.python == sys.executable
 
 
-def test_python_itself_where_scripts_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_scripts_cannot_run_spark_starts_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streams.spark.planning_threads._SCRIPT", "#!/no/such/shell\n")
     with PlanningThreads(tmp_path / "planning") as threads:
         assert threads.python == sys.executable

@@ -1,4 +1,4 @@
-"""What the process of a writer does not import: each module costs every writer time at its start, and memory."""
+"""Modules that a writer must not import, because each costs every writer startup time and memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print("\\n".join(sys.modules))
 """
 
 
-def test_a_writer_imports_what_it_needs() -> None:
+def test_a_writer_imports_only_needed_modules() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
     modules = done.stdout.split()
     assert "streams.write.sink" in modules

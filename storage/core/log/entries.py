@@ -128,7 +128,7 @@ class Plan(Header):
 
 
 class Abort(Header):
-    """Ends a compaction or fold without a result. Its files are garbage, and it can publish nothing more."""
+    """Ends a compaction or fold without a result. Its files are garbage, and it can no longer publish a result."""
 
     kind: Literal["ABORT"] = "ABORT"
     plan_id: str
