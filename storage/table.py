@@ -160,8 +160,8 @@ class Table:
 
         Args:
             stream: A stream of the configuration.
-            lane: The commit log to write to, by default the one with the stream's name. Give a backfill that runs
-                beside a live writer a lane of its own.
+            lane: The commit log to write to, by default the one with the stream's name. A backfill that runs beside a
+                live writer needs a separate lane.
             takeover: Allow a query to continue a lane of another query.
             owner: Name of this process in messages to writers that it fences; by default host and process id.
             query_id: Query id of the batches that will be written, checked before another writer is fenced; "" for a

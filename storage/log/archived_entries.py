@@ -36,7 +36,7 @@ class Archives:
         self._open: dict[tuple[LaneName, int], Archive] = {}
         self._lock = threading.Lock()
         self.announced: Callable[[], tuple[Seqs, int]] | None = None
-        """Called to reduce requests: reads the table lane to its end, and returns per lane the last slot that a
+        """Called to reduce requests: reads the table lane to its end, and returns the last slot of each lane that a
         CLEAN_INTENT allows to archive, and the free slot of the table lane. Later slots of lanes are not archived, and
         the chunk of that free slot was not either, so no archive has to be requested for them. None: request all
         archives."""

@@ -41,7 +41,7 @@ def cut_runs(slices: Sequence[FileSlice], run_bytes: int) -> list[list[FileSlice
 
 
 def _fill(slices: Iterable[tuple[FileSlice, int]], run_bytes: int) -> list[list[FileSlice]]:
-    """Runs of file groups, given with the number of their log rows."""
+    """Divide file groups, given with the number of their log rows, into runs."""
     runs: list[list[FileSlice]] = []
     filled = 0.0
     file: Path | None = None

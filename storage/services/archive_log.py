@@ -143,7 +143,7 @@ def _in_use_of_table(table_log: TableLog, state: TableState, held: Sequence[Cut]
 
 
 def _announce(table_log: TableLog, last: dict[LaneName, int]) -> None:
-    """Publish per lane the last slot that may be archived, before any slot is archived (A3)."""
+    """Publish the last slot of each lane that may be archived, before any slot is archived (A3)."""
 
     def build(newest: TableState) -> CleanIntent | None:
         archived = {lane: seq for lane, seq in last.items() if seq > newest.archived.get(lane, 0)}

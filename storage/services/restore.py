@@ -142,7 +142,8 @@ def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]
         if moment is None:  # a time before the table existed
             return _UndoPoint(dict.fromkeys(lanes, 0), {})
         last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
-        # Only up to the entries for which the writers' clocks agree.
+        # Entries are kept for certain only up to here: later ones have a commit time after the limit, by their writer's
+        # clock.
         agreed = table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
         return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed))
 
@@ -228,7 +229,7 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
     done = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
     kept = dict(intent.restore.last_kept)
     ends = dict(done.heads)
-    # A closed lane gets no claim: its last span has what was rolled back, unless that was rolled back before.
+    # A closed lane gets no claim: its last span is what this restore rolled back, unless it was rolled back before.
     before = table_log.at(intent.seq - 1)
     for lane, spans in intent.restore.rolled_back.items():
         if lane in kept or not spans or tuple(spans) == before.rolled_back.get(lane, ()):

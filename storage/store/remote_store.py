@@ -40,7 +40,7 @@ from storage.store.object_store import (
 )
 
 MAX_PARALLEL_REQUESTS: Final = 64
-"""Per call, and of all calls of a process, because the S3 client has as many connections: a snapshot reads the ends of
+"""Limit for each call and for the process, and the number of connections of the S3 client. A snapshot reads the ends of
 64 lanes in one round, a query 64 small log files."""
 MAX_PARALLEL_DELETES: Final = 16  # each in a thread, for stores without a bulk delete
 _MERGE_GAP_BYTES: Final = 1 << 16  # reading over a small gap is cheaper than another request

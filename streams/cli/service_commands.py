@@ -320,7 +320,9 @@ def fence(
     """Fence the writer of a lane that seems to be dead. If it was only slow it stops, and nothing is lost."""
     table = open_table(target, storage_option)
     _confirm(f"Fence the writer of lane {lane} of {table.uri}?", yes=yes)
-    typer.echo(f"lane {lane} is claimed with entry {table.fence(lane)}; weft clean deletes what its writer left")
+    typer.echo(
+        f"lane {lane} is claimed with entry {table.fence(lane)}; weft clean deletes uncommitted files of its writer"
+    )
 
 
 @services.command()

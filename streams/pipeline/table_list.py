@@ -13,7 +13,7 @@ from streams.pipeline.pipeline import is_pipeline
 
 LIST: Final = "@"
 _PATTERN: Final = frozenset("*?[")
-_LOG: Final = "_weft"  # a folder with this one in it is a table
+_LOG: Final = "_weft"  # a folder that contains this one is a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _lines(path: Path) -> Iterable[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise NotFound(f"{path}: cannot be read: {error.strerror}", hint="a list has one table in a line") from None
+        raise NotFound(f"{path}: cannot be read: {error.strerror}", hint="a list has one table per line") from None
     return [line for line in (line.partition("#")[0].strip() for line in text.splitlines()) if line]
 
 

@@ -407,7 +407,7 @@ class Progress:
         if behind == 0:
             complete = max(complete or 0, planned_at_ms)
         if idle:
-            # The last check of the source found nothing, and is not longer ago than the trigger.
+            # The last check of the source found nothing, at most one trigger interval ago.
             complete = max(complete or 0, now_ms - self._trigger_ms)
         elif now_ms - planned_at_ms > STALE_SECONDS * 1000:
             behind = None  # the number was right when the batch was planned; it does not count later messages

@@ -5,7 +5,7 @@
 One aggregate over 7 of 63 columns through ``spark.sql``. *plain* is Spark's scan of the merged table as one Parquet
 folder: as Spark writes it (the baseline), as pyarrow writes it (both zstd), and as pyarrow writes it with the encodings
 of base files; *view* is the weft view while 10 % of the keys of every group are in the log, and again when compacted;
-*join* is the query that the view replaces: per stream the latest row of every key, then two full outer joins. Warm,
+*join* is the query that the view replaces: the latest row of every key of each stream, then two full outer joins. Warm,
 medians; all take turns within each round, so a change of the machine's speed affects all of them.
 """
 

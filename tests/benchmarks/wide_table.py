@@ -92,7 +92,7 @@ def batches(shape: Shape) -> Iterator[tuple[str, int, pa.Table]]:
 
 
 def build(folder: Path, shape: Shape) -> Table:
-    """The table with its load compacted and its updates in the log; and per stream a folder of Parquet files.
+    """The table with its load compacted and its updates in the log, and a folder of Parquet files for each stream.
 
     ``folder/table`` and ``folder/streams/<group>/<commit>.parquet``. Kept between runs if it is complete.
     """

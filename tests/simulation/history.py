@@ -56,7 +56,7 @@ class History:
     """All entries so far, and the rules that each new entry must follow.
 
     Attributes:
-        lanes: Per lane its entries in order; "" is the table lane.
+        lanes: Entries of each lane, in order; "" is the table lane.
         table: State of the table lane.
         originals: Original content of objects that the environment has damaged.
         named: Sidecars that entries of the table lane name.

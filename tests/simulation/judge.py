@@ -40,7 +40,7 @@ class Judge:
 
     Attributes:
         distinct: No two events tie, so the order of commits must not matter.
-        acked: Per lane the last entry that was acknowledged.
+        acked: Last entry of each lane that was acknowledged.
         damaged: Objects that the environment has damaged: path, and texts by which errors may name them.
         reads: Number of compared results.
         settled: The cut of each time that was reported as settled.
@@ -149,7 +149,7 @@ class Judge:
         """S4: a head snapshot has all that was there before it was taken, and only existing entries.
 
         Args:
-            before: Per lane the last commit that was acknowledged, and the last entry of the table lane (R1).
+            before: Last commit of each lane that was acknowledged, and the last entry of the table lane (R1).
             cut: The cut of the snapshot.
         """
         reached = {TABLE: cut.table, **cut.lanes}
@@ -227,7 +227,7 @@ class Judge:
     def check_left(self, path: str, table: int) -> None:
         """L3: every file that remains after a clean is needed, or may be needed by a writer that has not been fenced.
 
-        ``table``: how long the table lane was when the clean began.
+        ``table``: length of the table lane when the clean began.
         """
         if self.history.is_left(path):
             raise Violation(f"L3: {path} is archived, and a clean has not deleted its slot")

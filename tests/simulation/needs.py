@@ -17,9 +17,10 @@ from tests.simulation.table_lane import Entry, Group, TableLane
 
 @dataclass(frozen=True)
 class _State:
-    """What readers of one state of the table lane use: the cuts of its slices, and the files of slices and folds.
+    """The data that readers of one state of the table lane use: the cuts of its slices, and the files of slices and
+    folds.
 
-    ``start``: per lane the last entry that all slices hold; a lane that is not named has none.
+    ``start``: last entry of each lane that all slices contain; lanes without such an entry are left out.
     """
 
     cuts: Mapping[Group, Mapping[str, int]]

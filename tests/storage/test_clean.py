@@ -159,7 +159,7 @@ class TestRetention:
 class TestKeepers:
     def test_a_savepoint_keeps_its_files_until_it_is_released(self, table: Table) -> None:
         append(table, orders(*ALL, status="first"))
-        table.savepoint("logs")  # of logs alone
+        table.savepoint("logs")  # a snapshot with log files only
         first = compacted(table, "second", 2)
         table.savepoint("slices")
         append(table, orders(1, status="late", ts=3))

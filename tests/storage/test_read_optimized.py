@@ -116,7 +116,7 @@ def test_staleness_reports_what_waits_and_since_when(table: Table, clock: FakeCl
     home = max(read.file_groups, key=lambda group: group.commits_waiting).file_group
     assert home != min(read.file_groups, key=lambda group: group.commits_waiting).file_group
     table.compact(only=lambda file_slice: file_slice.group == home)
-    # Only the payment of the other order remains, if it is in another file group.
+    # At most one commit is left out: the payment of the other order, which may be in the other file group.
     assert staleness(table).commits <= 1
     table.compact()
     assert staleness(table) == NOTHING

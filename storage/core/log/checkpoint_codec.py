@@ -28,7 +28,7 @@ VERSION: Final = 2
 
 
 class _Checkpoint(BaseModel, Generic[S]):
-    # NaN in what a source recorded is JSON as Python writes it, as it is in the entry.
+    # A NaN in the state of a source is written as in Python's JSON, like in entries.
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     version: Literal[2] = VERSION

@@ -1,4 +1,4 @@
-"""Cuts: how far of each lane a snapshot or a slice reaches.
+"""Cuts: the prefix of each lane that a snapshot or a slice contains.
 
 A cut is one number per lane: the last entry that it contains. It contains no entry of a lane that is not in it. Cuts
 are compared lane by lane. The cut of a *snapshot* also has T, the length of a prefix of the table lane; its text form

@@ -261,7 +261,7 @@ class Mark(Header):
 class CleanIntent(Header):
     """Expires snapshots of prefixes of the table lane shorter than ``oldest_retained``, except savepoints.
 
-    ``archived``: per lane ("" is the table lane) the last slot that may be archived from now on.
+    ``archived``: last slot of each lane that may be archived from now on ("" is the table lane).
     """
 
     kind: Literal["CLEAN_INTENT"] = "CLEAN_INTENT"

@@ -30,7 +30,7 @@ def _object_of(value: str) -> str:
 
 
 _NUMBER: Final = r"(?:0|[1-9]\d{0,18}+)"
-_NAME: Final = r'[^"\\\x00-\x1f]*+'  # of a folder or file: text without escapes
+_NAME: Final = r'[^"\\\x00-\x1f]*+'  # name of a folder or file: text without escapes
 _SCALAR: Final = rf'(?:-?{_NUMBER}|"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*+"|true|false|null)'
 _FILE: Final = (
     rf'(?:null|\{{"path":"{_NAME}","size":{_NUMBER},"crc32":{_NUMBER},"tail_size":{_NUMBER},'

@@ -62,7 +62,7 @@ class OpenPlan:
     """A compaction or fold that has begun and not ended. Cleaning keeps the files of its snapshot.
 
     Attributes:
-        slot: Slot of its PLAN; the names of its files have it.
+        slot: Slot of its PLAN; it is part of the names of its files.
         at: Cut of its snapshot.
         committed_at_ms: Time of the PLAN.
     """

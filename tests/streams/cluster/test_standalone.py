@@ -117,7 +117,7 @@ def test_executors_without_weft_cause_an_error_with_a_hint(
 
 
 def cli(*arguments: str) -> str:
-    """What a command prints that succeeds, in a process of its own."""
+    """Run a command in a separate process; it must succeed. Returns its output."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "streams.cli.main", *arguments],
         capture_output=True,
