@@ -318,7 +318,7 @@ class Writer:
             first = self._state.rolled_back_from.get(query_id)
             if first is not None and number > first:
                 raise GapError(
-                    f"lane {self._lane!r}: batch {number} of query {query_id!r} follows nothing: a restore of the "
+                    f"lane {self._lane!r}: batch {number} of query {query_id!r} has no predecessor: a restore of the "
                     f"table rolled back its batches, from batch {first} on",
                     hint=f"replay them first, or start a new query with {TAKEOVER} where the lane's source ends",
                 )

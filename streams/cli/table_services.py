@@ -50,7 +50,7 @@ def serve(
         str | None, typer.Option(help="Time between two rounds of a table; by default 30 seconds.")
     ] = None,
     retain: Annotated[
-        str | None, typer.Option(help="Clean all tables, and keep the snapshots of this last period: 24 hours.")
+        str | None, typer.Option(help="Clean all tables, and keep the snapshots of this period: 24 hours.")
     ] = None,
     http: Http = None,
     storage_option: StorageOption = None,

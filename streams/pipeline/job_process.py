@@ -23,7 +23,7 @@ from streams.pipeline.status import LIFELINE_FD, RESUME, STATUS_FD, Report, pars
 
 STOP_SECONDS: Final = 20.0  # time to finish a batch and stop Spark; a killed writer loses nothing
 LOG_BYTES: Final = 4 * 1024 * 1024
-TAIL_LINES: Final = 20  # of the log, shown when a job fails
+TAIL_LINES: Final = 20  # lines of the log that are shown when a job fails
 _READ_BYTES: Final = 1 << 16
 _PUMP_SECONDS: Final = 2.0  # limit for reading the rest of the log after the process group has ended
 

@@ -130,7 +130,7 @@ def test_a_query_without_live_commits_cannot_continue_in_the_middle(table: Table
     with table.writer("orders") as writer:
         assert writer.last_batch("q") is None
         with pytest.raises(
-            GapError, match=r"batch 3 of query 'q' follows nothing: .* rolled back its batches, from batch 0 on"
+            GapError, match=r"batch 3 of query 'q' has no predecessor: .* rolled back its batches, from batch 0 on"
         ):
             writer.append(orders(9), batch=("q", 3))
         for number in range(3):

@@ -34,7 +34,7 @@ class ContentTask(Protocol):
         ...
 
     def run(self) -> list[Found]:
-        """Check them."""
+        """Check the files."""
         ...
 
 
@@ -62,7 +62,7 @@ class CheckLogFile:
         return self.file.file.size
 
     def run(self) -> list[Found]:
-        """Check it."""
+        """Check the file."""
         findings = Findings()
         of, to = self.registers_of, self.to
         on_arrivals = partial(of.value.check, to) if of is not None and to is not None else _ignore
@@ -92,7 +92,7 @@ class CheckSlices:
         return sum({stored.path: stored.size for each in self.slices for stored in each.file.objects}.values())
 
     def run(self) -> list[Found]:
-        """Check them."""
+        """Check the slices."""
         files = SliceFiles(self.store)
         return [self._check(files, each) for each in self.slices]
 
