@@ -79,8 +79,8 @@ def lower(scores: Mapping[str, Score], recorded: Mapping[str, Score]) -> list[st
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="record the scores of the modules that were run")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--only", nargs="*", default=[], metavar="MODULE", help="mutate these modules alone")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes")
+    parser.add_argument("--only", nargs="*", default=[], metavar="MODULE", help="mutate only these modules")
     given = parser.parse_args()
     mutmut = [sys.executable, "-m", "mutmut"]
     chosen = [f"{module}.*" for module in given.only]

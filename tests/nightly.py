@@ -169,8 +169,8 @@ def main() -> int:
     )
     names = [part.name for part in all_parts()]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="PART", help=", ".join(names))
-    parser.add_argument("--scale", type=float, default=1.0, help="of the time that simulation and soak run for")
-    parser.add_argument("--folder", type=Path, help="put the output here (default: a new temporary folder)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the run time of simulation and soak")
+    parser.add_argument("--folder", type=Path, help="folder for the output (default: a new temporary folder)")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="weft-nightly-"))
     folder.mkdir(parents=True, exist_ok=True)

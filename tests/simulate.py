@@ -134,11 +134,11 @@ def run_one(seed: int, mutant: str | None) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, help="replay this schedule")
-    parser.add_argument("--hours", type=float, help="run for so long")
-    parser.add_argument("--schedules", type=int, help="run so many")
-    parser.add_argument("--first", type=int, help="seed of the first; by default one that was never run before")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--mutant", choices=MUTANTS, help="break the code in this way")
+    parser.add_argument("--hours", type=float, help="duration of the run")
+    parser.add_argument("--schedules", type=int, help="number of schedules to run")
+    parser.add_argument("--first", type=int, help="seed of the first schedule; by default one that was never run")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument("--mutant", choices=MUTANTS, help="name of the mutant to run")
     given = parser.parse_args()
     if given.seed is not None:
         return run_one(given.seed, given.mutant)

@@ -177,7 +177,7 @@ class _Publisher:
         reason = "another compaction published a newer slice first"
 
         def build(state: TableState) -> Base | Abort | None:
-            # Rule K3: only slices whose parent is still the newest. Checked again after every lost race.
+            # Rule K3: publish only slices whose parent is still the newest slice. Called again after every lost race.
             nonlocal reason
             kept.clear()
             if plan.plan_id not in state.plans:

@@ -60,7 +60,7 @@ class Overview:
         commits_waiting: Commits with events that are not compacted yet.
         compactions_open: Compactions and folds that have begun and neither ended nor been aborted.
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired, unless they are savepoints.
-        keepers: What keeps files of older snapshots. A dry run of clean tells how much garbage there is.
+        keepers: Holders that keep files of older snapshots. A dry run of clean shows how much garbage there is.
         streams: Watermarks of streams and groups.
     """
 
@@ -186,7 +186,7 @@ class Inspection:
         return self._snapshot.watermarks()
 
     def overview(self) -> Overview:
-        """The overview."""
+        """Sizes and settings of the table, its waiting work, and what keeps old files."""
         slices, files = self._snapshot.slices, self._snapshot.files
         created = self._table_log.commit_log.entry(TABLE_LANE, 1)
         pins = unexpired(self._table_log.store, self._table_log.clock)

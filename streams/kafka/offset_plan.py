@@ -126,7 +126,7 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
     if odd := sorted(set(named) ^ set(logs)):
         raise InvalidInput(
             "option 'startingOffsets' must name exactly the partitions that exist: "
-            + name_some(f"{p} is {'not named' if p in logs else 'no partition'}" for p in odd),
+            + name_some(f"{p} is {'not named' if p in logs else 'not a partition'}" for p in odd),
             hint=f"use {EARLIEST} (earliest) or {LATEST} (latest) for a partition without an offset, and "
             f'"{ANY_PARTITION}" for all that are not named',
         )

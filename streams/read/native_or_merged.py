@@ -205,7 +205,8 @@ class PinnedSnapshot:
         # The filters need not be applied here: Spark applies them to a native scan (see `exact`).
         clean = scan.clean_files if self.native else None
         log_files = [] if self.options.read_optimized else self.snapshot.files
-        # Large file groups are divided by their footers, which a native scan does not need here.
+        # Large file groups are divided only for merged reads: dividing reads footers, which a native scan does not
+        # need.
         scan = divide(scan, log_files, self.parallelism, self.task_bytes(), large=clean is None)
         facts = self._facts(scan, native=clean is not None)
         if self.on_scan is not None:

@@ -91,7 +91,7 @@ def _session(name: str, settings: Mapping[str, str], scratch: Path, *, quick_sta
 
 @contextlib.contextmanager
 def _watched(spark: SparkSession, tell: Callable[[ExecutorWatch], object]) -> Iterator[None]:
-    """Call ``tell`` every `WATCH_SECONDS` in another thread until the block ends, because this thread waits for Spark."""
+    """Call ``tell`` every `WATCH_SECONDS` in another thread until the block ends; this thread waits for Spark."""
     watch, ended = ExecutorWatch(spark), threading.Event()
 
     def look() -> None:

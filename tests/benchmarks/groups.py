@@ -219,7 +219,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
             help=f"ascending; one alone is not varied (default: {sizes})",
         )
     parser.add_argument("--repeat", type=size, default=3, help="runs of every size (default: 3)")
-    parser.add_argument("--folder", type=Path, help="put the tables here (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the tables (default: a temporary folder)")
     arguments = parser.parse_args(words)
     for name in ("groups", "lanes"):
         sizes = getattr(arguments, name)

@@ -315,13 +315,17 @@ def show(results: dict[str, list[Measured]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", help="a revision of git that takes turns with the code here")
+    parser.add_argument("--before", help="git revision to compare with; both take turns")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--idle", type=float, default=60.0, help="seconds in which the idle writer's CPU is measured")
-    parser.add_argument("--load", type=int, default=0, help="messages that are sent at once in the end")
+    parser.add_argument(
+        "--idle", type=float, default=60.0, help="seconds for which the CPU of the idle writer is measured"
+    )
+    parser.add_argument("--load", type=int, default=0, help="number of messages that are sent at once at the end")
     parser.add_argument("--trigger", default="1 second")
     parser.add_argument("--spark", action="append", default=[], help="a setting of the pipeline file, NAME=VALUE")
-    parser.add_argument("--restart", action="store_true", help="measure the second start, on the checkpoint of a first")
+    parser.add_argument(
+        "--restart", action="store_true", help="measure a second start, on the checkpoint of the first one"
+    )
     arguments = parser.parse_args()
     spark = dict(setting.split("=", 1) for setting in arguments.spark)
     with contextlib.ExitStack() as stack:

@@ -84,7 +84,9 @@ def read_spark(spark: SparkSession, broker: EmbeddedBroker, messages: int) -> tu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--partitions", type=int, default=4, help="a partition keeps about 5 MB, compressed")
+    parser.add_argument(
+        "--partitions", type=int, default=4, help="number of partitions; each keeps about 5 MB, compressed"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     spark = (

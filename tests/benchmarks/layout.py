@@ -268,7 +268,7 @@ PARTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="of the part commits")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="number of rows in the part commits")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="keep the data here (default: a temporary folder)")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))

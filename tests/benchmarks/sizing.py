@@ -1,17 +1,17 @@
-"""What a large table needs: requests measured at small sizes and extrapolated, and the rest computed from rates.
+"""The needs of a large table: requests, measured at small sizes and extrapolated; the rest, computed from rates.
 
     python -m tests.benchmarks.sizing [--writers 100] [--commits 1000] [--terabytes 10] [--rows 100000]
                                       [--measure 16 32 64] [--minutes 10]
 
-First, the real code runs against the counting store (`tests.benchmarks.counting_s3`): so many writers, each a process
-with a lane of its own and four of a stream, each commits as often a minute as one of the asked load does. Beside them
-run a compaction process (a round each 30 s, with folding, the defaults but for ``min_commits``), a clean each 10
-minutes, and a reader that takes a snapshot each 5 s and a query each minute. Time is simulated: ten minutes of it take
-seconds. Requests a minute of each role are fitted as ``a + b x writers`` to the first two sizes, predicted for the
-others and compared with what was measured there, and extrapolated to the asked load.
+First, the real code runs against the counting store (`tests.benchmarks.counting_s3`): writers, each a process with a
+separate lane and four per stream, which commit as often per minute as each writer of the large table. Beside them run a
+compaction process (a round every 30 s, with folding, the defaults except ``min_commits``), a clean every 10 minutes,
+and a reader that takes a snapshot every 5 s and a query every minute. Time is simulated: ten minutes take seconds.
+Requests per minute of each role are fitted as ``a + b x writers`` to the first two sizes, compared with the
+measurements of the other sizes, and extrapolated to the large table.
 
-Then what those requests mean: a second and folder beside S3's limits for a prefix, dollars a month. And what is
-computed from rates of the machine: the time to compact and to ingest is measured here, on one thread.
+Then it prints these requests per second and folder, compared with S3's limits per prefix, and dollars per month. The
+rest is computed from rates of this machine: the times to compact and to ingest are measured on one thread.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ LANES_OF_A_STREAM: Final = 4
 TICK_SECONDS: Final = 5
 COMPACTION_SECONDS, CLEAN_SECONDS, QUERY_SECONDS = 30, 600, 60
 POLICY: Final = DuePolicy(min_commits=100_000)
-"""With the default of 8 waiting commits, a table of so many commits would be rewritten in every round."""
+"""With the default of 8 waiting commits, a table with this many commits would be rewritten in every round."""
 PUT_LIMIT, GET_LIMIT = 3_500, 5_500
-"""Requests a second that S3 guarantees for a prefix; it splits prefixes that stay busy."""
+"""Requests per second that S3 guarantees for a prefix; it splits prefixes that stay busy."""
 MONTH_MINUTES: Final = 30 * 24 * 60
 TOLERANCE: Final = 0.15
 GIB: Final = 2**30
 
 Load = dict[str, Counter[tuple[str, str]]]
-"""Requests a minute by role, kind and folder."""
+"""Requests per minute by role, kind and folder."""
 
 
 def config(writers: int) -> dict[str, Any]:
-    """A table whose streams have a group each."""
+    """A table in which each stream has one group."""
     streams = range(-(-writers // LANES_OF_A_STREAM))
     columns = {f"v{n}": "bigint" for n in streams} | {f"t{n}": "bigint" for n in streams}
     return {
@@ -71,7 +71,7 @@ def config(writers: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def counted(load: Load, role: str) -> Iterator[None]:
-    """Add the requests of a block to those of a role."""
+    """Count the requests in the block for a role."""
     before = SERVER.folders.copy()
     yield
     asked = SERVER.folders - before
@@ -79,12 +79,12 @@ def counted(load: Load, role: str) -> Iterator[None]:
 
 
 def _prefix(folder: str) -> str:
-    """The part of the names that S3 counts requests by: log files of all lanes are in one folder."""
+    """The prefix for which S3 counts requests: log files of all lanes are in one folder."""
     return folder if folder.startswith("_weft") else folder.partition("/")[0]
 
 
 def simulate(writers: int, commits_a_minute: float, minutes: int) -> Load:
-    """Requests a minute by role, after a compaction and with all processes running."""
+    """Requests per minute by role, after a compaction and with all processes running."""
     SERVER.objects.clear()
     SERVER.begin()
     clock = FakeClock()
@@ -137,7 +137,7 @@ def _rows(stream: int, ts: int, keys: int = 4) -> pa.Table:
 
 
 def extrapolate(small: tuple[int, Load], large: tuple[int, Load], writers: int) -> Load:
-    """``a + b x writers`` through two sizes, at a third."""
+    """Fit ``a + b x writers`` to two sizes, and compute the load of a third."""
     (low, before), (high, after) = small, large
     found: Load = {}
     for role in after:
@@ -180,7 +180,7 @@ def _line(role: str, kinds: Counter[str], prices: Prices) -> None:
 
 
 def check(predicted: Load, measured: Load) -> None:
-    """Print both, by role, and say where they differ by more than `TOLERANCE`."""
+    """Print both by role, and mark differences of more than `TOLERANCE`."""
     for role, requests in measured.items():
         guess, found = sum(by_kind(predicted[role]).values()), sum(by_kind(requests).values())
         far = "" if abs(guess - found) <= TOLERANCE * found else "   <- differs"
@@ -192,10 +192,10 @@ class Rates:
     """Rates of one thread of this machine, in memory.
 
     Attributes:
-        ingest: Rows a second that a writer takes as Arrow.
-        log_row: Stored bytes of such a row.
-        compaction: Stored bytes, read and written, a second.
-        base_row: Stored bytes of a row of the whole table.
+        ingest: Rows per second that a writer appends from Arrow.
+        log_row: Stored bytes per row in the log.
+        compaction: Stored bytes, read and written, per second.
+        base_row: Stored bytes per row of the compacted table.
     """
 
     ingest: float
@@ -205,7 +205,7 @@ class Rates:
 
 
 def measure_rates(keys: int) -> Rates:
-    """The table of `tests.benchmarks.wide_table`: its load compacted, then its updates committed, and compacted."""
+    """Measure with the table of `tests.benchmarks.wide_table`: compact its load, then commit and compact its updates."""
     uri = f"memory://sizing/{uuid.uuid4().hex}"
     shape = Shape(keys)
     table = Table.create(uri, shape.config())
@@ -231,7 +231,7 @@ def measure_rates(keys: int) -> Rates:
 
 
 def state_bytes(lanes: int) -> float:
-    """Bytes of a checkpoint of the table lane for each file group."""
+    """Bytes of a checkpoint of the table lane per file group."""
     sizes = {}
     for groups in (256, 1024):
         store = build_requests_table(lanes, groups, lanes)
@@ -243,16 +243,20 @@ def state_bytes(lanes: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--writers", type=int, default=100)
-    parser.add_argument("--commits", type=float, default=1000.0, help="a minute, of all writers together")
+    parser.add_argument("--commits", type=float, default=1000.0, help="commits per minute of all writers")
     parser.add_argument("--terabytes", type=float, default=10.0, help="stored size of the compacted table")
-    parser.add_argument("--rows", type=float, default=100_000.0, help="a second, of all writers together")
+    parser.add_argument("--rows", type=float, default=100_000.0, help="rows per second of all writers")
     parser.add_argument("--group-mb", type=float, default=512.0, help="size of a file group")
     parser.add_argument("--ratio", type=float, default=POLICY.max_log_ratio, help="max_log_ratio of compaction")
     parser.add_argument(
-        "--measure", type=int, nargs="+", default=[16, 32, 64], help="writers; the first two are fitted"
+        "--measure",
+        type=int,
+        nargs="+",
+        default=[16, 32, 64],
+        help="numbers of writers to simulate; the first two are fitted",
     )
-    parser.add_argument("--minutes", type=int, default=10, help="simulated at each of these")
-    parser.add_argument("--keys", type=int, default=200_000, help="of the table by which rates are measured")
+    parser.add_argument("--minutes", type=int, default=10, help="minutes to simulate for each number of writers")
+    parser.add_argument("--keys", type=int, default=200_000, help="keys of the table with which rates are measured")
     given = parser.parse_args()
     register()
     prices = Prices()

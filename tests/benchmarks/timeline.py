@@ -265,8 +265,13 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--waiting", type=int, default=400)
     parser.add_argument("--buckets", type=int, default=64)
-    parser.add_argument("--latency-ms", type=int, default=0, help="of every call of the store, as if it were remote")
-    parser.add_argument("--keep", type=Path, help="keep the tables in this folder, and use those that are there")
+    parser.add_argument(
+        "--latency-ms",
+        type=int,
+        default=0,
+        help="latency that is added to every call of the store, to simulate a remote one",
+    )
+    parser.add_argument("--keep", type=Path, help="folder to keep the tables in; existing tables are reused")
     arguments = parser.parse_args()
     shape = Shape(arguments.commits, arguments.lanes, arguments.waiting, arguments.buckets)
     root = arguments.keep or Path(tempfile.mkdtemp(prefix="weft-timeline-"))

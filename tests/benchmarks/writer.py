@@ -159,7 +159,7 @@ def measure(spark: SparkSession, broker: EmbeddedBroker, rows: int, per_batch: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=600_000)
-    parser.add_argument("--batch", type=int, default=200_000, help="rows a batch in the test of throughput")
+    parser.add_argument("--batch", type=int, default=200_000, help="rows per batch in the measurement of throughput")
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -14,10 +14,10 @@ from tests.soak.run import DRAIN_SECONDS, START_SECONDS, run_soak
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Real processes under kill -9.")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of chaos; start and end come on top of it")
+    parser.add_argument("--minutes", type=float, default=5.0, help="duration of the chaos, without start and end")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--writers", type=int, choices=(2, 3), default=3)
-    parser.add_argument("--dir", type=Path, help="keep table, logs and checkpoints there")
+    parser.add_argument("--dir", type=Path, help="folder to keep table, logs and checkpoints in")
     given = parser.parse_args()
     started = time.monotonic()
 

@@ -94,11 +94,14 @@ ENTRIES: dict[str, tuple[Do, list[str]]] = {
     "a batch that is skipped": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(batch=9)), ["S6"]),
     "a promise that falls": (lambda d: (promise(d, 5, 10), promise(d, 6, 9))[1], ["S23"]),
     "a promise that is forgotten": (lambda d: (promise(d, 5, 10), lane("orders", 6))[1], ["S23"]),
-    "other rows than the files'": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(rows=9)), ["S7"]),
+    "a number of rows that differs from that of the files": (
+        lambda d: d.edit(lane("orders", 6), lambda e: e.update(rows=9)),
+        ["S7"],
+    ),
     "a log named by another slot": (renamed, ["S17"]),
     "a stamp that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(stamp=5)), ["S13"]),
     "a commit time that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(committed_at_ms=5)), [""]),
-    "a revision that there is not": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(table_rev=3)), ["S19"]),
+    "a revision that does not exist": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(table_rev=3)), ["S19"]),
     "a revision that went back": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(table_rev=0)), ["S19"]),
     "a kind of a newer version": (lambda d: d.edit(lane("orders", 6), lambda e: e.update(kind="TWIST")), [""]),
 }
@@ -106,28 +109,28 @@ TABLE: dict[str, tuple[Do, list[str]]] = {
     "an epoch": (lambda d: d.edit(lane("", 4), lambda e: e.update(epoch=1)), ["S3"]),
     "a replaced entry": (lambda d: d.edit(lane("", 4), lambda e: e.update(prev_id="0" * 32)), ["S2"]),
     "a lane twice": (lambda d: append_table(d, kind="LANE_ADD", name="orders", lane_id=3, stream="orders"), ["S15"]),
-    "a plan of the future": (lambda d: d.edit(lane("", 4), lambda e: e.update(table=4)), ["K1"]),
-    "slices of a plan that was closed": (lambda d: d.edit(lane("", 5), lambda e: e.update(plan_id="x")), ["K3"]),
+    "a plan with a later snapshot": (lambda d: d.edit(lane("", 4), lambda e: e.update(table=4)), ["K1"]),
+    "slices of a closed plan": (lambda d: d.edit(lane("", 5), lambda e: e.update(plan_id="x")), ["K3"]),
     "a slice on top of another one": (lambda d: d.edit_slice(lambda f: f.update(parent={"orders": 1})), ["S10"]),
     "a slice with another cut": (lambda d: d.edit_slice(lambda f: f["cut"].update(payments=1)), ["S8", "S8", "S8"]),
     "a slice of an unknown revision": (lambda d: d.edit_slice(lambda f: f.update(rev=3)), ["S19"]),
     "files named by another plan": (lambda d: d.edit(lane("", 5), misnamed(d)), ["S17"] * 4),
-    "a savepoint of the future": (
+    "a savepoint of a later snapshot": (
         lambda d: append_table(d, kind="SAVEPOINT", name="s", table=9, lanes={}, note=""),
         ["S9"],
     ),
-    "a mark that has not seen what was there": (
+    "a mark without existing entries": (
         lambda d: append_table(d, kind="MARK", began_at_ms=d.entries("")[-1].committed_at_ms, lanes={}),
         ["S24"],
     ),
-    "a mark of before": (
+    "a mark with an earlier time": (
         lambda d: append_table(
             d, kind="MARK", began_at_ms=1, lanes={name: len(d.entries(name)) for name in ("orders", "payments")}
         ),
         ["S24"],
     ),
-    "a clean of the future": (lambda d: append_table(d, kind="CLEAN_INTENT", oldest_retained=9), ["S16"]),
-    "an end of no barrier": (lambda d: append_table(d, kind="DONE", intent=2, heads={}), ["S2"]),
+    "a clean up to a later entry": (lambda d: append_table(d, kind="CLEAN_INTENT", oldest_retained=9), ["S16"]),
+    "a DONE without a barrier": (lambda d: append_table(d, kind="DONE", intent=2, heads={}), ["S2"]),
     "a slice that was left out": (
         lambda d: (d.edit(lane("", 5), lambda e: e["slices"].pop()), lane("orders", 2))[1],
         ["S8", "S8", "S8"],
@@ -163,7 +166,7 @@ FILES: dict[str, tuple[Do, list[str]]] = {
 INDEXES: dict[str, tuple[Do, list[str]]] = {
     "keys in another bucket's range": (index(lambda i: i["ranges"].update(bucket=[0, 2, 1, 3])), ["S15"]),
     "keys of another bucket": (index(lambda i: i["ranges"]["rows"].__setitem__(slice(0, 2), [1, 8])), ["S7"]),
-    "deletes that are none": (index(lambda i: i["ranges"]["deletes"].__setitem__(0, 1)), ["S7"]),
+    "a wrong number of deletes": (index(lambda i: i["ranges"]["deletes"].__setitem__(0, 1)), ["S7"]),
     "another range of keys": (index(lambda i: i["blocks"].update(key_max=later(i["blocks"]["key_max"]))), ["S12"]),
     "another range of versions": (index(lambda i: i["blocks"]["ordering_min"].update({"1": [4]})), ["S12"]),
     "no range of versions": (index(lambda i: i["blocks"].update(ordering_min={})), ["S12"]),

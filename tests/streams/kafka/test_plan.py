@@ -115,7 +115,7 @@ def test_starting_offsets_by_name_and_number() -> None:
     )
     with pytest.raises(InvalidInput, match="t-1 is not named"):
         plan_start({A: 5}, logs)
-    with pytest.raises(InvalidInput, match="t-7 is no partition"):
+    with pytest.raises(InvalidInput, match="t-7 is not a partition"):
         plan_start({A: 5, B: 5, Partition("t", 7): 0}, logs)
     with pytest.raises(InvalidInput, match=r"t-0 wanted offset 10, the log has offsets \[3, 9\)"):
         plan_start({A: 10, B: 5}, logs)
