@@ -82,7 +82,7 @@ class LocalStore:
             return False
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
-                # No earlier try can have succeeded either, so the store is refused.
+                # Earlier tries cannot have succeeded either, so it is certain that the object was not created.
                 raise StoreRefused(
                     f"the file system of {self._root} does not support hard links ({error.strerror}), "
                     "which weft needs to create objects exclusively",

@@ -60,7 +60,7 @@ app = typer.Typer(
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def demo(context: typer.Context) -> None:
-    """The main job, self-contained: an embedded Kafka broker, four writers, compaction, SQL; see weft demo --help."""
+    """A self-contained demo: an embedded Kafka broker, four writers, compaction, SQL; see weft demo --help."""
     # Only this command imports the demo and parses its options.
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(importlib.import_module("streams.demo.command").demo)

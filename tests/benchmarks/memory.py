@@ -46,7 +46,7 @@ def events(keys: np.ndarray, columns: int, moment: int) -> pa.Table:
 
 
 def fill(uri: Path, rows: int, columns: int) -> None:
-    """The load, compacted, then the updates in the log."""
+    """Fill the table: append and compact the load, then append the updates."""
     table = Table.create(uri, config(columns))
     with table.writer("s") as writer:
         for start in range(0, rows, PART_ROWS):

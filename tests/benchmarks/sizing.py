@@ -205,7 +205,7 @@ class Rates:
 
 
 def measure_rates(keys: int) -> Rates:
-    """Measure with the table of `tests.benchmarks.wide_table`: compact its load, then commit and compact its updates."""
+    """Measure with the table of `tests.benchmarks.wide_table`: compact its load, commit and compact its updates."""
     uri = f"memory://sizing/{uuid.uuid4().hex}"
     shape = Shape(keys)
     table = Table.create(uri, shape.config())

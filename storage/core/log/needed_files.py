@@ -80,7 +80,7 @@ class Needed:
     read: dict[LaneName, Spans] = field(default_factory=dict)
 
     def add_state(self, state: TableState) -> None:
-        """Add everything that snapshots of a state read, with all commits that may follow."""
+        """Add everything that is read by snapshots of a table state, including commits that may follow."""
         self.add_snapshot(state, dict.fromkeys(state.lanes, ENDLESS))
 
     def add_snapshot(self, state: TableState, lanes: cut.Seqs) -> None:
