@@ -134,7 +134,8 @@ def test_services_run_on_executors(tmp_path: Path, broker: EmbeddedBroker, on_ex
     with Cluster(workers=0) as cluster:
         path = pipeline_file(tmp_path, broker, "unused", {"spark.master": cluster.master, **on_executors})
         whole = yaml.safe_load(path.read_text())
-        whole["compaction"] = {"on": "cluster", "every": "1 second", "min_commits": 1_000, "fold_commits": 3}
+        calm = {"min_commits": 1_000, "max_log_ratio": 1e9, "fold_commits": 3}
+        whole["compaction"] = {"on": "cluster", "every": "1 second", **calm}
         path.write_text(yaml.safe_dump(whole))
         pipeline = load_pipeline(path)
         table = open_table(pipeline)
