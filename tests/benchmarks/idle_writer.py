@@ -3,7 +3,7 @@
     python -m tests.benchmarks.idle_writer [--before REVISION] [--rounds 3] [--idle 60] [--trigger "1 second"]
                                            [--load 400000] [--spark NAME=VALUE ...] [--restart]
 
-A real writer job, started by a supervisor like `weft run`, reads 1,000 JSON messages of the embedded broker into a new
+A real writer job, as `weft run` starts it, reads 1,000 JSON messages of the embedded broker into a new
 table. After its first commit it idles until Spark has ended its idle Python workers (a minute), and is then measured.
 With ``--load`` this many more messages are sent then, all at once. The seconds and CPU seconds until they are committed
 show whether a saving makes a busy writer slower; the memory a minute later shows what it keeps. With ``--before`` a
@@ -34,27 +34,30 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 import yaml
 
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.pipeline import load_pipeline
-from streams.pipeline.run import open_table, writer_job
-from streams.pipeline.supervisor import ENDED, JobStatus, Supervisor
+from streams.pipeline.run import open_table
 
 TOPIC = "orders"
 MESSAGES = 1_000
 PARTITIONS = 4
 SAMPLE_SECONDS = 0.05
-WAIT_SECONDS = 300.0
+WAIT_SECONDS = 600.0
+STOP_SECONDS = 20.0
 SETTLE_SECONDS = 75.0  # Spark looks each 10 s for Python workers that were idle for 60 s
 TICKS = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).parents[2]
@@ -199,64 +202,96 @@ def measure(code: Path, options: argparse.Namespace, spark: dict[str, str]) -> M
         path = write_pipeline(Path(name), broker.bootstrap_servers, options.trigger, spark)
         produce(broker, 0)
         if options.restart:
-            with start(code, path) as (supervisor, tree):
-                first_commit(supervisor, tree, load_pipeline(path).state, set(), MESSAGES)
+            with start(code, path) as writer:
+                first_commit(writer, load_pipeline(path).state, set())
             produce(broker, MESSAGES)
         state = load_pipeline(path).state
         before = set(state.rglob("*"))
-        with start(code, path) as (supervisor, tree):
-            measured = first_commit(supervisor, tree, state, before, MESSAGES)
-            watch(supervisor, tree, SETTLE_SECONDS)
+        with start(code, path) as writer:
+            measured = first_commit(writer, state, before)
+            tree = writer.tree
+            watch(writer, SETTLE_SECONDS)
             used = tree.cpu
-            watch(supervisor, tree, options.idle)
+            watch(writer, options.idle)
             measured.cpu_idle = (tree.cpu - used) / options.idle * 60
             measured.processes, measured.jvm_flags = tree.processes(), tree.jvm_flags()
             if options.load:
-                target = supervisor.statuses[0].report.rows + options.load
+                target = writer.report["rows"] + options.load
                 produce(broker, 2 * MESSAGES, options.load)
                 used, began = tree.cpu, time.monotonic()
-                while checked(supervisor, tree).report.rows < target:
+                while writer.look()["rows"] < target:
                     assert time.monotonic() < began + WAIT_SECONDS, "the load is not committed"
                 measured.load_seconds, measured.load_cpu = time.monotonic() - began, tree.cpu - used
-                watch(supervisor, tree, SETTLE_SECONDS)
+                watch(writer, SETTLE_SECONDS)
                 measured.after_load = tree.processes()
         return measured
 
 
+class Writer:
+    """A writer job without a supervisor, so that one of another revision works as well; its last report."""
+
+    def __init__(self, code: Path, path: Path, log: IO[bytes]) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+        self._log = Path(log.name)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "streams.write.writer_job", str(path), "orders"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**clean, "PYTHONPATH": str(code)},
+            start_new_session=True,
+        )
+        self.report: dict[str, Any] = {"rows": 0}
+        self.tree = Tree(self._process.pid)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):
+                self.report = json.loads(line)
+
+    def look(self) -> dict[str, Any]:
+        """Sample the processes, wait a little, and return the last report."""
+        self.tree.sample()
+        time.sleep(SAMPLE_SECONDS)
+        assert self._process.poll() is None, self._log.read_text()
+        return self.report
+
+    def stop(self) -> None:
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
 @contextlib.contextmanager
-def start(code: Path, path: Path) -> Iterator[tuple[Supervisor, Tree]]:
-    pipeline = load_pipeline(path)
-    open_table(pipeline)
-    with Supervisor([replace(writer_job(pipeline, "orders"), env={"PYTHONPATH": str(code)})]) as supervisor:
-        pid = supervisor.statuses[0].pid
-        assert pid is not None
-        yield supervisor, Tree(pid)
+def start(code: Path, path: Path) -> Iterator[Writer]:
+    open_table(load_pipeline(path))
+    with tempfile.NamedTemporaryFile() as log:
+        writer = Writer(code, path, log)
+        try:
+            yield writer
+        finally:
+            writer.stop()
 
 
-def checked(supervisor: Supervisor, tree: Tree) -> JobStatus:
-    status = supervisor.poll(SAMPLE_SECONDS)[0]
-    tree.sample()
-    assert status.phase not in ENDED, f"{status.message}; {status.tail}"
-    assert status.restarts == 0, f"{status.message}; {status.tail}"
-    return status
-
-
-def first_commit(supervisor: Supervisor, tree: Tree, state: Path, before: set[Path], rows: int) -> Measured:
+def first_commit(writer: Writer, state: Path, before: set[Path]) -> Measured:
     names = PHASES if not before else tuple(name for name in PHASES if name != "query")
     began = time.time()
     moments: list[float] = []
     while True:
-        status = checked(supervisor, tree)
+        report = writer.look()
         assert time.time() < began + WAIT_SECONDS, "no commit came"
-        if len(moments) < len(names) - 1 and ended(names[len(moments)], tree, state, before):
+        if len(moments) < len(names) - 1 and ended(names[len(moments)], writer.tree, state, before):
             moments.append(time.time())
-        if status.report.rows >= rows:
-            assert status.report.committed_at_ms is not None
+        if report["rows"] >= MESSAGES:
             break
-    edges = [began, *moments, status.report.committed_at_ms / 1000]
+    edges = [began, *moments, report["committed_at_ms"] / 1000]
     assert len(edges) == len(names) + 1, f"a phase was not seen: {moments}"
     phases = {name: end - start for name, start, end in zip(names, edges, edges[1:], strict=False)}
-    return Measured(phases, tree.cpu, 0.0, [], "")
+    return Measured(phases, writer.tree.cpu, 0.0, [], "")
 
 
 def ended(phase: str, tree: Tree, state: Path, before: set[Path]) -> bool:
@@ -267,10 +302,10 @@ def ended(phase: str, tree: Tree, state: Path, before: set[Path]) -> bool:
     return any(path not in before and path.suffix != ".crc" and "tmp" not in path.name for path in files)
 
 
-def watch(supervisor: Supervisor, tree: Tree, seconds: float) -> None:
+def watch(writer: Writer, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        checked(supervisor, tree)
+        writer.look()
         time.sleep(4 * SAMPLE_SECONDS)
 
 

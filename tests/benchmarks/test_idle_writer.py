@@ -11,7 +11,7 @@ import pytest
 from streams.demo.broker import EmbeddedBroker
 from streams.pipeline.pipeline import load_pipeline
 from streams.spark.settings import SERIAL, SMALL
-from tests.benchmarks.idle_writer import MESSAGES, PARTITIONS, ROOT, TOPIC, first_commit, produce, start, write_pipeline
+from tests.benchmarks.idle_writer import PARTITIONS, ROOT, TOPIC, first_commit, produce, start, write_pipeline
 
 MINE = "-Dmine=1 -Xss2m"
 
@@ -26,10 +26,10 @@ def test_a_writer_has_one_python_one_jvm_and_workers_for_its_tasks(tmp_path: Pat
         settings = {"spark.driver.extraJavaOptions": MINE, "spark.master": "local[1]"}
         path = write_pipeline(tmp_path, broker.bootstrap_servers, "100 ms", settings)
         produce(broker, 0)
-        with start(ROOT, path) as (supervisor, tree):
-            first_commit(supervisor, tree, load_pipeline(path).state, set(), MESSAGES)
-            kinds = Counter(process.kind for process in tree.processes())
-            flags = tree.jvm_flags()
+        with start(ROOT, path) as writer:
+            first_commit(writer, load_pipeline(path).state, set())
+            kinds = Counter(process.kind for process in writer.tree.processes())
+            flags = writer.tree.jvm_flags()
     tasks = {kind: kinds.pop(kind) for kind in ("daemon, worker", "worker") if kind in kinds}
     assert tasks["daemon, worker"] == 1, "one for all tasks"
     # Spark's planning is done in the job; the scripts in place of its processes only wait, and need hardly any memory.
