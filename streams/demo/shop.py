@@ -187,6 +187,7 @@ def write_pipeline(
     buckets: int = 4,
     trigger: str = "2 seconds",
     compact_every: str = "5 seconds",
+    java_options: str = QUICK_START,
 ) -> Path:
     """Write the pipeline file of a demo whose files are all in ``folder``; returns its path."""
     path = folder / PIPELINE_FILE
@@ -196,7 +197,7 @@ def write_pipeline(
             buckets=buckets,
             trigger=trigger,
             compact_every=compact_every,
-            java_options=QUICK_START,
+            java_options=java_options,
         ),
         encoding="utf-8",
     )

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import InvalidInput, NotFound
+from streams.spark.class_archive import find_archive
 from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, settle
 
 if TYPE_CHECKING:
@@ -52,8 +53,11 @@ GET_JAVA: Final = (
 )
 
 
-def check_java() -> None:
+def check_java() -> str:
     """Check, before Spark is started, that a suitable Java is installed.
+
+    Returns:
+        What ``java -version`` prints.
 
     Raises:
         NotFound: There is no Java, or it is too old; the hint says how to install one.
@@ -73,6 +77,7 @@ def check_java() -> None:
         raise NotFound(f"{java} does not run: {output[0] if output else 'it prints nothing'}", hint=GET_JAVA)
     if int(version.group(1)) < MIN_JAVA:
         raise NotFound(f"{java} is Java {version.group(1)}; Spark needs {MIN_JAVA} or newer", hint=GET_JAVA)
+    return answer.stderr + answer.stdout
 
 
 def build_session(
@@ -98,11 +103,11 @@ def build_session(
         NotFound: Java is not installed.
         InvalidInput: Spark does not start.
     """
-    submitted = None
+    submitted, archive = None, None
     if os.environ.get(_GATEWAY):
         submitted = _submitted_settings()
     else:
-        check_java()
+        archive = find_archive(check_java())
     # A JVM that was killed leaves its temporary files.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -113,6 +118,7 @@ def build_session(
         task_python=os.environ.get("PYSPARK_PYTHON", ""),
         submitted=submitted,
         script=Path(sys.argv[0]).name,
+        class_archive="" if archive is None else str(archive),
     )
     settled = settle(name, settings, around, quick_start=quick_start)
     _report(settled)

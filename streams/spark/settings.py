@@ -21,6 +21,7 @@ SUBMIT_IN_DRIVER: Final = "spark.kubernetes.submitInDriver"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DEFAULT_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 """Spark puts these options of the JVM before `JAVA_OPTIONS`; the last of two contradicting options counts."""
+EXTRA_CLASS_PATH: Final = "spark.driver.extraClassPath"
 UI: Final = "spark.ui.enabled"
 DRIVER_MEMORY: Final = "spark.driver.memory"
 ARCHIVES: Final = "spark.archives"
@@ -34,10 +35,17 @@ EXECUTOR_OVERHEAD: Final = "1g"
 """Memory for Python in the containers of YARN and Kubernetes, beside the JVM: Arrow batches and log files."""
 
 SERIAL: Final = "-XX:+UseSerialGC"
-SMALL: Final = "-Xms32m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40 -XX:MetaspaceSize=128m -XX:-UsePerfData"
+SMALL: Final = (
+    "-Xms32m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40 -XX:MetaspaceSize=128m -XX:-UsePerfData "
+    "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
+)
 """The heap begins small, grows with live objects, and shrinks after a full collection. Loading classes causes a full
-collection only if there are more than Spark always loads."""
+collection only if there are more than Spark always loads. Archives of classes are mapped at the address that they were
+made for. By default Java may map them elsewhere, which changes most of their pages, so that they are not shared."""
 QUICK_START: Final = "-XX:TieredStopAtLevel=1"
+
+USE_ARCHIVE: Final = "-XX:SharedArchiveFile="
+MAKE_ARCHIVE: Final = "-XX:ArchiveClassesAtExit="
 
 _SHORT_HISTORY: Final = {
     "spark.ui.retainedJobs": "20",
@@ -48,6 +56,7 @@ _SHORT_HISTORY: Final = {
 _BATCH_ROWS: Final = "100000"  # rows per Arrow batch for Python: few calls, and far below the memory of a task
 _LOCAL: Final = re.compile(r"local(\[[^\[\]]*\])?")
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_CLASS_SHARING: Final = re.compile(r"-Xshare:|-XX:(SharedArchiveFile|ArchiveClassesAtExit)=")
 _FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS, DEFAULT_JAVA_OPTIONS)
 """Settings that are read when the JVM starts. Under spark-submit it has started before this process."""
 
@@ -63,6 +72,7 @@ class Surroundings:
         task_python: ``PYSPARK_PYTHON`` of the environment; empty if it is not set.
         submitted: The configuration that spark-submit passed; None if spark-submit did not start this process.
         script: File name of the script that spark-submit runs, which is its default name of the application.
+        class_archive: Path of the archive of Spark's classes (`streams.spark.class_archive`); empty if there is none.
     """
 
     cores: int
@@ -71,6 +81,7 @@ class Surroundings:
     task_python: str = ""
     submitted: Mapping[str, str] | None = None
     script: str = ""
+    class_archive: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,8 @@ def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_s
         )
     master = submitted.get(MASTER) or given.get(MASTER) or f"local[{around.cores}]"
     values = {**_defaults(name, master, around), **given, **submitted, MASTER: master}
-    values = {**_java_defaults(values, quick_start=quick_start), **_history_defaults(values), **values}
+    java = _java_defaults(values, around, quick_start=quick_start)
+    values = {**java, **_history_defaults(values), **values}
     overruled = tuple(sorted(key for key in given.keys() & submitted.keys() if given[key] != submitted[key]))
     too_late: tuple[str, ...] = ()
     if around.submitted is not None:
@@ -144,11 +156,17 @@ def _submitted(around: Surroundings) -> dict[str, str]:
     return submitted
 
 
-def _java_defaults(values: Mapping[str, str], *, quick_start: bool) -> dict[str, str]:
+def _java_defaults(values: Mapping[str, str], around: Surroundings, *, quick_start: bool) -> dict[str, str]:
     """Options of the JVM that precede those of the user."""
-    # A JVM does not start if two collectors are chosen.
-    chosen = _COLLECTOR.search(values.get(JAVA_OPTIONS, "")) is not None
-    options = [*([] if chosen else [SERIAL]), SMALL, *([QUICK_START] if quick_start else [])]
+    given = values.get(JAVA_OPTIONS, "")
+    options = [SMALL]
+    if _COLLECTOR.search(given) is None:  # a JVM does not start if two collectors are chosen
+        options.insert(0, SERIAL)
+    if quick_start:
+        options.append(QUICK_START)
+    # An archive fits only the class path that it was made with, and only one can be named.
+    if around.class_archive and EXTRA_CLASS_PATH not in values and _CLASS_SHARING.search(given) is None:
+        options.append(f'"{USE_ARCHIVE}{around.class_archive}"')
     return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
 
 

@@ -89,6 +89,29 @@ def test_a_collector_that_the_user_chose_is_the_only_one(options: str) -> None:
     assert "GC" not in values["spark.driver.defaultJavaOptions"], "the JVM does not start with two"
 
 
+ARCHIVED = replace(AROUND, class_archive="/a cache/classes.jsa")
+
+
+def test_the_archive_of_classes_is_used() -> None:
+    options = settle("app", {"spark.driver.extraJavaOptions": "-Xmn9m"}, ARCHIVED).values
+    assert options["spark.driver.defaultJavaOptions"].endswith(' "-XX:SharedArchiveFile=/a cache/classes.jsa"')
+    assert "Shared" not in settle("app", {}, AROUND).values["spark.driver.defaultJavaOptions"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"spark.driver.extraJavaOptions": "-XX:SharedArchiveFile=/mine"},
+        {"spark.driver.extraJavaOptions": "-Xmn9m -XX:ArchiveClassesAtExit=/mine"},
+        {"spark.driver.extraJavaOptions": "-Xshare:off"},
+        {"spark.driver.extraClassPath": "/first.jar"},
+    ],
+)
+def test_the_archive_of_classes_is_not_used_if_the_user_decides_what_is_shared(given: dict[str, str]) -> None:
+    values = settle("app", given, ARCHIVED).values
+    assert "Shared" not in values["spark.driver.defaultJavaOptions"]
+
+
 def test_default_options_of_the_user_replace_those_of_weft() -> None:
     values = settle("app", {"spark.driver.defaultJavaOptions": "-Dmine=1"}, AROUND).values
     assert values["spark.driver.defaultJavaOptions"] == "-Dmine=1"

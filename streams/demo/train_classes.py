@@ -1,0 +1,83 @@
+"""Makes the archive of Spark's classes, `streams.spark.class_archive`: a JVM that runs a writer of the demo dumps what
+it has loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from storage.errors import StoreUnavailable
+from streams.demo import shop
+from streams.demo.broker import EmbeddedBroker
+from streams.demo.feed import Feed
+from streams.demo.workload import MIN_ROWS, plan_topics
+from streams.pipeline.pipeline import load_pipeline
+from streams.pipeline.run import open_table, writer_job
+from streams.spark.class_archive import CACHE, archive_path
+from streams.spark.session import check_java
+from streams.spark.settings import MAKE_ARCHIVE
+
+WRITER: Final = "orders"
+LIMIT_SECONDS: Final = 1_800.0  # half a minute on two idle cores, of which the JVM needs some to write the archive
+_OUTPUT_CHARS: Final = 2_000
+
+
+def make_class_archive() -> Path:
+    """Make the archive for this Java and this Spark, or replace it.
+
+    Writers may start meanwhile; they find it when it is complete.
+
+    Returns:
+        The archive.
+
+    Raises:
+        NotFound: Java is not installed, or there is no folder for caches.
+        StoreUnavailable: The folder cannot be written to, or the JVM has not written the archive.
+    """
+    target = archive_path(check_java())
+    hint = f"set {CACHE} to a folder that can be written to"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix="making-") as folder:
+            made = Path(folder, "classes.jsa")
+            output = _run_writer(Path(folder), made)
+            if not made.is_file():
+                raise StoreUnavailable(f"the JVM has not written {made}: {output[-_OUTPUT_CHARS:]}", hint=hint)
+            made.chmod(0o644)
+            made.replace(target)
+    except OSError as error:
+        raise StoreUnavailable(f"{target} cannot be written: {error}", hint=hint) from error
+    return target
+
+
+def _run_writer(folder: Path, made: Path) -> str:
+    """Run one writer once; its JVM writes the archive when it ends. Returns the output of both."""
+    with EmbeddedBroker() as broker:
+        feed = Feed(broker, plan_topics(MIN_ROWS))
+        while not feed.finished:
+            feed.send_part()
+        options = f"'{MAKE_ARCHIVE}{made}'"  # YAML's double quotes are around it
+        path = shop.write_pipeline(folder, broker.bootstrap_servers, java_options=options)
+        pipeline = load_pipeline(path)
+        open_table(pipeline)
+        # Without a supervisor, which would kill the JVM while it writes the archive. The JVM has the same pipe for its
+        # output, so this waits for its end, too.
+        try:
+            done = subprocess.run(  # noqa: S603 - our own command
+                writer_job(pipeline, WRITER, once=True).argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_SECONDS,
+                check=False,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        except subprocess.TimeoutExpired as error:
+            sys.stderr.write(f"the writer did not end within {LIMIT_SECONDS:.0f} s\n")
+            return (error.stdout or b"").decode(errors="replace")
+    return done.stdout.decode(errors="replace")
