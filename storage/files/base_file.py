@@ -340,7 +340,7 @@ def _read_parts(
 def _by_file(
     wanted: Iterable[_Stored | None],
 ) -> Iterator[tuple[tuple[int, FileRef], list[FilePart] | None, list[int]]]:
-    """Neighbouring slices of one file, together: (revision, file), their parts, and their positions in ``wanted``."""
+    """Group adjacent slices of one file: yields (revision, file), their parts, and their positions in ``wanted``."""
     last: tuple[int, FileRef] | None = None
     parts: list[FilePart] = []
     slice_ordinals: list[int] = []
