@@ -46,6 +46,7 @@ import pyarrow as pa
 
 from storage import Table
 from storage.core.names import LaneName
+from storage.core.names import Path as ObjectPath
 from storage.read.snapshot import Snapshot
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import open_store
@@ -124,10 +125,14 @@ def build_history(folder: Path, commits: int) -> ObjectStore:
     """A table whose history, except the last `BASE_COMMITS`, was compacted, cleaned and archived."""
     shape = timeline.Shape(max(commits - BASE_COMMITS, 0), BASE_LANES, 0, BASE_GROUPS)
     timeline.build(folder, shape, folded=False)
-    table = Table.open(folder)
+    store = open_store(f"memory://requests/{uuid.uuid4().hex}")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(ObjectPath(path.relative_to(folder).as_posix()), path.read_bytes())
+    table = Table.open(store.uri)
     table.clean(dt.timedelta(0))
     _commit(table, BASE_LANES, min(commits, BASE_COMMITS), _few_rows(history=True))
-    return open_store(str(folder))
+    return store
 
 
 def _commit(table: Table, lanes: int, commits: int, few: pa.Table) -> None:

@@ -32,7 +32,7 @@ import pyarrow as pa
 from storage import DuePolicy, Table
 from storage.clock import Stamps
 from storage.core.log.checkpoint_codec import encode_table
-from storage.core.names import LaneName
+from storage.core.names import LaneName, Path
 from storage.environment import Environment
 from storage.store.open_store import open_store
 from tests.benchmarks.counting_s3 import SERVER, URI, register
@@ -50,7 +50,8 @@ PUT_LIMIT, GET_LIMIT = 3_500, 5_500
 """Requests per second that S3 guarantees for a prefix; it splits prefixes that stay busy."""
 MONTH_MINUTES: Final = 30 * 24 * 60
 TOLERANCE: Final = 0.15
-GIB: Final = 2**30
+RATIOS: Final = (0.05, 0.1, 0.2, 0.5)
+FOLD_MINUTES: Final = (1, 10, 60)
 
 Load = dict[str, Counter[tuple[str, str]]]
 """Requests per minute by role, kind and folder."""
@@ -74,8 +75,9 @@ def counted(load: Load, role: str) -> Iterator[None]:
     """Count the requests in the block for a role."""
     before = SERVER.folders.copy()
     yield
-    asked = SERVER.folders - before
-    load.setdefault(role, Counter()).update({(kind, _prefix(folder)): n for (kind, folder), n in asked.items()})
+    of_role = load.setdefault(role, Counter())
+    for (kind, folder), count in (SERVER.folders - before).items():
+        of_role[kind, _prefix(folder)] += count
 
 
 def _prefix(folder: str) -> str:
@@ -195,13 +197,28 @@ class Rates:
         ingest: Rows per second that a writer appends from Arrow.
         log_row: Stored bytes per row in the log.
         compaction: Stored bytes, read and written, per second.
-        base_row: Stored bytes per row of the compacted table.
+        ratio: Bytes of the compacted logs, as a part of those of the base.
+        amplification: Bytes read and written for each byte of these logs.
     """
 
     ingest: float
     log_row: float
     compaction: float
-    base_row: float
+    ratio: float
+    amplification: float
+
+
+def compaction_bytes(ratio: float) -> float:
+    """Bytes read and written for each byte of log: base and logs are read, the base is written."""
+    return 2 / ratio + 1
+
+
+def fold_bytes(folds: float) -> float:
+    """Bytes read and written for each byte of log, with so many folds between two compactions of a file group.
+
+    A row is written ``1 + folds / 8`` times (`storage.core.plan.fold_plan`).
+    """
+    return 2 * (1 + folds / 8)
 
 
 def measure_rates(keys: int) -> Rates:
@@ -209,13 +226,12 @@ def measure_rates(keys: int) -> Rates:
     uri = f"memory://sizing/{uuid.uuid4().hex}"
     shape = Shape(keys)
     table = Table.create(uri, shape.config())
-    rows, seconds, load = 0, 0.0, True
+    rows, seconds, base = 0, 0.0, 0
     with contextlib.ExitStack() as stack:
         writers = {group: stack.enter_context(table.writer(group)) for group in GROUPS}
         for group, commit, batch in batches(shape):
-            if commit and load:
-                table.compact()
-                load = False
+            if commit and not base:
+                base = table.compact().bytes_written
             started = time.process_time()
             writers[group].append(batch)
             if commit:
@@ -225,9 +241,23 @@ def measure_rates(keys: int) -> Rates:
     started = time.process_time()
     done = table.compact()
     elapsed = time.process_time() - started
-    return Rates(
-        rows / seconds, log_bytes / rows, (done.bytes_read + done.bytes_written) / elapsed, done.bytes_written / keys
-    )
+    moved = done.bytes_read + done.bytes_written
+    return Rates(rows / seconds, log_bytes / rows, moved / elapsed, log_bytes / base, moved / log_bytes)
+
+
+def measure_folds(folds: int, commits: int = 8) -> float:
+    """Bytes read and written for each byte of log, by so many folds of so many commits of keys that do not repeat."""
+    table = Table.create(f"memory://sizing/{uuid.uuid4().hex}", config(1))
+    moved = 0
+    with table.writer("s0") as writer:
+        for fold in range(folds):
+            for commit in range(commits):
+                keys = np.arange(1000) + 1000 * (fold * commits + commit)
+                writer.append(pa.table({"k": keys, "v0": keys, "t0": keys}))
+            done = table.fold()
+            moved += done.bytes_read + done.bytes_written
+    logs = sum(size for name, size in open_store(table.uri).list(Path("log")) if not name.startswith("_fold"))
+    return moved / logs
 
 
 def state_bytes(lanes: int) -> float:
@@ -247,7 +277,7 @@ def main() -> None:
     parser.add_argument("--terabytes", type=float, default=10.0, help="stored size of the compacted table")
     parser.add_argument("--rows", type=float, default=100_000.0, help="rows per second of all writers")
     parser.add_argument("--group-mb", type=float, default=512.0, help="size of a file group")
-    parser.add_argument("--ratio", type=float, default=POLICY.max_log_ratio, help="max_log_ratio of compaction")
+    parser.add_argument("--changing", type=float, default=1.0, help="part of the table that rows arrive for")
     parser.add_argument(
         "--measure",
         type=int,
@@ -277,21 +307,31 @@ def _show_capacity(given: argparse.Namespace, rates: Rates) -> None:
     stored = given.terabytes * 1e12
     groups = stored / (given.group_mb * 1e6)
     log_bytes = given.rows * rates.log_row
-    amplification = (1 + given.ratio) / given.ratio + 1  # read base and logs, write the base
-    compaction = log_bytes * amplification
     state = groups * state_bytes(8)
     print(
-        f"\nrates of one thread: {rates.ingest:,.0f} rows/s into the log ({rates.log_row:.0f} bytes a row), compaction "
-        f"{rates.compaction / 1e6:,.0f} MB/s read and written, {rates.base_row:.0f} bytes a row of the table"
+        f"\nrates of one thread: {rates.ingest:,.0f} rows/s into the log ({rates.log_row:.0f} bytes a row); compaction "
+        f"{rates.compaction / 1e6:,.0f} MB/s read and written"
     )
-    print(f"file groups of {given.group_mb:g} MB: {groups:,.0f}")
+    print(
+        f"compaction at a ratio of {rates.ratio:.2f}: {rates.amplification:.1f} bytes read and written for each byte "
+        f"of log, computed {compaction_bytes(rates.ratio):.1f}"
+    )
+    for folds in (8, 24):
+        print(f"{folds} folds: {measure_folds(folds):.1f} bytes for each byte of log, computed {fold_bytes(folds):.1f}")
+    print(f"file groups of {given.group_mb:g} MB: {groups:,.0f}; state of the table lane {state / 1e6:,.1f} MB")
     print(f"log: {log_bytes / 1e6:,.1f} MB/s, {log_bytes * 86400 / 1e9:,.0f} GB a day")
     print(f"cores to write logs (without Kafka and decoding): {given.rows / rates.ingest:,.1f}")
-    print(
-        f"compaction at max_log_ratio {given.ratio:g}: each byte of log is read and written {amplification:.1f} times, "
-        f"{compaction / 1e6:,.0f} MB/s, {compaction / rates.compaction:,.1f} cores"
-    )
-    print(f"state of the table lane: {state / 1e6:,.1f} MB in a checkpoint")
+    changing = stored * given.changing
+    print(f"cores of compaction and folds, {given.changing:.0%} of the table changing evenly:")
+    print(f"{'max_log_ratio':>14} {'fold each':>10} {'MB/s':>8} {'cores':>6} {'compacted each':>15} {'files':>10}")
+    for ratio in RATIOS:
+        for minutes in FOLD_MINUTES:
+            between = ratio * changing / log_bytes  # seconds from one compaction of a file group to the next
+            moved = log_bytes * (compaction_bytes(ratio) + fold_bytes(between / (minutes * 60)))
+            print(
+                f"{ratio:14g} {f'{minutes} min':>10} {moved / 1e6:8,.0f} {moved / rates.compaction:6,.1f} "
+                f"{f'{between / 3600:,.1f} h':>15} {given.commits * minutes:10,.0f}"
+            )
 
 
 if __name__ == "__main__":

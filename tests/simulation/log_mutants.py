@@ -249,17 +249,6 @@ def without_asking(method: Any) -> Any:
     return broken
 
 
-def without_doubts(newest_cut: Any) -> Any:
-    """Believes that the slot after the table lane is free, whatever archives may say."""
-
-    def broken(self: TableLog) -> Any:
-        read_tails = self.commit_log.read_tails
-        with mock.patch.object(self.commit_log, "read_tails", lambda wanted, known, _: read_tails(wanted, known)):
-            return newest_cut(self)
-
-    return broken
-
-
 def reads_slots_alone(_: Any) -> Any:
     def broken(self: Archives, slots: Sequence[Any]) -> list[bytes | None]:
         data = self.in_slots(slots)
@@ -295,9 +284,6 @@ def leaves_late_entries(chunks: Any) -> Any:
 ARCHIVES: Final = {
     "S20 a win is believed although the slot may have been archived": Mutant(
         CommitLog, "publish", without_asking, "archive"
-    ),
-    "S20 a reader does not ask whether the table lane goes on in an archive": Mutant(
-        TableLog, "newest_cut", without_doubts, "archive"
     ),
     "S20 a reader does not ask for archives": Mutant(CommitLog, "_read_tails", without_asking, "archive"),
     "S20 a search does not ask for archives": Mutant(CommitLog, "_probe", without_asking, "archive"),
