@@ -18,7 +18,9 @@ FILES = [
     # Mutants that replace text quote source text and have separate labels.
     if not path.endswith("mutants.py")
 ]
-DOCUMENTS = {path.rsplit("/", 1)[-1]: path for path in FILES if re.fullmatch(r"(storage/)?[A-Z]+\.md", path)}
+DOCUMENTS = {
+    path.rsplit("/", 1)[-1]: path for path in FILES if re.fullmatch(r"(storage/|deploy/(?!README))?[A-Z]+\.md", path)
+}
 
 RULES = ("storage/PROTOCOL.md", "storage/MERGE.md")
 NO_RULES = {
