@@ -1,4 +1,4 @@
-"""Checks whether Spark's own readers can read the files of a table.
+"""Finds the URL by which Spark's own readers find the files of a table, if they can read them.
 
 weft accesses its store through fsspec with the given options. Spark's readers access it through Hadoop, which may not
 know the kind of store, or may lack its jar, endpoint or credentials. If Hadoop does not find a file, tasks read it
@@ -8,7 +8,6 @@ through fsspec, which is slower and gives the same result.
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -17,6 +16,15 @@ from streams.read.relation.planner_interface import ParquetFile
 
 _LOCAL: Final = "file"
 """URL scheme of local files, for which no check is needed: every process must have access to a local table anyway."""
+_HADOOP_SCHEMES: Final = {"s3": ("s3", "s3a")}
+"""Where Hadoop has other names for a kind of store: the names, in the order in which they are tried. ``s3`` is there on
+EMR, or if ``fs.s3.impl`` is set."""
+_HASTE: Final = {
+    "fs.s3a.attempts.maximum": "1",
+    "fs.s3a.retry.limit": "1",
+    "fs.s3a.connection.establish.timeout": "15s",  # the shortest that S3A takes
+}
+"""Settings of the request alone. With the defaults a store that does not answer delays the first query by minutes."""
 
 
 class HadoopAccess:
@@ -24,22 +32,33 @@ class HadoopAccess:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._found: bool | None = None
+        self._asked = False
+        self._scheme: str | None = None
 
-    def __call__(self, file: ParquetFile) -> bool:
-        """Whether Spark finds this file. File names are unique, so the same size means the same file."""
-        if urlsplit(file.path).scheme == _LOCAL:
-            return True
-        if self._found is None:
-            self._found = self._ask(file)
-        return self._found
+    def __call__(self, file: ParquetFile) -> ParquetFile | None:
+        """The file under the URL by which Spark finds it; None if Spark does not find it."""
+        scheme, _, rest = file.path.partition(":")
+        if scheme == _LOCAL:
+            return file
+        if not self._asked:
+            names = _HADOOP_SCHEMES.get(scheme, (scheme,))
+            found = (name for name in names if self._ask(file._replace(path=f"{name}:{rest}")))
+            self._scheme, self._asked = next(found, None), True
+        return None if self._scheme is None else file._replace(path=f"{self._scheme}:{rest}")
 
     def _ask(self, file: ParquetFile) -> bool:
+        """Whether Hadoop finds this file. File names are unique, so the same size means the same file."""
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way to Hadoop's file systems
         session: Any = self._spark._jsparkSession  # noqa: SLF001 - the same
         try:
-            path = jvm.org.apache.hadoop.fs.Path(file.path)
-            status = path.getFileSystem(session.sessionState().newHadoopConf()).getFileStatus(path)
-            return int(status.getLen()) == file.size_bytes
+            path, settings = jvm.org.apache.hadoop.fs.Path(file.path), session.sessionState().newHadoopConf()
+            for name, value in _HASTE.items():
+                settings.set(name, value)
+            # Not the file system that Hadoop keeps for all of this process: the settings are not for that one.
+            files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), settings)
+            try:
+                return int(files.getFileStatus(path).getLen()) == file.size_bytes
+            finally:
+                files.close()
         except Py4JError:  # no such file system, no jar, no credentials, no such file
             return False

@@ -111,7 +111,7 @@ class TablePlanner:
         options: Options of the read.
         parallelism: Number of tasks that run at the same time.
         task_bytes: Returns the stored bytes of a task at most, called for every scan; None for weft's default.
-        has_access: Whether Spark's Parquet reader can read a file.
+        hadoop_file: A file under the URL by which Spark's Parquet reader finds it; None if it does not find it.
         on_scan: Called with the facts of every scan that is planned.
         tuning: Values that affect speed only.
     """
@@ -120,14 +120,14 @@ class TablePlanner:
     options: ReadOptions
     parallelism: int
     task_bytes: Callable[[], int | None]
-    has_access: Callable[[ParquetFile], bool]
+    hadoop_file: Callable[[ParquetFile], ParquetFile | None]
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
 
     def pin(self) -> PinnedSnapshot:
         snapshot = self.options.snapshot(self.table)
         return PinnedSnapshot(
-            snapshot, self.options, self.parallelism, self.task_bytes, self.has_access, self.on_scan, self.tuning
+            snapshot, self.options, self.parallelism, self.task_bytes, self.hadoop_file, self.on_scan, self.tuning
         )
 
 
@@ -155,7 +155,7 @@ class PinnedSnapshot:
     options: ReadOptions
     parallelism: int
     task_bytes: Callable[[], int | None]
-    has_access: Callable[[ParquetFile], bool]
+    hadoop_file: Callable[[ParquetFile], ParquetFile | None]
     on_scan: Callable[[ScanFacts], None] | None = None
     tuning: PlannerTuning = PlannerTuning()
     taken_s: float = field(default_factory=time.monotonic)
@@ -178,7 +178,7 @@ class PinnedSnapshot:
             if file_slice.slice is not None and file_slice.slice.base is not None
         )
         first = next(bases, None)
-        return found if first is None or self.has_access(self._file(first)) else []
+        return found if first is None or self._hadoop_file(first) is not None else []
 
     def parts(self) -> Sequence[Part]:
         """Two scans, if some file groups must be merged and the others are large enough; otherwise one."""
@@ -215,7 +215,7 @@ class PinnedSnapshot:
             description=str(facts),
             tasks=scan.tasks,
             read=scan.without_tasks().read,  # Spark sends the tasks one by one
-            parquet_files=[self._file(file) for file in clean] if clean else None,
+            parquet_files=[file for file in map(self._hadoop_file, clean) if file is not None] if clean else None,
             size_bytes=facts.log_bytes + facts.base_bytes,
         )
 
@@ -223,8 +223,8 @@ class PinnedSnapshot:
     def _whole(self) -> frozenset[Path]:
         return whole_files(self.slices)
 
-    def _file(self, file: FileRef) -> ParquetFile:
-        return ParquetFile(file_url(self.snapshot, file), file.size)
+    def _hadoop_file(self, file: FileRef) -> ParquetFile | None:
+        return self.hadoop_file(ParquetFile(file_url(self.snapshot, file), file.size))
 
     def _is_merged(self, file_slice: FileSlice) -> bool:
         """Whether a file group has to be merged, whatever the columns and filters of a scan are (rules 1 and 3)."""

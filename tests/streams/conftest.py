@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streams.demo.broker import EmbeddedBroker
-from tests.streams.kafka.real_broker import RealBroker, Unavailable, start_real_broker
+from tests.maven import Unavailable
+from tests.streams.kafka.real_broker import RealBroker, start_real_broker
 
 
 @pytest.fixture(scope="session")

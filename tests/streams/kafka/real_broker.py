@@ -1,8 +1,7 @@
 """A real Apache Kafka broker: one node, KRaft, from Maven artifacts.
 
-The jars are fetched once per machine, into ``$XDG_CACHE_HOME/weft-tests`` (or ``~/.cache/weft-tests``); a lock and a
-rename keep test processes that ask at the same time apart. Where Maven, Java or Maven's repository is missing the tests
-are skipped and say why.
+The jars are fetched once per machine (`tests.maven`). Where Maven, Java or Maven's repository is missing the tests are
+skipped and say why.
 """
 
 from __future__ import annotations
@@ -23,31 +22,16 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.download_cache import locked_cache
+from tests.maven import Unavailable, maven_jars
 
 KAFKA_VERSION: Final = "4.3.1"
 _SLF4J_VERSION: Final = "1.7.36"
 
-FETCH_SECONDS: Final = 240  # an idle machine with a near repository takes 4; a test may take 300 in all
 START_SECONDS: Final = 90  # an idle machine takes 4
 STOP_SECONDS: Final = 30
 REQUEST_SECONDS: Final = 60
 POLL_SECONDS: Final = 0.1
 STARTS: Final = 3  # another process may take a port between its choice and its use
-
-_POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>weft</groupId><artifactId>kafka-broker</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{_SLF4J_VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 
 _PROPERTIES: Final = """
 process.roles=broker,controller
@@ -73,10 +57,6 @@ log.segment.delete.delay.ms=1000
 """
 
 
-class Unavailable(Exception):
-    """A real broker is not available on this machine; the text says why."""
-
-
 def find_jars() -> Path:
     """Folder of the broker's jars, fetched by Maven on first use.
 
@@ -85,29 +65,8 @@ def find_jars() -> Path:
     """
     if shutil.which("java") is None:
         raise Unavailable("there is no program `java`; install a Java runtime, 17 or newer")
-    name = f"kafka-{KAFKA_VERSION}"
-    with locked_cache(name) as cache:
-        jars = cache / name
-        if not jars.is_dir():
-            _fetch(cache, jars)
-    return jars
-
-
-def _fetch(cache: Path, jars: Path) -> None:
-    if shutil.which("mvn") is None:
-        raise Unavailable("there is no program `mvn` to fetch it; install Maven")
-    with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as folder:
-        Path(folder, "pom.xml").write_text(_POM)
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"Maven did not bring Kafka {KAFKA_VERSION} within {FETCH_SECONDS} s") from None
-        if done.returncode:
-            raise Unavailable(f"Maven does not bring Kafka {KAFKA_VERSION}: {(done.stdout + done.stderr)[-600:]}")
-        Path(folder, "lib").rename(jars)
+    artifacts = {"org.apache.kafka:kafka_2.13": KAFKA_VERSION, "org.slf4j:slf4j-simple": _SLF4J_VERSION}
+    return maven_jars(f"kafka-{KAFKA_VERSION}", artifacts)
 
 
 class RealBroker:

@@ -1,0 +1,68 @@
+"""Jars that tests fetch with Maven, once per machine, into the folder of `tests.download_cache`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.download_cache import locked_cache
+
+FETCH_SECONDS: Final = 240  # an idle machine with a near repository takes 4 to 15; a test may take 300 in all
+
+_POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>weft</groupId><artifactId>{name}</artifactId><version>1</version>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</project>
+"""
+_DEPENDENCY: Final = """    <dependency>
+      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+    </dependency>"""
+
+
+class Unavailable(Exception):
+    """The jars cannot be had on this machine; the text says why."""
+
+
+def maven_jars(name: str, artifacts: Mapping[str, str]) -> Path:
+    """Folder of artifacts and of what they depend on, fetched by Maven if no run before has.
+
+    Args:
+        name: Of the folder; with the version.
+        artifacts: Version by ``group:artifact``.
+
+    Raises:
+        Unavailable: There is no Maven, or it does not bring the jars.
+    """
+    with locked_cache(name) as cache:
+        jars = cache / name
+        if not jars.is_dir():
+            _fetch(cache, jars, artifacts)
+    return jars
+
+
+def _fetch(cache: Path, jars: Path, artifacts: Mapping[str, str]) -> None:
+    if shutil.which("mvn") is None:
+        raise Unavailable("there is no program `mvn` to fetch it; install Maven")
+    dependencies = []
+    for artifact, version in artifacts.items():
+        group, _, identifier = artifact.partition(":")
+        dependencies.append(_DEPENDENCY.format(group=group, artifact=identifier, version=version))
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as folder:
+        Path(folder, "pom.xml").write_text(_POM.format(name=jars.name, dependencies="\n".join(dependencies)))
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"Maven did not bring {jars.name} within {FETCH_SECONDS} s") from None
+        if done.returncode:
+            raise Unavailable(f"Maven does not bring {jars.name}: {(done.stdout + done.stderr)[-600:]}")
+        Path(folder, "lib").rename(jars)
