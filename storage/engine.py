@@ -64,7 +64,7 @@ from storage.services.verify.findings import Progress, VerifyReport
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import check_reachable, open_store
 from storage.table import Table
-from storage.write.lane_progress import first_batch, read_lane
+from storage.write.lane_progress import first_batch, newest_rolled_back, read_lane
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
 
 __all__ = [
@@ -270,6 +270,7 @@ class LaneProgress:
     """The end of a lane, from which a query can continue.
 
     Attributes:
+        lane: Its name.
         query_id: The query of the last live commit; "" if the lane has none.
         source: The source position that this commit recorded; empty if it recorded none.
         batches: Number of the last live batch of each query, by query id.
@@ -277,9 +278,11 @@ class LaneProgress:
         restored: Whether a restore has rolled back entries of the lane.
         fenced: The claim that fenced the lane for the newest restore; 0 if there was none.
         last_commit: The entry of the last live commit of ``query_id``; 0 if there is none.
+        newest: The batch of the newest commit that has one, rolled back or not; None if there is none.
         first_source: If the lane has no live commit: the source position of its first batch, if this had no rows.
     """
 
+    lane: LaneName
     query_id: str
     source: Mapping[str, Any]
     batches: Mapping[str, int]
@@ -287,6 +290,7 @@ class LaneProgress:
     restored: bool
     fenced: int
     last_commit: int
+    newest: Batch | None
     first_source: Mapping[str, Any] | None
 
 
@@ -305,15 +309,19 @@ def lane_progress(uri: str | LocalPath, lane: str, storage_options: Mapping[str,
     table_log, name = TableLog(open_environment(uri, storage_options), Stamps()), lane_name(lane)
     state = read_lane(table_log, name, complete_fencing_barrier(table_log).rolled_back.get(name, ()))
     first = first_batch(table_log, name, state.head) if state.rolled_back_from and not state.query_id else None
-    last = state.recent.get((state.query_id, state.batches.get(state.query_id, 0)))
+    live = (state.query_id, state.batches.get(state.query_id, 0))
+    last = state.recent.get(live)
+    last_commit = last.seq if last is not None else 0
     return LaneProgress(
+        lane=name,
         query_id=state.query_id,
         source=state.source,
         batches=state.batches,
         rolled_back_from=state.rolled_back_from,
         restored=bool(state.rolled_back),
         fenced=state.rolled_back[-1][1] if state.rolled_back else 0,
-        last_commit=last.seq if last is not None else 0,
+        last_commit=last_commit,
+        newest=newest_rolled_back(table_log, name, state, last_commit) or (live if state.query_id else None),
         first_source=first.source if first is not None and not first.rows + first.rows_ignored else None,
     )
 

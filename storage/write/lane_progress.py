@@ -39,6 +39,23 @@ def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
         log.forget_before(lane, state.head - 1)
 
 
+def newest_rolled_back(table_log: TableLog, lane: LaneName, state: LaneState, after: int) -> tuple[str, int] | None:
+    """The batch of the newest commit that restores have rolled back, if there is one after an entry.
+
+    Args:
+        table_log: The table's log.
+        lane: The lane.
+        state: Its state at its end.
+        after: Its last live commit; 0 if it has none.
+    """
+    until = state.rolled_back[-1][1] if state.rolled_back else 0
+    if until <= after:
+        return None
+    entries = table_log.commit_log.read_after(lane, after, until)
+    found = [entry for entry in entries if isinstance(entry, Data) and entry.query_id]
+    return (found[-1].query_id, found[-1].batch) if found else None
+
+
 def first_batch(table_log: TableLog, lane: LaneName, head: int) -> Data | None:
     """The first commit of a lane that belongs to a query, rolled back or not; None if its first entries have none."""
     entries = table_log.commit_log.read_after(lane, 0, min(head, FIRST_ENTRIES))

@@ -4,7 +4,8 @@
 
 1. **Exactly once.** The name of a file follows from query, batch and task alone, and the file is created atomically. A
    batch or task that runs again replaces the file of the run before. `discard_others` removes files that an earlier run
-   has written under task numbers that the later run did not use.
+   has written under task numbers that the later run did not use. If another query reads the messages of a batch again
+   (`streams.write.resume`), the files of that batch are removed first.
 2. **Durable before the commit.** A task reports its rows only after its file is closed and synced. So when a batch is
    committed, every message of it is either in the table or in a file of dead letters.
 3. A task without dead letters writes no file.

@@ -1,10 +1,14 @@
-"""Reads Spark's checkpoint of a query: where it is, its id, its last finished batch, and end offsets of batches.
+"""Reads Spark's checkpoint of a query: where it is, its id, its last batches, and end offsets of batches.
 
 It only reads, and reads through the JVM, because the folder may be on a file system that only Hadoop can access.
 
     metadata            {"id": ...}           the query, the same after every restart
     offsets/<batch>     the batch was planned; its end offsets in the sources
     commits/<batch>     the batch has finished: the sink has taken its rows without an error
+
+Spark writes them in this order, each before it goes on, and plans a batch after the one before has finished. So a
+checkpoint that Spark left has all three, or the first two, or the first one, and at most one batch that is planned and
+not finished. Any other is a part of one: something has deleted files of it, or copied some.
 """
 
 from __future__ import annotations
@@ -18,7 +22,15 @@ from pyspark.sql import SparkSession
 from storage.errors import InvalidInput
 from streams.spark.settings import in_cluster_mode, is_local
 
-__all__ = ["Checkpoint", "check_place", "read_checkpoint", "read_offsets", "refuse_local_disk", "sibling_folders"]
+__all__ = [
+    "Checkpoint",
+    "check_place",
+    "folder_scheme",
+    "read_checkpoint",
+    "read_offsets",
+    "refuse_local_disk",
+    "sibling_folders",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +41,32 @@ class Checkpoint:
         folder: The folder, as given.
         query_id: Id of the query; "" if it has not begun.
         last: Number of its last finished batch; None before the first.
+        planned: Number of its last planned batch; None before the first.
     """
 
     folder: str
     query_id: str
     last: int | None
+    planned: int | None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether files are missing. Spark refuses it, or would begin again with the numbers of other batches."""
+        if not self.query_id:
+            return self.last is not None or self.planned is not None
+        return self.last is not None and (self.planned is None or self.planned < self.last)
 
 
 def read_checkpoint(spark: SparkSession, folder: str) -> Checkpoint:
     """Read a checkpoint folder; a folder that does not exist is that of a query that has not begun."""
     text = _read_text(spark, f"{folder}/metadata")
-    finished = [int(name) for name in _names(spark, f"{folder}/commits") if name.isdecimal()]
-    return Checkpoint(folder, "" if text is None else str(json.loads(text)["id"]), max(finished, default=None))
+    query_id = "" if text is None else str(json.loads(text)["id"])
+    finished, planned = (_newest_batch(spark, f"{folder}/{log}") for log in ("commits", "offsets"))
+    return Checkpoint(folder, query_id, finished, planned)
+
+
+def _newest_batch(spark: SparkSession, folder: str) -> int | None:
+    return max((int(name) for name in _names(spark, folder) if name.isdecimal()), default=None)
 
 
 def read_offsets(spark: SparkSession, folder: str, batch_id: int) -> dict[str, Any]:
@@ -58,18 +84,22 @@ def read_offsets(spark: SparkSession, folder: str, batch_id: int) -> dict[str, A
 def check_place(spark: SparkSession, folder: str) -> None:
     """Check that a restarted query will find the folder of its checkpoint.
 
-    The driver writes a checkpoint, through Hadoop. Executors write only the state of stateful operators into it, which
-    a query of `streams.write_stream` has only if its frame has such operators. So a local disk is right if the driver
-    always starts on the same machine, which is not so in spark-submit's cluster mode. A path without a scheme may lie
-    in HDFS: Hadoop's ``fs.defaultFS`` decides.
+    The driver writes a checkpoint, through Hadoop. Executors write only the state of stateful operators into it
+    (`streams.write.stateful_frame`). So a local disk is right if the driver always starts on the same machine, which is
+    not so in spark-submit's cluster mode. A path without a scheme may lie in HDFS: Hadoop's ``fs.defaultFS`` decides.
 
     Raises:
         InvalidInput: The driver runs in cluster mode, and the folder is on its local disk.
     """
     context: Any = spark.sparkContext
     if not is_local(context.master) and in_cluster_mode(dict(context.getConf().getAll())):
-        files, _ = _open(spark, folder)
-        refuse_local_disk(folder, files.getUri().getScheme())
+        refuse_local_disk(folder, folder_scheme(spark, folder))
+
+
+def folder_scheme(spark: SparkSession, folder: str) -> str:
+    """URL scheme of the file system that Hadoop finds for a folder; ``file`` for a local disk."""
+    files, _ = _open(spark, folder)
+    return str(files.getUri().getScheme())
 
 
 def refuse_local_disk(folder: str, scheme: str) -> None:

@@ -7,18 +7,25 @@ the lane is one batch ahead (after a crash between the two), until the table is 
     lane         0  1  2  3 (4  5  6) |         4 to 6 are rolled back: batch 7 would leave a gap, and is refused
 
 To continue, batch 4 has to be read again. Spark cannot set a checkpoint back, so a new query is started, with a new
-checkpoint folder beside the old one, at the offsets that the lane's last live commit recorded. Rules:
+checkpoint folder beside the old one, at the offsets that the lane's last live commit recorded. The same is done if the
+checkpoint was lost, is an older copy, or lacks files. Rules:
 
-1. **The lane decides.** A checkpoint is used if its query wrote the lane's last live commit and is not ahead of it.
-   Otherwise a new one is created. Its name is derived from that commit, so that a start that crashed is found again.
+1. **The lane decides.** A checkpoint is used if its query wrote the lane's last live commit, and it is neither ahead of
+   it nor behind it. Behind it Spark would plan the lane's batches again, with other messages, and the lane would take
+   them for repeated ones. Otherwise a new one is created. Its name is derived from that commit, so that a start that
+   crashed is found again.
 2. **Each message is in the table once.** The recorded offsets are exactly the end of the lane's live commits. If
    another process commits to the lane after they were read and before the lane is claimed, `ResumePoint.check` fails.
-3. **Unknown offsets are refused**, never guessed: a commit that did not record them, another topic, or a topic that was
+3. **Each dead letter once.** At most one batch was begun and not committed: the one after the lane's newest commit. Its
+   messages are read again, by a query with another id, so `write_stream` removes its dead letters after the claim.
+   Dead letters of commits that were rolled back stay, because a restore can be taken back.
+4. **Unknown offsets are refused**, never guessed: a commit that did not record them, another topic, or a topic that was
    deleted and created again since (the source refuses it, because offsets are stored with the id of their topic).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,11 +34,11 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from storage.engine import LaneProgress, lane_progress
+from storage.engine import Batch, LaneProgress, lane_progress
 from storage.errors import Conflict, GapError, InvalidInput
 from streams.kafka.options import ANY_PARTITION, EARLIEST
 from streams.kafka.recreated_topic import IDENTITY_KEYS
-from streams.write.query_checkpoint import Checkpoint, read_checkpoint, sibling_folders
+from streams.write.query_checkpoint import Checkpoint, read_checkpoint, read_offsets, sibling_folders
 
 __all__ = ["GAP_HINT", "LaneMoved", "ResumePoint", "check_follows", "resume_point"]
 
@@ -41,6 +48,10 @@ MARK: Final = "-resumed-"
 GAP_HINT: Final = (
     "continue where the table's live commits end, so that later messages are read again, each once: `resume: table` in "
     "the pipeline's writer, streams.resume_point in Python; or restore the table to its state before"
+)
+_OLDER_HINT: Final = (
+    "continue where the table's live commits end: `resume: table` in the pipeline's writer, streams.resume_point in "
+    "Python; or bring back the whole checkpoint"
 )
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -66,6 +77,8 @@ class ResumePoint:
         source: The source position that the last live commit recorded.
         identities: Identity of each topic that the offsets belong to, as the commit recorded it: ``{"topic_id": ...}``.
             Commits of older versions did not record them.
+        abandoned: Query id and number of the batch that the query before may have begun and has not committed. None
+            unless ``anew``.
     """
 
     lane: str
@@ -74,6 +87,7 @@ class ResumePoint:
     offsets: Offsets | None
     source: Mapping[str, Any]
     identities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    abandoned: Batch | None = None
 
     def starting_offsets(self, default: str, topics: Sequence[str] | None = None) -> str:
         """The option ``startingOffsets`` of ``weft_kafka``.
@@ -138,8 +152,8 @@ def resume_point(
     """Find where a query of a lane continues, also after the table was restored or the checkpoint was lost.
 
     As long as table and checkpoint agree, the query continues at its checkpoint. Otherwise (after a restore, an undo,
-    or the loss of the checkpoint) it continues with a new checkpoint folder beside the old one, at the offsets of the
-    lane's last live commit::
+    or the loss of the checkpoint or of a part of it) it continues with a new checkpoint folder beside the old one, at
+    the offsets of the lane's last live commit::
 
         point = streams.resume_point(spark, uri, "orders", checkpoint="lake/checkpoints/orders")
         df = spark.readStream.format("weft_kafka").options(...)
@@ -164,10 +178,14 @@ def resume_point(
     state = lane_progress(uri, lane, storage_options)
     known = [read_checkpoint(spark, folder) for folder in (checkpoint, *sibling_folders(spark, checkpoint, MARK))]
     for stored in known:
-        if stored.query_id and stored.query_id == state.query_id and _gap(state, stored) is None:
+        if stored.query_id and stored.query_id == state.query_id and _difference(spark, state, stored) is None:
             return ResumePoint(lane, stored.folder, False, None, state.source)
+    damaged = {stored.folder for stored in known if stored.damaged}
+    folder = f"{checkpoint}{MARK}{_name_of(state)}"
+    names = itertools.chain([folder], (f"{folder}-{number}" for number in itertools.count(2)))
+    folder = next(name for name in names if name not in damaged)
     if not state.query_id and not state.rolled_back_from:
-        return ResumePoint(lane, checkpoint, False, None, state.source)
+        return ResumePoint(lane, folder if checkpoint in damaged else checkpoint, False, None, state.source)
     if state.query_id:
         recorded = _kafka_offsets(state.source)
         if recorded is None and not (state.source.get("offsets") or ()):
@@ -179,27 +197,52 @@ def resume_point(
         # The first batch of a Kafka query is empty, and records the start of the lane.
         recorded = None if state.first_source is None else _kafka_offsets(state.first_source)
     offsets, identities = (None, {}) if recorded is None else _split_offsets(recorded)
-    return ResumePoint(lane, f"{checkpoint}{MARK}{_name_of(state)}", True, offsets, state.source, identities)
+    abandoned = None if state.newest is None else (state.newest[0], state.newest[1] + 1)
+    return ResumePoint(lane, folder, True, offsets, state.source, identities, abandoned)
 
 
-def check_follows(uri: str, storage_options: Mapping[str, Any] | None, lane: str, stored: Checkpoint) -> None:
-    """Refuse a checkpoint with finished batches that are not, or no longer, in the table.
+def check_follows(
+    spark: SparkSession, uri: str, storage_options: Mapping[str, Any] | None, lane: str, stored: Checkpoint
+) -> None:
+    """Refuse a checkpoint that does not agree with the lane.
 
     Raises:
-        GapError: There are such batches; nothing was claimed.
+        GapError: It has finished batches that are not, or no longer, in the table; it does not know batches that are
+            in the table; or files of it are missing. Nothing was claimed.
     """
-    if stored.last is None:
-        return
+    if not stored.query_id and not stored.damaged:
+        return  # the query has not begun
     state = lane_progress(uri, lane, storage_options)
-    first = _gap(state, stored)
-    if first is None:
-        return
+    if (problem := _difference(spark, state, stored)) is not None:
+        raise problem
+
+
+def _difference(spark: SparkSession, state: LaneProgress, stored: Checkpoint) -> GapError | None:
+    """How a checkpoint and the lane disagree, as an error; None if the query can continue at the checkpoint."""
+    if (first := _gap(state, stored)) is not None:
+        return _ahead(state, stored, first)
+    if stored.damaged:
+        return GapError(f"checkpoint {stored.folder} lacks files: something has deleted a part of it", hint=_OLDER_HINT)
+    if _is_behind(spark, state, stored):
+        live, folder = state.batches[stored.query_id], stored.folder
+        known = "no batch" if stored.last is None else f"batches up to {stored.last}"
+        return GapError(
+            f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {known}, and has "
+            "not planned the next one as it is in the table: it is an older copy, or files of it are missing",
+            hint=_OLDER_HINT,
+        )
+    return None
+
+
+def _ahead(state: LaneProgress, stored: Checkpoint, first: int) -> GapError:
+    """The error for a checkpoint with finished batches that the lane does not have, from ``first`` on."""
+    lane = state.lane
     batches = f"batch {first}" if first == stored.last else f"batches {first} to {stored.last}"
     if state.restored:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
-        raise GapError(f"{what} count as never sent, but checkpoint {stored.folder} is past them", hint=GAP_HINT)
+        return GapError(f"{what} count as never sent, but checkpoint {stored.folder} is past them", hint=GAP_HINT)
     what = f"checkpoint {stored.folder} has finished {batches} of this query, but lane {lane!r} does not have them"
-    raise GapError(f"{what}: it may be an older copy of the table, or another table", hint=GAP_HINT)
+    return GapError(f"{what}: it may be an older copy of the table, or another table", hint=GAP_HINT)
 
 
 def _gap(state: LaneProgress, stored: Checkpoint) -> int | None:
@@ -208,6 +251,19 @@ def _gap(state: LaneProgress, stored: Checkpoint) -> int | None:
     # A query that has not written to the lane may begin with any batch: it may have written to another lane before.
     first = state.rolled_back_from.get(stored.query_id) if live is None else live + 1
     return None if first is None or stored.last is None or stored.last < first else first
+
+
+def _is_behind(spark: SparkSession, state: LaneProgress, stored: Checkpoint) -> bool:
+    """Whether the table has a batch of the query that Spark would plan again, instead of repeating it."""
+    live = state.batches.get(stored.query_id)
+    if live is None or (stored.last is not None and live <= stored.last):
+        return False
+    if stored.planned is None or not live <= stored.planned <= live + 1:
+        return True
+    if stored.query_id != state.query_id:
+        return False  # another query has written since, and only its position is known
+    planned = read_offsets(spark, stored.folder, live)
+    return bool(planned and state.source) and planned != state.source
 
 
 def _name_of(state: LaneProgress) -> str:

@@ -14,7 +14,7 @@
    `Fenced`. The writer sends heartbeats while the query runs, and is closed when it ends.
 4. **Errors are raised early.** What the schema of the frame, the arguments and the checkpoint show is checked before
    the lane is claimed. Errors in the data fail the query (`StreamingQuery.exception`).
-5. **No gaps after a restore.** A query that was fenced by a restore, or whose checkpoint is ahead of the table, fails.
+5. **No gaps.** A query that was fenced by a restore, or whose checkpoint does not agree with the table, fails.
    `streams.write.resume` finds where it can continue.
 """
 
@@ -55,6 +55,7 @@ from streams.write.decode import SOURCE_TYPE
 from streams.write.query_checkpoint import read_checkpoint, read_offsets
 from streams.write.resume import GAP_HINT, ResumePoint, check_follows
 from streams.write.sink_task import REPORT_TYPE, TaskReport, task_writer
+from streams.write.stateful_frame import check_state
 
 BATCH_ROWS: Final = 65_536
 """Rows per Arrow batch from Spark to Python, if `spark.sql.execution.arrow.maxBytesPerBatch` allows."""
@@ -133,11 +134,13 @@ def write_stream(
             restarted query replays the batch, which is not written again.
 
     Raises:
-        InvalidInput: An argument, a column or a type is wrong. Nothing was started or claimed.
+        InvalidInput: An argument, a column or a type is wrong; or the frame keeps state (aggregation, deduplication,
+            join of streams) that the next start would not find. Nothing was started or claimed.
         NotFound: There is no such table or stream.
         StoreUnavailable: The table or the folder for dead letters cannot be written to.
         Conflict: The lane belongs to another stream, or another query.
-        GapError: The checkpoint is ahead of the table, which was restored or undone. Nothing was claimed.
+        GapError: The checkpoint is ahead of the table, which was restored or undone; or it is an older copy, or lacks
+            files. Nothing was claimed.
         LaneMoved: Another commit was made since ``resume`` was created. Nothing was written.
     """
     check_frame(df, streaming=True)
@@ -156,10 +159,11 @@ def write_stream(
     spark = df.sparkSession
     if query_name is not None and any(query.name == query_name for query in spark.streams.active):
         raise InvalidInput(f"a query named {query_name!r} is running", hint="stop it first, or choose another name")
+    check_state(df, checkpoint, anew=resume is not None and resume.anew)
     folder = _folder_for_errors(on_error, dead_letter, table.uri, lane or stream, storage_options)
     target = _stream_writer(df, checkpoint, None if once else trigger, query_name, once=once)
     previous = read_checkpoint(spark, checkpoint)
-    check_follows(uri, storage_options, lane or stream, previous)
+    check_follows(spark, uri, storage_options, lane or stream, previous)
     takeover |= resume is not None and resume.anew
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(
@@ -167,6 +171,9 @@ def write_stream(
         )
         if resume is not None:
             resume.check(writer.source)
+            if resume.abandoned is not None and folder is not None:
+                # The query before cannot commit this batch any more, and its messages are read again.
+                DeadLetters(folder, *resume.abandoned, stream, writer.lane).discard_others(())
         sink = _Sink(writer, stream, folder, checkpoint, on_commit)
         query = target.foreachBatch(sink).start()
         # From here on `_Attend` closes the writer when the query ends; before, any error closes it.

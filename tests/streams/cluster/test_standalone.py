@@ -24,6 +24,7 @@ from tests.streams.cluster.standalone import Cluster, until
 from tests.streams.pipelines import CONFIG
 
 LIMIT_SECONDS = 420.0
+ROOT = Path(__file__).parents[3]
 ONCE = RestartPolicy(max_failures=1, waits_out=False)
 
 pytestmark = [pytest.mark.spark, pytest.mark.extended, pytest.mark.timeout(900)]
@@ -170,3 +171,28 @@ def rows(ids: range, *, at: int) -> pa.Table:
 def append(table: Table, ids: range, *, at: int) -> None:
     with table.writer("sa") as writer:
         writer.append(rows(ids, at=at))
+
+
+STATEFUL = """
+import sys
+from pyspark.sql import SparkSession
+import streams
+from storage.errors import InvalidInput
+master, uri, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+df = spark.readStream.format("rate").load().selectExpr("value AS id", "'x' AS a", "value AS at")
+try:
+    streams.write_stream(df.dropDuplicates(["id"]), uri, "sa", checkpoint=checkpoint)
+except InvalidInput as error:
+    print(error.message)
+"""
+
+
+def test_a_stateful_frame_with_a_local_checkpoint_is_refused(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "wide", CONFIG)
+    before = table.snapshot().cut
+    with Cluster(workers=0) as cluster:
+        command = [sys.executable, "-c", STATEFUL, cluster.master, table.uri, str(tmp_path / "c")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True, cwd=ROOT)
+    assert f"(Deduplicate), which executors store below checkpoint {tmp_path}/c" in done.stdout
+    assert table.snapshot().cut == before
