@@ -68,7 +68,7 @@ def _ingest(spark: SparkSession, work: Work) -> float:
 
 
 def _query(spark: SparkSession, work: Work) -> float:
-    create_view(spark, "measured", work.folder / "table")
+    create_view(spark, work.folder / "table", "measured")
     seconds = []
     for number in range(QUERIES + 1):
         started = time.perf_counter()
