@@ -124,7 +124,7 @@ def _numbers_in_order(keys: npt.NDArray[np.int64]) -> tuple[Indices, npt.NDArray
     if (int(keys.max()) - least).bit_length() + bits <= _POSITIVE_BITS:
         order, distance = _unpacked((keys - least) << bits | np.arange(count), bits)
         return order, distance + least
-    # The keys are too far apart to be packed: pack the number of each distinct key instead.
+    # Key and position together need more than 63 bits. So each distinct key gets a number, which is packed instead.
     order = np.argsort(keys)
     ordered = keys[order]
     number = np.zeros(count, np.int64)
@@ -155,7 +155,7 @@ def run_starts(sorted_keys: KeyVector) -> Indices:
 
 
 def lower_bound(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
-    """Per needle, how many keys are smaller."""
+    """Number of smaller keys, for each needle."""
     if isinstance(sorted_keys, np.ndarray):
         return np.searchsorted(sorted_keys, needles)
     return np.asarray(pc.search_sorted(sorted_keys, needles)).astype(np.int64)
@@ -169,7 +169,7 @@ def upper_bound(sorted_keys: KeyVector, needle: Any) -> int:
 
 
 def upper_bounds(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
-    """Per needle, how many keys are smaller or equal."""
+    """Number of smaller or equal keys, for each needle."""
     if isinstance(sorted_keys, np.ndarray):
         return np.searchsorted(sorted_keys, needles, side="right")
     return np.asarray(pc.search_sorted(sorted_keys, needles, side="right")).astype(np.int64)
@@ -189,7 +189,10 @@ def positions(sorted_keys: KeyVector, wanted: KeyVector) -> Indices:
 
 
 def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
-    """Per needle, its position among sorted distinct keys, and whether it is there; else the position means nothing."""
+    """Position of each needle among sorted distinct keys, and whether it is there.
+
+    The position of a needle that is not there has no meaning.
+    """
     if len(sorted_keys) == 0:
         return np.zeros(len(needles), np.int64), np.zeros(len(needles), np.bool_)
     position = np.minimum(lower_bound(sorted_keys, needles), len(sorted_keys) - 1)

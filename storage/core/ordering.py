@@ -35,7 +35,7 @@ def ranks(columns: Sequence[pa.Array]) -> Ranks:
     result = np.zeros(len(first), np.int64)
     for column in columns:
         dense = np.asarray(pc.rank(column, sort_keys=[("", "ascending", "at_start")], tiebreaker="dense"))
-        # Make the ranks dense after every column: products of ranks would overflow, ranks of ranks cannot.
+        # Ranks are made dense again after each column. Otherwise the product of several ranks would overflow.
         result = result * (len(first) + 1) + dense.astype(np.int64)
         if len(columns) > 1:
             result = np.unique(result, return_inverse=True)[1]

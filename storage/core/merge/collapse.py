@@ -32,7 +32,7 @@ class LogRange:
         arrival: Arrival of each row's commit; ascending.
         groups: Ids of the column groups that the files have.
         columns: Wanted columns by name; ``names.OP`` and ordering columns where versions matter.
-        slice_ordinal: Per row, which file group of a run it belongs to; None for a single file group.
+        slice_ordinal: The number of the file group within the run, one per row; None for a single file group.
     """
 
     keys: KeyVector

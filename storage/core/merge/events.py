@@ -106,7 +106,7 @@ def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
     """
     groups = present_groups(table.schema.names, schema, stream)
     columns = _cast(table, schema, stream, groups)
-    codes, problems = _judge(table, columns, schema, stream, groups)
+    codes, problems = _find_problems(table, columns, schema, stream, groups)
     if problems:
         raise problems[0].error
     return _events(columns, codes, schema, stream, groups)
@@ -125,7 +125,7 @@ def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[
     """
     groups = present_groups(table.schema.names, schema, stream)
     columns = _cast(table, schema, stream, groups)
-    codes, problems = _judge(table, columns, schema, stream, groups)
+    codes, problems = _find_problems(table, columns, schema, stream, groups)
     if problems:
         good = ~np.logical_or.reduce([problem.rows for problem in problems])
         keep = pa.array(good)
@@ -210,7 +210,7 @@ def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Gr
 
 
 def _supplied_ids(given: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
-    """Per row, the ids of the columns whose NULL is a value. Columns that the batch omits may be named too.
+    """The ids of the columns whose NULL is a value, one list per row. Columns that the batch omits may be named too.
 
     `_NO_COLUMN` stands for NULL, and for a name that is not a column of the batch's groups.
 
@@ -246,7 +246,7 @@ def supplied_mask(ids: pa.Array | None, column_id: int, rows: int) -> Mask:
     return mask
 
 
-def _judge(
+def _find_problems(
     table: pa.Table, columns: Mapping[str, pa.Array], schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
 ) -> tuple[np.ndarray, list[Problem]]:
     problems = [

@@ -35,7 +35,7 @@ class RegisterRange:
         keys: One per row, distinct within a file group.
         groups: Ids of the column groups that the file has.
         columns: Wanted columns by name, as in a slice.
-        slice_ordinal: Per row, which file group of a run it belongs to; None for a single file group.
+        slice_ordinal: The number of the file group within the run, one per row; None for a single file group.
     """
 
     keys: KeyVector

@@ -80,7 +80,7 @@ class Stitch:
         schema: The schema of the snapshot.
         columns: Columns of base batches, shadow and result, named as in a slice.
         groups: Column groups whose state is among ``columns``; all of them if ``exact``.
-        exact: Decide visibility; else the stitch is *plain* (see above).
+        exact: Whether visibility is decided; without it the stitch is *plain* (see above).
         ordered: Return rows in key order, and all rows of the shadow; for a single file group only. Else new rows
             follow the batch in whose key range they are.
         result: Columns whose values are merged in the result; the others keep old values. All columns if ``ordered``.

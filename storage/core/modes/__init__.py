@@ -44,7 +44,7 @@ def find_mode(merge: str) -> MergeMode | None:
 
 
 def mode_of(group: Group) -> MergeMode:
-    """The mode of a group, to ask what it needs; `merging_mode` gives one that can merge.
+    """The mode of a group: what it accepts and stores. To merge, use `merging_mode`.
 
     Raises:
         KeyError: This version has no such mode; tables that need it are refused by their features before.

@@ -105,7 +105,7 @@ class Aggregate(MergeMode):
         merged = dict(rows)
         for function, context in _functions(group, columns, added):
             if context.column.name in merged:
-                merged |= function.of_nothing(context, rows[names.arrival(group.id)].is_valid())
+                merged |= function.state_without_values(context, rows[names.arrival(group.id)].is_valid())
         return _shown(group, columns, merged)
 
     def overflows(self, group: Group, columns: Mapping[str, Column], rows: Arrays) -> dict[int, int]:

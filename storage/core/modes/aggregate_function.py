@@ -63,7 +63,7 @@ class ColumnEvents:
         history: Keys, and the order of their events.
         values: The column's values.
         retracts: Mask of the events whose value is subtracted.
-        ordering: Per ordering column its values.
+        ordering: The values of each ordering column.
         arrival: int64.
     """
 
@@ -122,7 +122,7 @@ class AggregateFunction(ABC):
         """The value that a reader sees."""
         return state[context.column.name]
 
-    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+    def state_without_values(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
         """State of keys whose events all came before the column was added, where that is not NULL.
 
         Args:

@@ -70,7 +70,7 @@ class Latest(MergeMode):
 
 
 def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Indices:
-    """Per run of consecutive events, the last one with the largest rank."""
+    """The last event with the largest rank, of each run of consecutive events."""
     if rank.dtype.kind == "f":
         ends = np.append(starts[1:], len(rank)) - 1
         last: Indices = np.lexsort((rank, run))[ends]  # stable, and NaN is the largest

@@ -142,6 +142,6 @@ class Count(AggregateFunction):
     def show(self, context: Context, state: Arrays) -> pa.Array:
         return _fitting(_as_decimal(state[context.hidden("count")]), context.column.type)
 
-    def of_nothing(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
+    def state_without_values(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
         zero = pa.scalar(0, pa.int64())
         return {context.hidden("count"): pc.if_else(present, zero, pa.scalar(None, pa.int64()))}

@@ -20,8 +20,8 @@ class History:
 
     Attributes:
         keys: Distinct keys, sorted.
-        order: Per place in the sorted sequence, the position of the event in the input.
-        starts: Per key, its first place in the sorted sequence.
+        order: The position of the event in the input, for each place in the sorted sequence.
+        starts: The first place of each key in the sorted sequence.
     """
 
     keys: KeyVector
@@ -41,7 +41,7 @@ class History:
 
     @property
     def runs(self) -> Indices:
-        """Per place in the sorted sequence, the position of its key in ``keys``."""
+        """The position of the key in ``keys``, for each place in the sorted sequence."""
         return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(self.order))))
 
     def sort(self, column: pa.Array) -> pa.Array:
@@ -49,11 +49,11 @@ class History:
         return column.take(pa.array(self.order))
 
     def last(self, chosen: Mask) -> Indices:
-        """Per key, its last place where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
+        """The last place of each key where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
         return np.maximum.reduceat(np.where(chosen, np.arange(len(chosen)), -1), self.starts)
 
     def first(self, chosen: Mask) -> Indices:
-        """Per key, its first place where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
+        """The first place of each key where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
         found = np.minimum.reduceat(np.where(chosen, np.arange(len(chosen)), len(chosen)), self.starts)
         return np.where(found == len(chosen), -1, found)
 
@@ -68,7 +68,7 @@ class Versions:
     """Versions by number: the larger number is the larger version.
 
     Attributes:
-        ordering: Per ordering column the values, indexed by number.
+        ordering: The values of each ordering column, indexed by number.
         arrival: Indexed by number.
     """
 
