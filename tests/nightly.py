@@ -37,6 +37,8 @@ _BENCHMARKS: Final = (
     ("decode", "--messages", "2000", "--rounds", "2"),
     ("fold", "--keys", "20000", "--rows", "40000", "--commits", "20", "--rounds", "2"),
     ("groups", "--groups", "50", "200", "--lanes", "8", "16", "--repeat", "1"),
+    ("hot_bucket", "--keys", "20000", "--rounds", "2"),
+    ("idle_writer", "--rounds", "1", "--idle", "5"),
     ("kafka", "--messages", "20000", "--rounds", "1"),
     ("layout", "--keys", "20000", "--rows", "40000", "--rounds", "2"),
     ("memory", "--rows", "50000"),

@@ -20,7 +20,10 @@ MINE = "-Dmine=1 -Xss2m"
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_writer_has_one_python_one_jvm_and_workers_for_its_tasks(tmp_path: Path) -> None:
+def test_a_writer_has_one_python_one_jvm_and_workers_for_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)  # set for tests, in tests/conftest.py
     with EmbeddedBroker() as broker:
         broker.create_topics({TOPIC: PARTITIONS})
         settings = {"spark.driver.extraJavaOptions": MINE, "spark.master": "local[1]"}
