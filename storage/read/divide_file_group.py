@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from storage.core import keys
 from storage.core.keys import KeyVector
@@ -24,7 +23,7 @@ from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
 from storage.files.base_file import key_span, read_footers
 from storage.files.footers import Footer
-from storage.read.pruning import block_keys
+from storage.read.pruning import block_keys, key_values
 
 FOOTERS_AT_ONCE: Final = 64  # decoded footers are large
 
@@ -117,7 +116,7 @@ def _row_groups(schema: TableSchema, made: SliceFile | None, footers: Mapping[Pa
         return None
     first, end = first[numbers], end[numbers]
     sizes = (end - first) * made.base.size // made.base.rows
-    return _RowGroups(first, end, Extents(_vector(schema, least), _vector(schema, largest), sizes))
+    return _RowGroups(first, end, Extents(key_values(schema, least), key_values(schema, largest), sizes))
 
 
 def _log_extents(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> Extents:
@@ -153,7 +152,3 @@ def _with_part(made: SliceFile | None, rows: tuple[int, int] | None) -> SliceFil
         return made.model_copy(update={"base": None, "base_part": None})
     first, end = rows
     return made.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})
-
-
-def _vector(schema: TableSchema, values: Sequence[Any]) -> KeyVector:
-    return keys.key_vector(pa.array(values, schema.slice.field(schema.sort_column).type))

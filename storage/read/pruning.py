@@ -184,7 +184,7 @@ def block_keys(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveF
     ]
     least = [decode_scalar(of_file.key_min[block], arrow_type) for of_file, block in blocks]
     largest = [decode_scalar(of_file.key_max[block], arrow_type) for of_file, block in blocks]
-    return _vector(least, arrow_type), _vector(largest, arrow_type)
+    return key_values(schema, least), key_values(schema, largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class RowGroups:
         span = known(self.schema.sort_column)
         bounds = None
         if span is not None and span.least is not None:
-            bounds = _vector([span.least, span.largest], self.schema.slice.field(self.schema.sort_column).type)
+            bounds = key_values(self.schema, [span.least, span.largest])
         if self.within is not None and bounds is not None and not self.within.may_contain(bounds):
             return False
         if self.wanted is not None and bounds is not None and not keys.any_within(self.wanted, bounds):
@@ -222,5 +222,6 @@ class RowGroups:
         return self.touched is not None and (bounds is None or keys.any_within(self.touched, bounds))
 
 
-def _vector(values: Sequence[Any], arrow_type: pa.DataType) -> KeyVector:
-    return keys.key_vector(pa.array(values, arrow_type))
+def key_values(schema: TableSchema, values: Sequence[Any]) -> KeyVector:
+    """Values of the sort column, such as those of statistics, as a key vector."""
+    return keys.key_vector(pa.array(values, schema.slice.field(schema.sort_column).type))

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from storage.core.log.cut import Seqs
 from storage.core.log.file_refs import LogFile, SliceFile
 from storage.core.names import Path
 from storage.core.schema.table_schema import TableSchema
-from storage.services.tasks import Execute, Shared, one_by_one
+from storage.services.tasks import Execute, Shared, Task, one_by_one
 from storage.services.verify.check_lanes import Arrivals
 from storage.services.verify.check_log_files import LogFileChecker
 from storage.services.verify.check_slices import SliceChecker, SliceFiles
@@ -23,19 +23,6 @@ from storage.services.verify.findings import Findings, Found, Part
 from storage.store.object_store import ObjectStore
 
 MAX_WAITING: Final = 1_000  # tasks that are collected before they are run: bounds their memory
-
-
-class ContentTask(Protocol):
-    """Checks the contents of some files."""
-
-    @property
-    def bytes(self) -> int:
-        """Size of the files that the task reads."""
-        ...
-
-    def run(self) -> list[Found]:
-        """Check the files."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +94,7 @@ class ContentChecks:
 
     def __init__(self, store: ObjectStore, findings: Findings, execute: Execute | None) -> None:
         self._store, self._findings, self._execute = store, findings, execute
-        self._waiting: list[tuple[ContentTask, list[Part]]] = []
+        self._waiting: list[tuple[Task[list[Found]], list[Part]]] = []
         self._slices: list[tuple[SliceToCheck, Part]] = []
 
     def add_log_file(
@@ -128,7 +115,7 @@ class ContentChecks:
             self._add(task, [slices[i][1] for i in chosen])
         self._run()
 
-    def _add(self, task: ContentTask, parts: list[Part]) -> None:
+    def _add(self, task: Task[list[Found]], parts: list[Part]) -> None:
         self._waiting.append((task, parts))
         if self._execute is None or len(self._waiting) >= MAX_WAITING:
             self._run()
