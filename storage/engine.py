@@ -211,10 +211,12 @@ class PlannedWork(Generic[T_co]):
     """Work that is due, and has not begun.
 
     Attributes:
-        bytes: Stored bytes that it will read.
+        snapshot: The snapshot that it was planned from.
+        bytes: Stored bytes that it will read; 0 if nothing is due.
         steps: The work, see `storage.services.steps`. Nothing is published before the first step.
     """
 
+    snapshot: Snapshot
     bytes: int
     steps: Steps[T_co]
 
@@ -233,16 +235,23 @@ def plan_compaction(table: Table, policy: DuePolicy) -> PlannedWork[CompactionRe
         table.mark_if_due()
         return result
 
-    return PlannedWork(sum(each.bytes for each in due.values()), steps())
+    return PlannedWork(snapshot, sum(each.bytes for each in due.values()), steps())
 
 
-def plan_fold(table: Table, policy: DuePolicy) -> PlannedWork[FoldResult]:
+def plan_fold(table: Table, policy: DuePolicy, snapshot: Snapshot | None = None) -> PlannedWork[FoldResult]:
     """`storage.Table.fold` if it is due, in steps.
+
+    Args:
+        table: The table.
+        policy: Decides what is due.
+        snapshot: A head snapshot that was just read; None reads one.
 
     Raises:
         UnsupportedFormat: This version cannot write to the table.
     """
-    table_log, snapshot = table.writable(), table.snapshot()
+    table_log = table.writable()
+    if snapshot is None:
+        snapshot = table.snapshot()
     due = find_due(snapshot, policy, {Work.FOLD})
 
     def steps() -> Steps[FoldResult]:
@@ -252,7 +261,7 @@ def plan_fold(table: Table, policy: DuePolicy) -> PlannedWork[FoldResult]:
         table.mark_if_due()
         return result
 
-    return PlannedWork(sum(each.bytes for each in due.values()), steps())
+    return PlannedWork(snapshot, sum(each.bytes for each in due.values()), steps())
 
 
 def clock_lead_ms(table: Table) -> int:
