@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -29,6 +28,7 @@ from streams.pipeline.many_tables import MAX_OPENING, ManyTables, TableSettings,
 from streams.pipeline.model import CleanSection, CompactionSection
 from streams.pipeline.pipeline import is_pipeline, load_settings
 from streams.pipeline.services import CLEAN, COMPACTION
+from streams.pipeline.status import stop_signals
 from streams.pipeline.supervisor import JobStatus
 from streams.pipeline.table_list import list_tables
 
@@ -75,7 +75,11 @@ def serve(
     many = ManyTables(loaders, once=once, opener=opener)
     page, stop = StatusPage(), threading.Event()
     serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
-    with serving, show_jobs(console(), as_json=as_json, line_seconds=LINE_SECONDS) as on_status, _signals(stop):
+    with (
+        serving,
+        show_jobs(console(), as_json=as_json, line_seconds=LINE_SECONDS) as on_status,
+        stop_signals(_stopper(stop)),
+    ):
 
         def noted(statuses: Sequence[JobStatus]) -> None:
             page.update(statuses)
@@ -108,18 +112,12 @@ def _loader(
     return load
 
 
-@contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """On SIGTERM or Ctrl-C stop after the current step; on a second one end the process at once."""
+def _stopper(stop: threading.Event) -> Callable[[int, object], None]:
+    """The handler of SIGTERM and Ctrl-C: stop after the current step; on a second one end the process at once."""
 
     def ask(number: int, _: object) -> None:
         if stop.is_set():
             raise SystemExit(128 + number)
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return ask

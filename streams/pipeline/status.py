@@ -17,9 +17,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, NoReturn
 
 STATUS_FD: Final = "WEFT_STATUS_FD"
 LIFELINE_FD: Final = "WEFT_LIFELINE_FD"
@@ -172,6 +173,17 @@ class Reporter:
             os.write(self._descriptor, line)
 
 
+@contextlib.contextmanager
+def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM until the block ends. Use it in the main thread."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
 class StopSignal:
     """Set when the job has to stop: on SIGTERM, or when the supervisor has ended. Create it in the main thread."""
 
@@ -203,3 +215,13 @@ def watch_lifeline(descriptor: int, on_end: Callable[[], None]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="weft-lifeline", daemon=True).start()
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process at once.
+
+    With `sys.exit` threads of py4j that wait for a JVM that has ended would keep the process alive.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -20,18 +20,17 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from storage.errors import InvalidInput, NotFound
 from streams.pipeline.error_kinds import Ending
 from streams.pipeline.job_process import Job, JobProcess
-from streams.pipeline.status import Report
+from streams.pipeline.status import Report, stop_signals
 
 __all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor", "ending_of_all"]
 
@@ -250,7 +249,7 @@ class Supervisor:
         Returns:
             `succeeded`.
         """
-        with self._signals():
+        with stop_signals(self._ask):
             self.start()
             try:
                 while not self.finished:
@@ -265,19 +264,11 @@ class Supervisor:
                 on_status(self.stop())
         return self.succeeded
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def asked(*_: Any) -> None:
-            self._stops_asked += 1
-            if self._wake[1] >= 0:
-                os.write(self._wake[1], b"!")
-
-        before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask(self, *_: object) -> None:
+        """Handle a signal to stop."""
+        self._stops_asked += 1
+        if self._wake[1] >= 0:
+            os.write(self._wake[1], b"!")
 
     def _kill_all(self) -> None:
         with self._lock:

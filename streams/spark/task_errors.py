@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar, cast
 
 from storage.errors import InvalidInput, TableError, error_from_dict
@@ -109,26 +109,16 @@ def python_problem(text: str) -> InvalidInput | None:
     return None
 
 
-@contextmanager
-def worker_hints() -> Iterator[None]:
+def worker_hints() -> AbstractContextManager[None]:
     """Raise an error of weft with a hint if Spark's workers cannot run weft; re-raise all other errors.
 
     Raises:
         InvalidInput: See `python_problem`.
     """
-    try:
-        yield
-    except TableError:
-        raise
-    except Exception as error:
-        text = str(error)
-        if error_in(text) is None and (problem := python_problem(text)) is not None:
-            raise problem from error
-        raise
+    return _translated(lambda text: python_problem(text) if error_in(text) is None else None)
 
 
-@contextmanager
-def raise_task_errors() -> Iterator[None]:
+def raise_task_errors() -> AbstractContextManager[None]:
     """Run a Spark job in the block; whatever fails is raised as an error of weft.
 
     Raises:
@@ -136,19 +126,27 @@ def raise_task_errors() -> Iterator[None]:
         InvalidInput: See `python_problem`.
         TasksFailed: Any other failure of the job.
     """
+    return _translated(lambda text: error_in(text) or python_problem(text) or _tasks_failed(text))
+
+
+@contextmanager
+def _translated(translate: Callable[[str], TableError | None]) -> Iterator[None]:
+    """Raise the error of weft that the text of another error stands for; None: raise the other error unchanged."""
     try:
         yield
     except TableError:
         raise
     except Exception as error:
-        text = str(error)
-        found = error_in(text) or python_problem(text)
-        if found is None:
-            found = TasksFailed(
-                f"Spark could not complete the tasks: {_first_cause(text)}",
-                hint="the logs of the executors say more; if they ran out of memory, give them more",
-            )
-        raise found from error
+        if (found := translate(str(error))) is not None:
+            raise found from error
+        raise
+
+
+def _tasks_failed(text: str) -> TasksFailed:
+    return TasksFailed(
+        f"Spark could not complete the tasks: {_first_cause(text)}",
+        hint="the logs of the executors say more; if they ran out of memory, give them more",
+    )
 
 
 def _first_cause(text: str) -> str:

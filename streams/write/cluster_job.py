@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,11 +22,12 @@ from storage.engine import Execute
 from streams.pipeline.outage import JobOutages
 from streams.pipeline.pipeline import CommandSettings, Pipeline
 from streams.pipeline.services import COMPACTION, run_service
-from streams.pipeline.status import Reporter, StopSignal
+from streams.pipeline.status import Reporter, StopSignal, end_process
 from streams.pipeline.writer_outage import tell_executors
 from streams.spark.executors import HINT, ExecutorWatch
 from streams.spark.run_tasks import spark_executor
 from streams.spark.session import build_session
+from streams.write.repeated_call import call_every
 
 WATCH_SECONDS: Final = 2.0  # between two checks whether a job waits for an executor
 
@@ -92,20 +91,14 @@ def _session(name: str, settings: Mapping[str, str], scratch: Path, *, quick_sta
 @contextlib.contextmanager
 def _watched(spark: SparkSession, tell: Callable[[ExecutorWatch], object]) -> Iterator[None]:
     """Call ``tell`` every `WATCH_SECONDS` in another thread until the block ends; this thread waits for Spark."""
-    watch, ended = ExecutorWatch(spark), threading.Event()
+    watch = ExecutorWatch(spark)
 
     def look() -> None:
         with contextlib.suppress(Exception):  # the session may stop at any moment
-            while not ended.wait(WATCH_SECONDS):
-                tell(watch)
+            tell(watch)
 
-    thread = threading.Thread(target=look, name="weft-executors", daemon=True)
-    thread.start()
-    try:
+    with call_every(WATCH_SECONDS, look, "weft-executors"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _print_starvation() -> Callable[[ExecutorWatch], None]:
@@ -121,8 +114,4 @@ def _print_starvation() -> Callable[[ExecutorWatch], None]:
 
 
 if __name__ == "__main__":
-    ending = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: py4j threads that wait for a JVM that has ended would keep the process alive.
-    os._exit(ending)
+    end_process(main())

@@ -17,7 +17,6 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
-import threading
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from storage import Commit, Table, Writer
 from storage.engine import Batch, LaneName
 from storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, TableError
 from streams.write.dead_letter import DeadLetters, open_dead_letters
+from streams.write.repeated_call import call_every
 from streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
@@ -141,27 +141,14 @@ def close_after(table: Table, lane: LaneName) -> Iterator[None]:
             )
 
 
-@contextlib.contextmanager
-def send_heartbeats(writer: Writer, every: float = _BEAT_SECONDS) -> Iterator[None]:
+def send_heartbeats(writer: Writer, every: float = _BEAT_SECONDS) -> contextlib.AbstractContextManager[None]:
     """Send heartbeats of a writer while its tasks run, so that a long job does not look like a dead one.
 
     Args:
         writer: An open writer, which no other thread uses during the block.
         every: Seconds between two calls of `Writer.heartbeat`.
     """
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(every):
-            writer.heartbeat()
-
-    thread = threading.Thread(target=beat, name="weft-heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return call_every(every, writer.heartbeat, "weft-heartbeat")
 
 
 def _check_batch(batch: Batch | None) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import re
 import sys
 import threading
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streams.pipeline.error_kinds import describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages
-from streams.pipeline.status import Reporter, StopSignal
+from streams.pipeline.status import Reporter, StopSignal, end_process
 from streams.pipeline.writer_outage import await_source, await_store, tell_brokers, tell_executors, unreachable
 
 if TYPE_CHECKING:
@@ -481,8 +480,4 @@ def failure_of(error: Exception) -> Exception:
 
 
 if __name__ == "__main__":
-    ending = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: py4j threads that wait for a JVM that has ended would keep the process alive.
-    os._exit(ending)
+    end_process(main())

@@ -1,0 +1,31 @@
+"""Calls a function again and again in another thread while this one waits, for example for Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def call_every(seconds: float, function: Callable[[], object], name: str) -> Iterator[None]:
+    """Call a function every ``seconds`` until the block ends, or until it raises. The block ends after the last call.
+
+    Args:
+        seconds: Time before the first call, and between the end of a call and the next one.
+        function: The function.
+        name: Name of the thread.
+    """
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(seconds):
+            function()
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
