@@ -13,7 +13,7 @@ from streams.demo.feed import Feed
 from streams.demo.workload import MIN_ROWS, plan_topics
 from tests.deploy.image_builder import ROOT, Image, Unavailable, built_image
 from tests.stores.moto_server import BUCKET
-from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.stores.real_server import real_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(3_600)]
 
@@ -94,11 +94,8 @@ def test_spark_submit_starts_a_driver(image: Image) -> None:
 
 
 def test_a_writer_the_services_and_a_query(image: Image) -> None:
-    program = find_program()
-    if program is None:
-        pytest.skip(NO_SERVER)
     topics = plan_topics(MIN_ROWS)
-    with real_server(program) as store, EmbeddedBroker() as broker:
+    with real_server() as store, EmbeddedBroker() as broker:
         feed = Feed(broker, topics)
         while not feed.finished:
             feed.send_part()

@@ -41,6 +41,19 @@ def append(table: Table, rows: pa.Table, stream: str = "orders", **arguments: An
         return writer.append(rows, **arguments)
 
 
+def fill_with_every_state(table: Table) -> None:
+    """Write base, shadow, fold and log files: events, deletes, rows that are hidden and one that comes back."""
+    append(table, orders(*range(1000)))
+    append(table, payments(*range(0, 1200, 3)), "payments")
+    append(table, orders(*range(0, 1000, 10), op="D", ts=2))
+    table.compact()
+    append(table, orders(*range(500, 600), status="late", ts=3))
+    table.fold()
+    append(table, orders(*range(590, 640), 1500, 1501, status="later", ts=4))
+    append(table, payments(10, 20, 30, paid=7.0, ts=9), "payments")  # hidden: in shadows
+    append(table, orders(20, status="back", ts=9))
+
+
 def contents(table: Table, columns: Sequence[str] | None = None, **arguments: Any) -> list[tuple[Any, ...]]:
     rows = table.snapshot(**arguments).to_arrow(columns).to_pylist()
     return sorted((tuple(row.values()) for row in rows), key=repr)

@@ -35,7 +35,7 @@ from storage.read.divide_scan import divide
 from storage.read.scan import Scan
 from tests import many_groups
 from tests.storage.predicates import predicates
-from tests.storage.shop import SHOP, append, new_uri, orders, payments
+from tests.storage.shop import SHOP, append, fill_with_every_state, new_uri, orders
 from tests.storage.world import World, bag
 from tests.strategies import Story, stories
 from tests.tuning import tune, tuned
@@ -101,15 +101,8 @@ def hot(monkeypatch: pytest.MonkeyPatch) -> Table:
     """One file group in every state: base, shadow, a fold, events, deletes, rows that are hidden and that come back."""
     tune(monkeypatch, row_group_rows=20, block_min_bytes=300, block_max_bytes=600)
     table = Table.create(new_uri(), {**SHOP, "buckets": 1})
-    append(table, orders(*range(1000)))
-    append(table, payments(*range(0, 1200, 3)), "payments")
-    append(table, orders(*range(0, 1000, 10), op="D", ts=2))
-    table.compact()
-    append(table, orders(*range(500, 600), status="late", ts=3))
-    table.fold()
-    append(table, orders(*range(590, 640), 1500, 1501, status="later", ts=4))
-    append(table, payments(10, 20, 30, paid=7.0, ts=9), "payments")  # hidden: in the shadow
-    append(table, orders(20, 140, 160, 180, status="back", ts=9))
+    fill_with_every_state(table)
+    append(table, orders(140, 160, 180, status="back", ts=9))
     return table
 
 

@@ -14,7 +14,7 @@ from storage.core.plan.slices import combine_slices, plan_slices
 from storage.environment import Tuning
 from storage.errors import InvalidInput
 from storage.read import read_runs
-from tests.storage.shop import SHOP, append, contents, new_uri, orders, payments
+from tests.storage.shop import SHOP, append, contents, fill_with_every_state, new_uri, orders
 from tests.storage.world import bag
 from tests.tuning import tune, tuned
 
@@ -29,15 +29,7 @@ def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ta
     """
     tune(monkeypatch, row_group_rows=request.param[0], shared_row_group_rows=request.param[1])
     table = Table.create(new_uri(), {**SHOP, "buckets": MANY})
-    append(table, orders(*range(1000)))
-    append(table, payments(*range(0, 1200, 3)), "payments")
-    append(table, orders(*range(0, 1000, 10), op="D", ts=2))
-    table.compact()
-    append(table, orders(*range(500, 600), status="late", ts=3))
-    table.fold()
-    append(table, orders(*range(590, 640), 1500, 1501, status="later", ts=4))
-    append(table, payments(10, 20, 30, paid=7.0, ts=9), "payments")  # hidden: in shadows
-    append(table, orders(20, status="back", ts=9))
+    fill_with_every_state(table)
     return table
 
 

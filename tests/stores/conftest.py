@@ -18,7 +18,7 @@ import pytest
 from storage.store.object_store import ObjectStore
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
-from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.stores.real_server import real_server
 
 GIVEN_URL = "WEFT_STORE_URL"
 GIVEN_OPTIONS = "WEFT_STORE_OPTIONS"
@@ -56,10 +56,7 @@ def moto() -> Iterator[Backend]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[Backend]:
-    program = find_program()
-    if program is None:
-        pytest.skip(NO_SERVER)
-    with real_server(program) as backend:
+    with real_server() as backend:
         yield backend
 
 

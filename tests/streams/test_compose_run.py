@@ -25,7 +25,7 @@ from rich.console import Console
 
 from streams.demo.verdict import judge
 from streams.pipeline.pipeline import load_pipeline
-from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.stores.real_server import real_server
 from tests.streams.kafka.real_broker import RealBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(1_800)]
@@ -87,10 +87,7 @@ class Part:
 
 @pytest.fixture
 def parts(tmp_path: Path, real_broker: RealBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Part]]:
-    program = find_program()
-    if program is None:
-        pytest.skip(NO_SERVER)
-    with real_server(program) as store:
+    with real_server() as store:
         told = {
             **{name: value for name, value in SERVICES["orders"]["environment"].items() if "$" not in value},
             "KAFKA_BOOTSTRAP_SERVERS": real_broker.bootstrap_servers,

@@ -21,7 +21,7 @@ import pytest
 from storage import Table
 from tests.maven import Unavailable, maven_jars
 from tests.stores.places import Backend
-from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.stores.real_server import real_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
@@ -100,10 +100,7 @@ def jars() -> str:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Backend]:
-    program = find_program()
-    if program is None:
-        pytest.skip(NO_SERVER)
-    with real_server(program) as running:
+    with real_server() as running:
         yield running
 
 

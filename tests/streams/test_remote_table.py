@@ -20,7 +20,7 @@ from streams.read.relation.live_view import ParquetFile
 from tests.storage.shop import SHOP, append, orders, payments
 from tests.stores.moto_server import moto_server
 from tests.stores.places import Backend, Place
-from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.stores.real_server import real_server
 from tests.streams.pipelines import weft_output
 from tests.streams.sink.rig import Feed, run
 
@@ -33,13 +33,7 @@ END_S = 60
 @pytest.fixture(scope="module", params=["moto", pytest.param("s3", marks=pytest.mark.integration)])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """S3 simulated by moto, and a real server."""
-    if request.param == "moto":
-        server = moto_server()
-    elif (program := find_program()) is not None:
-        server = real_server(program)
-    else:
-        pytest.skip(NO_SERVER)
-    with server as running:
+    with moto_server() if request.param == "moto" else real_server() as running:
         yield running
 
 

@@ -31,7 +31,7 @@ from streams.pipeline.pipeline import Pipeline, load_pipeline
 from streams.pipeline.run import open_table, writer_job
 from streams.pipeline.supervisor import ENDED, Job, JobStatus, Supervisor
 from tests.stores.places import Place
-from tests.stores.real_server import NO_SERVER, find_program, real_server
+from tests.stores.real_server import real_server
 from tests.streams.cluster.standalone import SPARK_HOME, Cluster, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(2700)]
@@ -46,10 +46,7 @@ JOBS = Path(__file__).parent
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    program = find_program()
-    if program is None:
-        pytest.skip(NO_SERVER)
-    with real_server(program) as backend:
+    with real_server() as backend:
         yield backend.new_place()
 
 
