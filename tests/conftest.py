@@ -15,7 +15,10 @@ deep      thousands of examples per test: ``pytest tests/storage/test_laws.py --
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -38,7 +41,11 @@ settings.load_profile("quick")
 
 # The JVMs of Spark that tests start live for seconds or minutes. In that time the optimizing compiler takes more CPU
 # than its code saves: 17 of 40 CPU seconds of the tests of planning.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+if "SPARK_SUBMIT_OPTS" not in os.environ:  # the processes of pytest-xdist inherit it from the first one
+    # A JVM that a test kills leaves its temporary folders behind.
+    _jvm_folder = tempfile.mkdtemp(prefix="weft-tests-jvm-")
+    atexit.register(shutil.rmtree, _jvm_folder, ignore_errors=True)
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={_jvm_folder}"
 
 _MARKER_OF_FIXTURE = {"spark": "spark", "java": "models", "real_broker": "integration"}
 _MAY_START_JAVA = ("spark", "models", "integration")

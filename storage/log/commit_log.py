@@ -339,7 +339,7 @@ class CommitLog:
         unread = [
             file.index for file in files if isinstance(file.index, Sidecar) and file.index.path not in self._indexes
         ]
-        fetched = {there.path: sidecar_codec.decode_index(data) for there, data in self._sidecars(unread)}
+        fetched = {there.path: sidecar_codec.decode_index(there, data) for there, data in self._sidecars(unread)}
         self._indexes.update(fetched)
         # Another thread may remove an index from the cache meanwhile (`forget_before`).
         return [
@@ -351,7 +351,7 @@ class CommitLog:
 
     def _index(self, there: Sidecar) -> LogIndex:
         ((_, data),) = self._sidecars([there])
-        return sidecar_codec.decode_index(data)
+        return sidecar_codec.decode_index(there, data)
 
     def forget_before(self, lane: LaneName, seq: int) -> None:
         """Remove entries up to ``seq`` from the cache: their rows are in slices."""

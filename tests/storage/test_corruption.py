@@ -136,6 +136,32 @@ def test_a_sidecar_of_a_newer_version_is_refused(
     assert [found.where for found in verify_table(table.uri).warnings] == [str(sidecar.path)]
 
 
+@pytest.mark.parametrize("change", [lambda index: index.update(surprise=1), lambda index: index.pop("ranges")])
+def test_an_index_of_a_newer_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], object]
+) -> None:
+    tune(monkeypatch, inline_index_bytes=10)
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(*range(20)))
+    store = open_store(table.uri)
+    entry_path = slot_path(LaneName("orders"), 2)
+    old = json.loads(content(store, entry_path))["files"][0]["index"]
+    index = json.loads(content(store, old["path"]))
+    change(index)
+    data = json.dumps(index, separators=(",", ":")).encode()
+    sidecar = Sidecar.of(Path(old["path"]), data)
+    overwrite(store, sidecar.path, data)
+    overwrite(
+        store,
+        entry_path,
+        resealed(content(store, entry_path), lambda e: e["files"][0].update(index=sidecar.model_dump())),
+    )
+    with pytest.raises(UnsupportedFormat, match=f"{sidecar.path} .*not of a shape that this version knows") as error:
+        read_all(table.uri)
+    assert "upgrade" in error.value.hint
+    assert [found.where for found in verify_table(table.uri).warnings] == [str(sidecar.path)]
+
+
 def test_an_unknown_reader_feature_is_refused_on_opening(table: Table, store: ObjectStore) -> None:
     path = slot_path(TABLE_LANE, 1)
     overwrite(store, path, resealed(content(store, path), lambda e: e["reader_features"].append("merge-magic")))

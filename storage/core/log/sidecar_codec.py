@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from storage.core.log.entries import Base, Fold, FoldedGroup, Intent, TableEntry, Unresolved
-from storage.core.log.file_refs import LogIndex, SliceFile
+from storage.core.log.file_refs import LogIndex, Sidecar, SliceFile
 from storage.core.log.slice_list import SliceList, decode_list
 from storage.errors import UnsupportedFormat
 
@@ -39,12 +39,7 @@ def resolve(entry: Unresolved, data: bytes, decode: Callable[[bytes], SliceList]
     try:
         return _resolve(entry.outline, data, decode)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UnsupportedFormat(
-            f"{entry.sidecar.path} (list of entry {entry.seq} of the table lane) is not of a shape that this version "
-            f"knows: {first['loc']}: {first['msg']}",
-            hint="upgrade weft to read this table",
-        ) from None
+        raise _unknown_shape(entry.sidecar, f"list of entry {entry.seq} of the table lane", error) from None
 
 
 def _resolve(outline: Base | Fold | Intent, data: bytes, decode: Callable[[bytes], SliceList]) -> TableEntry:
@@ -57,5 +52,21 @@ def _resolve(outline: Base | Fold | Intent, data: bytes, decode: Callable[[bytes
     return outline.model_copy(update={"restore": outline.restore.model_copy(update={"slices": slices})})
 
 
-def decode_index(data: bytes) -> LogIndex:
-    return LogIndex.model_validate_json(data)
+def decode_index(sidecar: Sidecar, data: bytes) -> LogIndex:
+    """The index of a log file, given the bytes of its sidecar.
+
+    Raises:
+        UnsupportedFormat: A newer version wrote the sidecar.
+    """
+    try:
+        return LogIndex.model_validate_json(data)
+    except ValidationError as error:
+        raise _unknown_shape(sidecar, "index of a log file", error) from None
+
+
+def _unknown_shape(sidecar: Sidecar, what: str, error: ValidationError) -> UnsupportedFormat:
+    first = error.errors()[0]
+    return UnsupportedFormat(
+        f"{sidecar.path} ({what}) is not of a shape that this version knows: {first['loc']}: {first['msg']}",
+        hint="upgrade weft to read this table",
+    )

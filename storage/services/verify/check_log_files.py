@@ -19,6 +19,7 @@ from storage.core.log import sidecar_codec
 from storage.core.log.file_refs import Blocks, FileGroup, LogFile, LogIndex, LogRanges, Sidecar
 from storage.core.model import Op
 from storage.core.schema.table_schema import TableSchema
+from storage.errors import UnsupportedFormat
 from storage.files.log_file import value_range, version_columns
 from storage.services.verify.check_rows import UNREADABLE, OnArrivals, RowChecker, check_bytes, columns_to_read
 from storage.services.verify.check_slots import read_sidecar
@@ -142,12 +143,17 @@ class LogFileChecker:
 
 
 def read_index(store: ObjectStore, index: LogIndex | Sidecar, findings: Findings) -> LogIndex | None:
-    """The index of a log file; None if its sidecar is missing or damaged, which is reported."""
+    """The index of a log file; None if its sidecar is missing, damaged, or of a newer version, which is reported."""
     if isinstance(index, LogIndex):
         return index
     findings.count("sidecars")
     data = read_sidecar(store, index, findings, "the log file that it belongs to cannot be read")
-    return sidecar_codec.decode_index(data) if data is not None else None
+    try:
+        return sidecar_codec.decode_index(index, data) if data is not None else None
+    except UnsupportedFormat as error:
+        what = f"{error.message}: the log file that it belongs to cannot be checked"
+        findings.at(index.path).warning(what, "verify with the version that wrote it")
+        return None
 
 
 def names_file_groups(index: LogIndex) -> bool:
