@@ -7,6 +7,7 @@
     in steps      plan_compaction, plan_fold          other work may be done between two steps
     resume        lane_progress                       where a lane ends, without claiming it
     observe       LaneObserver, Inspection            what lanes and the table hold
+    monitor       measure, sample                     sizes and waiting work, for metrics
 
 Plans, tickets and tasks can be pickled: they carry the table's store, sizes and allowed mergers. An engine imports this
 module, `storage`, `storage.config`, `storage.errors` and `storage.mergers`, and no other module of this package.
@@ -56,6 +57,7 @@ from storage.services.compaction_task import CompactionTask
 from storage.services.due_work import Only, every_group, find_due
 from storage.services.fold import NOT_FOLDED, FoldResult
 from storage.services.inspect import FileReport, Inspection, LaneReport, Overview, StreamReport, TimelineEntry
+from storage.services.measure_table import TableMeasures, TableSample, measure, sample
 from storage.services.restore import RestoreResult
 from storage.services.schema_changes import SchemaChange
 from storage.services.steps import Steps, cancel, finish
@@ -120,6 +122,8 @@ __all__ = [
     "Steps",
     "Stream",
     "StreamReport",
+    "TableMeasures",
+    "TableSample",
     "TableSchema",
     "Task",
     "TimelineEntry",
@@ -146,11 +150,13 @@ __all__ = [
     "is_cut",
     "lane_name",
     "lane_progress",
+    "measure",
     "one_by_one",
     "open_store",
     "parse_type",
     "plan_compaction",
     "plan_fold",
+    "sample",
     "scan_changes",
     "state_columns",
     "whole_files",

@@ -123,6 +123,17 @@ class LogReader:
                 registers[group.id] = merge_registers(self._schema, group, found, self._mergers)
         return LogState(KeyDirectory.of(ranges, self._schema), registers, run_keys)
 
+    def events(self, file_slice: FileSlice) -> Iterator[LogRange]:
+        """The events of one slice that are in no fold, not merged; those of a group are in version order.
+
+        Call it in place of `collapse`.
+
+        Raises:
+            CorruptData: A log file is missing or damaged.
+        """
+        self._stored.expect(_blocks_of(file_slice))
+        return self._events(file_slice, None)
+
     def _registers(self, file_slice: FileSlice, wanted: KeyVector | None) -> list[list[RegisterRange]]:
         """The registers of one slice, a list for each file of a fold."""
         folded: dict[int, list[RegisterRange]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,7 @@ from streams.cli.table_services import table_services
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.supervisor import JobStatus, ending_of_all
+from streams.pipeline.table_watch import TableWatch
 from streams.read.read_options import ReadOptions
 from streams.spark.session import check_java
 
@@ -130,7 +132,7 @@ def run(
     With --only NAME it runs that writer or service alone, so that each can have a container of its own. If a writer is
     called compaction or clean, the service of that name is called compaction-service or clean-service.
     """
-    from streams.pipeline.run import COMPACTION, check_sources, choose_part, run_pipeline
+    from streams.pipeline.run import COMPACTION, check_sources, choose_part, run_pipeline, watches_table
 
     with usage_errors():
         loaded = load_pipeline(pipeline)
@@ -141,8 +143,14 @@ def run(
     last: dict[str, JobStatus] = {}
     if writers or (COMPACTION in chosen_services and loaded.compacts_on_cluster):  # other services need no Spark
         check_java()
-    serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
-    with serving, show_jobs(console(), as_json=as_json) as on_status:
+    with contextlib.ExitStack() as stack:
+        if place is not None:
+            stack.enter_context(serve_status(page, *place))
+            if watches_table(loaded, chosen_services):
+                policy = None if loaded.compaction is None else loaded.compaction.policy
+                show = partial(page.show_table, loaded.table.uri)
+                stack.enter_context(TableWatch(loaded.table, policy, show))
+        on_status = stack.enter_context(show_jobs(console(), as_json=as_json))
 
         def noted(statuses: Sequence[JobStatus]) -> None:
             for status in statuses:

@@ -42,6 +42,7 @@ from streams.kafka.offset_plan import (
     Offsets,
     Position,
     Topics,
+    count_deleted,
     drop_recreated,
     format_offsets,
     format_position,
@@ -54,6 +55,7 @@ from streams.kafka.offset_plan import (
 )
 from streams.kafka.options import KafkaOptions, parse_options
 from streams.kafka.recreated_topic import find_recreated
+from streams.kafka.skipped_offsets import SKIPPED
 from streams.spark.for_workers import ForWorkers, Source
 
 FORMAT: Final = "weft_kafka"
@@ -241,6 +243,7 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         plan = plan_end(start.offsets, topics.logs, self._options.topics, limit=most, target=self._target)
         report_losses(plan.losses, strict=strict)
+        SKIPPED.add(count_deleted(start.offsets, topics.logs))
         return identify(plan.offsets, start, topics.identities)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name

@@ -241,6 +241,11 @@ def plan_end(
     return OffsetPlan(end, losses)
 
 
+def count_deleted(start: Mapping[Partition, int], logs: Mapping[Partition, Log]) -> int:
+    """Number of offsets after ``start`` that retention has deleted from the logs."""
+    return sum(max(0, log.low - start.get(partition, log.low)) for partition, log in logs.items())
+
+
 def plan_ranges(
     start: Mapping[Partition, int],
     end: Mapping[Partition, int],

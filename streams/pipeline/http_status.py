@@ -1,8 +1,9 @@
 """HTTP endpoint with metrics for Prometheus, and with health and readiness for an orchestrator.
 
-    GET /metrics   status of each part, as Prometheus metrics
+    GET /metrics   status of each part and of the table, as Prometheus metrics (`streams.pipeline.metrics`)
     GET /healthz   200 if the process works; 503 if the page was not updated for `HUNG_SECONDS`
-    GET /readyz    200 if every part is working; 503 if one is starting, waits for an outage to end, or has failed
+    GET /readyz    200 if every part works and writers commit; 503 if one is starting, waits for an outage to end, has
+                   failed, does not report any more, or has had messages to commit for `STUCK_SECONDS` without a commit
 
 A part is a writer or a service, by the name that the status shows. ``weft run --http`` serves the parts that it
 supervises, and updates the page several times a second. A writer without a supervisor (spark-submit, the Spark
@@ -16,7 +17,7 @@ import os
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -24,57 +25,57 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from storage.errors import InvalidInput
+from streams.pipeline.metrics import Metrics
 from streams.pipeline.status import Report
-from streams.pipeline.status_fields import status_fields
+from streams.pipeline.status_fields import is_silent, state_word
 from streams.pipeline.supervisor import JobStatus, Phase
+from streams.pipeline.table_watch import TableView
 
 HUNG_SECONDS: Final = 120.0  # updates come several times a second; a request to a store may take a minute
 LOCAL: Final = "127.0.0.1"
+STUCK_SECONDS: Final = 600.0  # a batch that takes longer is too large, or hangs
 _MAX_PORT: Final = 65_535
 
-_COUNTERS: Final = {
-    "rows": "Rows stored by a writer, or read by a service.",
-    "commits": "Commits of a writer, or rounds of a service that changed the table.",
-    "dead_letters": "Messages that could not be decoded or stored.",
-    "tombstones_ignored": "Messages without a value that were skipped.",
-    "restarts": "Restarts of the process of a part.",
-}
-_GAUGES: Final = {
-    "lag": (
-        "lag_messages",
-        "Upper bound of the messages that are in the source and not in the table. Absent if unknown.",
-    ),
-    "freshness_seconds": (
-        "freshness_seconds",
-        "The table contains everything that the source had this many seconds ago. Absent if unknown.",
-    ),
-    "commit_age_seconds": ("commit_age_seconds", "Time since the last commit. Absent before the first one."),
-    "waiting_seconds": (
-        "waiting_seconds",
-        "Time for which a broker or a store has not answered. Absent if all answer.",
-    ),
-    "due_bytes": ("due_bytes", "Stored bytes that are due for compaction or a fold. Absent if unknown."),
-    "failures": ("failures_in_a_row", "Consecutive failed runs of the process without progress."),
-}
 _AT_WORK: Final = frozenset({"running", "idle", "compacting", "cleaning"})
 
 
 class StatusPage:
-    """The statuses of all jobs as of the last update. Usable from any thread."""
+    """The statuses of all jobs as of the last update, and the last view of each table. Usable from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """No job is known before `update`."""
         self._clock = clock
         self._statuses: tuple[JobStatus, ...] = ()
         self._updated = clock()
+        self._moved: dict[str, tuple[int, float]] = {}
+        self._tables: dict[str, TableView] = {}
 
     def update(self, statuses: Sequence[JobStatus]) -> None:
         """Replace the statuses of all jobs."""
-        self._statuses, self._updated = tuple(statuses), self._clock()
+        now = self._clock()
+        moved = {}
+        for status in statuses:
+            commits = status.report.commits
+            before = self._moved.get(status.name)
+            idle = not status.report.lag  # nothing to commit, as far as is known
+            moved[status.name] = before if before and before[0] == commits and not idle else (commits, now)
+        self._statuses, self._moved, self._updated = tuple(statuses), moved, now
+
+    def show_table(self, uri: str, view: TableView) -> None:
+        """Replace the view of one table."""
+        self._tables = {**self._tables, uri: view}
+
+    @property
+    def statuses(self) -> tuple[JobStatus, ...]:
+        """The statuses of the last update."""
+        return self._statuses
+
+    @property
+    def tables(self) -> Mapping[str, TableView]:
+        """The last view of each table, by location."""
+        return self._tables
 
     @property
     def healthy(self) -> bool:
@@ -83,46 +84,37 @@ class StatusPage:
 
     @property
     def ready(self) -> bool:
-        """Whether there are jobs, and each is working or done."""
-        return bool(self._statuses) and all(_is_at_work(status) for status in self._statuses)
+        """Whether there are jobs, and each works and commits, or is done."""
+        return bool(self._statuses) and not any(problem for _, problem in self.states())
 
-    def fields(self) -> list[dict[str, Any]]:
-        """Fields of each job, see `streams.pipeline.status_fields.status_fields`."""
-        now_ms = time.time_ns() // 1_000_000
-        return [status_fields(status, now_ms) for status in self._statuses]
+    def states(self) -> list[tuple[JobStatus, str]]:
+        """Each job, and why it is not ready; "" if it is."""
+        return [(status, self._problem(status)) for status in self._statuses]
+
+    def _problem(self, status: JobStatus) -> str:
+        report = status.report
+        if status.phase is Phase.DONE:
+            return ""
+        if status.phase is not Phase.RUNNING or report.doing not in _AT_WORK:
+            return state_word(status)
+        if report.waiting_since_ms is not None:
+            return f"waits for {report.waiting_for}"
+        if report.steady and is_silent(status, now_ms()):
+            return "no report from its process"
+        _, since = self._moved.get(status.name, (0, self._clock()))
+        if report.lag and self._clock() - since >= STUCK_SECONDS:
+            return f"no commit for {self._clock() - since:.0f} s, lag {report.lag}"
+        return ""
+
+
+def now_ms() -> int:
+    """The time in Unix milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 def unsupervised_status(name: str, report: Report) -> JobStatus:
     """The status of a job that runs in this process, without a supervisor."""
     return JobStatus(name, Phase.RUNNING, os.getpid(), 0, report, "", Path(), (), None, background=False)
-
-
-def _is_at_work(status: JobStatus) -> bool:
-    running = status.phase is Phase.RUNNING and status.report.doing in _AT_WORK
-    return status.phase is Phase.DONE or (running and status.report.waiting_since_ms is None)
-
-
-class _Metrics(Collector):
-    def __init__(self, page: StatusPage) -> None:
-        self._page = page
-
-    def collect(self) -> Iterable[Metric]:
-        shown = self._page.fields()
-        up = GaugeMetricFamily("weft_up", "Whether a process of the part runs.", labels=["part"])
-        for fields in shown:
-            up.add_metric([fields["job"]], float(fields["pid"] is not None))
-        yield up
-        for field, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"weft_{field}", text, labels=["part"])
-            for fields in shown:
-                counter.add_metric([fields["job"]], fields[field])
-            yield counter
-        for field, (name, text) in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"weft_{name}", text, labels=["part"])
-            for fields in shown:
-                if fields[field] is not None:
-                    gauge.add_metric([fields["job"]], fields[field])
-            yield gauge
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -172,7 +164,7 @@ def serve_status(page: StatusPage, address: str, port: int) -> Iterator[int]:
 
 def _application(page: StatusPage) -> Callable[..., Iterable[bytes]]:
     registry = CollectorRegistry()
-    registry.register(_Metrics(page))
+    registry.register(Metrics(lambda: page.statuses, lambda: page.tables, now_ms))
     metrics = make_wsgi_app(registry)
 
     def answer(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -181,7 +173,10 @@ def _application(page: StatusPage) -> Callable[..., Iterable[bytes]]:
             return metrics(environment, start)
         good = {"/healthz": page.healthy, "/readyz": page.ready}.get(path)
         code = HTTPStatus.NOT_FOUND if good is None else HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
-        lines = [f"{fields['job']}: {fields['state']}\n" for fields in page.fields()]
+        lines = [
+            f"{status.name}: {state_word(status)}{f' ({why})' if why and why != state_word(status) else ''}\n"
+            for status, why in page.states()
+        ]
         start(f"{code.value} {code.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
         return [line.encode() for line in (lines if good is not None else ["see /metrics, /healthz and /readyz\n"])]
 

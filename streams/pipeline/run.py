@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -152,6 +152,17 @@ def choose_part(pipeline: Pipeline, only: str | None) -> tuple[list[str], list[s
         f"the pipeline has no writer {only!r}, and no service of that name",
         hint=f"writers: {', '.join(pipeline.writers)}; services: {', '.join(found) or 'none'}",
     )
+
+
+def watches_table(pipeline: Pipeline, chosen: Sequence[str]) -> bool:
+    """Whether a process serves the metrics of the table: one process of a pipeline does, that of its first service.
+
+    Args:
+        pipeline: The pipeline.
+        chosen: The services that the process runs.
+    """
+    services_of_file = _services(pipeline)
+    return not services_of_file or services_of_file[0] in chosen
 
 
 def make_jobs(pipeline: Pipeline) -> list[Job]:

@@ -186,13 +186,13 @@ def after_compaction(last: Report, result: CompactionResult) -> dict[str, Any]:
     skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
     done = f"{len(result.done)} file groups{skipped}"
     message = f"{done}, {result.bytes_read / 1e6:.1f} MB compacted in {result.seconds:.1f} s"
-    return _changes(last, message, counts=bool(result.done), rows=result.rows)
+    return _changes(last, message, counts=bool(result.done), rows=result.rows, bytes_read=result.bytes_read)
 
 
 def after_fold(last: Report, result: FoldResult) -> dict[str, Any]:
     """The changes to the report after a fold."""
     message = f"{result.commits} commits, {result.bytes_read / 1e6:.1f} MB folded in {result.seconds:.1f} s"
-    return _changes(last, message, counts=bool(result.done), rows=result.rows)
+    return _changes(last, message, counts=bool(result.done), rows=result.rows, bytes_read=result.bytes_read)
 
 
 def after_clean(last: Report, result: CleanResult) -> dict[str, Any]:
@@ -200,14 +200,20 @@ def after_clean(last: Report, result: CleanResult) -> dict[str, Any]:
     message = f"{result.files} files, {result.bytes / 1e6:.1f} MB deleted"
     if result.archived:
         message += f", {result.archived} entries archived"
-    return _changes(last, message, counts=bool(result.files or result.archived), rows=0)
+    return {
+        **_changes(last, message, counts=bool(result.files or result.archived)),
+        "deleted_files": last.deleted_files + result.files,
+        "deleted_bytes": last.deleted_bytes + result.bytes,
+        "unknown_objects": result.foreign_files,
+    }
 
 
-def _changes(last: Report, message: str, *, counts: bool, rows: int) -> dict[str, Any]:
+def _changes(last: Report, message: str, *, counts: bool, rows: int = 0, bytes_read: int = 0) -> dict[str, Any]:
     return {
         "doing": "idle",
         "commits": last.commits + counts,
         "rows": last.rows + rows,
+        "stored_bytes": last.stored_bytes + bytes_read,
         "committed_at_ms": time.time_ns() // 1_000_000 if counts else last.committed_at_ms,
         "message": message,
     }

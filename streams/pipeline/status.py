@@ -10,6 +10,7 @@ imports nothing heavy, so that a job can report as soon as it starts.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import os
@@ -31,6 +32,8 @@ ORPHAN_SECONDS: Final = 10.0  # time for a job without a supervisor to finish it
 _LINE_BYTES: Final = 4096  # a write of up to PIPE_BUF (4096 on Linux) is atomic
 _MESSAGE_CHARS: Final = 600
 WAITING_CHARS: Final = 80
+BATCH_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds in seconds of the counts in `Report.batch_counts`; the last count is of longer batches."""
 _ESCAPED_BYTES: Final = 6  # the longest JSON escape of one character
 
 
@@ -59,6 +62,18 @@ class Report:
         waiting_since_ms: Time when it was first found not to answer; None if the job does not wait.
         tombstones: Messages without a value that were skipped.
         due_bytes: Stored bytes that were due for compaction or a fold at the last look; None if that is not known.
+        stored_bytes: Stored bytes of what was committed, or of what a service read.
+        deletes: Delete events among the rows.
+        rows_ignored: Rows without effect, which are not stored: ignored deletes, upserts without an ordering value.
+        late: Events below the watermark of their lane when they were stored; 0 without a lateness.
+        skipped_offsets: Offsets that Kafka did not have any more when a batch was planned.
+        batch_counts: Number of batches by duration, see `BATCH_BOUNDS`; empty before the first batch.
+        batch_seconds: Duration of all batches together.
+        deleted_files: Files that cleaning deleted.
+        deleted_bytes: Their stored bytes.
+        unknown_objects: Objects in the table's folders whose names weft does not use, as of the last cleaning; None
+            before the first one.
+        steady: Whether the job now reports every second, so that silence means that it hangs.
     """
 
     doing: str = "starting"
@@ -77,6 +92,23 @@ class Report:
     waiting_since_ms: int | None = None
     tombstones: int = 0
     due_bytes: int | None = None
+    stored_bytes: int = 0
+    deletes: int = 0
+    rows_ignored: int = 0
+    late: int = 0
+    skipped_offsets: int = 0
+    batch_counts: tuple[int, ...] = ()
+    batch_seconds: float = 0.0
+    deleted_files: int = 0
+    deleted_bytes: int = 0
+    unknown_objects: int | None = None
+    steady: bool = False
+
+    def with_batch(self, seconds: float) -> dict[str, Any]:
+        """The changes of ``batch_counts`` and ``batch_seconds`` for one more batch."""
+        counts = list(self.batch_counts or (0,) * (len(BATCH_BOUNDS) + 1))
+        counts[bisect.bisect_left(BATCH_BOUNDS, seconds)] += 1
+        return {"batch_counts": tuple(counts), "batch_seconds": round(self.batch_seconds + seconds, 3)}
 
     def restarted(self) -> Report:
         """The report after its process has ended: totals are kept, measurements are unknown."""
@@ -88,6 +120,7 @@ class Report:
             lag=None,
             message="",
             reported_at_ms=None,
+            steady=False,
         )
 
 
@@ -121,7 +154,8 @@ def parse_report(line: bytes | str) -> Report:
         values = None
     if not isinstance(values, dict) or not values.keys() <= _FIELDS:
         raise ValueError(f"not a status report: {line[:80]!r}")
-    return Report(**values)
+    report = Report(**values)
+    return replace(report, batch_counts=tuple(report.batch_counts))  # JSON has lists only
 
 
 class Reporter:

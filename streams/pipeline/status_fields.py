@@ -35,6 +35,11 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "dead_letters": report.dead_letters,
         "tombstones_ignored": report.tombstones,
         "due_bytes": report.due_bytes,
+        "stored_bytes": report.stored_bytes,
+        "deletes": report.deletes,
+        "rows_ignored": report.rows_ignored,
+        "late": report.late,
+        "skipped_offsets": report.skipped_offsets,
         "restarts": status.restarts,
         "failures": status.failures,
         "pid": status.pid,
@@ -48,9 +53,13 @@ def _is_current(status: JobStatus, now_ms: int) -> bool:
     """Whether the last measurements of the job are still valid."""
     if status.phase is Phase.DONE:
         return True  # it has ended by itself, after its last measurement
+    return status.phase in {Phase.RUNNING, Phase.STOPPING} and not is_silent(status, now_ms)
+
+
+def is_silent(status: JobStatus, now_ms: int) -> bool:
+    """Whether the last report of the job is old. Services report only when something changes (`Report.steady`)."""
     heard = status.report.reported_at_ms
-    hangs = heard is not None and now_ms - heard > STALE_SECONDS * 1000
-    return status.phase in {Phase.RUNNING, Phase.STOPPING} and not hangs
+    return heard is not None and now_ms - heard > STALE_SECONDS * 1000
 
 
 def state_word(status: JobStatus) -> str:

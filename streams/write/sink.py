@@ -76,6 +76,8 @@ class CommitReport:
         committed_at_ms: Wall clock after the commit.
         source: End offsets of the batch in its sources, as recorded in the table; empty if not known.
         tombstones: Messages without a value that were skipped (`streams.write.tombstones`).
+        stored_bytes: Bytes of the log files; 0 for a replayed batch.
+        deletes: Delete events among the rows; 0 for a replayed batch.
     """
 
     commit: Commit
@@ -85,6 +87,8 @@ class CommitReport:
     committed_at_ms: int
     source: Mapping[str, Any] = field(default_factory=dict)
     tombstones: int = 0
+    stored_bytes: int = 0
+    deletes: int = 0
 
 
 def write_stream(
@@ -225,7 +229,9 @@ class _Sink:
             now_ms, source = time.time_ns() // 1_000_000, self._writer.source
             refused = sum(report.letters for report in reports)
             passed = sum(report.tombstones for report in reports)
-            self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed))
+            files = [file for report in reports for file in report.written.files]
+            size, deletes = sum(file.file.size for file in files), sum(file.deletes for file in files)
+            self._on_commit(CommitReport(commit, batch_id, refused, seconds, now_ms, source, passed, size, deletes))
 
     def _write(self, df: DataFrame, batch_id: int) -> tuple[Commit, Sequence[TaskReport]]:
         spark = df.sparkSession

@@ -13,32 +13,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import re
 import sys
-import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streams.pipeline.error_kinds import describe, ending_of, is_outage
 from streams.pipeline.outage import JobOutages
 from streams.pipeline.status import Reporter, StopSignal, end_process
 from streams.pipeline.writer_outage import await_source, await_store, tell_brokers, tell_executors, unreachable
+from streams.write.writer_progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
     from streams.pipeline.lag import LagMeter
     from streams.pipeline.pipeline import Pipeline, WriterSpec
     from streams.pipeline.status import Report
     from streams.write.resume import ResumePoint
-    from streams.write.sink import CommitReport
 
 REPORT_SECONDS: Final = 0.5  # often enough for a terminal
 DRAIN_SECONDS: Final = (
@@ -47,8 +43,6 @@ DRAIN_SECONDS: Final = (
 MAX_STARTS: Final = (
     3  # a writer that is being fenced may commit one more batch after the lane was read and before it is claimed
 )
-STALE_SECONDS: Final = 10.0  # progress of a batch that was planned longer ago says nothing about the lag now
-RATE_SECONDS: Final = 10.0  # rows per second are the average over this time
 
 _NETWORK: Final = re.compile(
     r"\b(?:java\.net\.(?:ConnectException|UnknownHostException|NoRouteToHostException)"
@@ -119,6 +113,7 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
 def _run(
     pipeline: Pipeline, writer: WriterSpec, reporter: Reporter, stop: StopSignal, outages: JobOutages, *, once: bool
 ) -> None:
+    from streams.kafka.skipped_offsets import SKIPPED
     from streams.spark.executors import ExecutorWatch
     from streams.spark.session import build_session
 
@@ -141,12 +136,13 @@ def _run(
                     meter,
                     waits=partial(tell_brokers, outages, writer),
                     starved=partial(tell_executors, outages, executors),
+                    skipped=SKIPPED.total,
                 )
                 query = _start(spark, pipeline, writer, progress, once=once, python=python)
                 while not query.awaitTermination(REPORT_SECONDS):  # type: ignore[arg-type]  # fractions are fine
                     progress.observe(query)
                     if stop:
-                        reporter.update(doing="stopping")
+                        reporter.update(doing="stopping", steady=False)
                         _drain(query)
                         query.stop()
                         break
@@ -307,154 +303,6 @@ def _drain(query: StreamingQuery) -> None:
 def _last_batch(query: StreamingQuery) -> int | None:
     last = query.lastProgress
     return None if last is None else last.batchId
-
-
-class Progress:
-    """Turns commits (from Spark's thread) and Spark's progress (from the main thread) into status reports."""
-
-    def __init__(
-        self,
-        reporter: Reporter,
-        trigger_seconds: float,
-        meter: LagMeter | None = None,
-        waits: Callable[[Exception | None], None] = lambda _: None,
-        starved: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Report nothing yet.
-
-        Args:
-            reporter: Where reports go.
-            trigger_seconds: Time between two checks of the source for new messages.
-            meter: Measures lag and freshness; without it they are computed from Spark's progress of the last batch.
-            waits: Called with the reason why the brokers of the source do not answer, or with None if they do.
-            starved: Returns whether the cluster has given no executor, and reports it.
-        """
-        self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
-        self._waits, self._starved = waits, starved
-        self._recent: deque[tuple[float, int]] = deque()
-        self._lock = threading.Lock()
-
-    def committed(self, report: CommitReport) -> None:
-        """Count a commit, and report it."""
-        commit, last = report.commit, self._reporter.report
-        if not commit.replayed or commit.seq > (last.seq or 0):  # otherwise it was counted before the restart
-            self._count(report)
-        # Update the lag last, so that a status never shows the new lag with the old number of rows.
-        self.reached(report.source)
-
-    def _count(self, report: CommitReport) -> None:
-        commit, last = report.commit, self._reporter.report
-        with self._lock:
-            self._recent.append((time.monotonic(), commit.rows))
-        self._reporter.update(
-            progress=last.progress + 1,
-            rows=last.rows + commit.rows,
-            commits=last.commits + 1,
-            seq=commit.seq,
-            committed_at_ms=report.committed_at_ms,
-            dead_letters=last.dead_letters + report.rows_refused,
-            tombstones=last.tombstones + report.tombstones,
-            rows_per_second=self._rate(),
-        )
-
-    def reached(self, source: Mapping[str, Any]) -> None:
-        """Set the position in the sources at which the last finished batch ends."""
-        from streams.pipeline.lag import kafka_offsets
-
-        if self._meter is not None:
-            self._meter.reached(kafka_offsets(source))
-
-    def observe(self, query: StreamingQuery) -> None:
-        """Ask Spark for the progress of the query, and report it."""
-        # In this order: if the query is active after its status was read, the status is that of an active query. The
-        # status of a query that has ended says that no data is available, even if there is some.
-        status, last = query.status, query.lastProgress
-        active, failed = query.isActive, query.exception() is not None
-        busy = bool(status["isTriggerActive"])
-        idle = active and not busy and not status["isDataAvailable"]
-        outage = None if self._meter is None or failed else self._meter.outage
-        if last is not None and idle and not failed and outage is None:
-            self._reporter.update(progress=self._reporter.report.progress + 1)
-        if failed:
-            behind, complete = None, None
-        elif self._meter is not None:
-            behind, complete = self._measured(active=active)
-        else:
-            behind, complete = self._estimated(last, idle=idle)
-        waiting = outage is not None or (active and not failed and self._starved())
-        self._reporter.update(
-            doing="waiting" if waiting else "running" if busy else "idle" if last is not None else "starting",
-            lag=behind,
-            complete_at_ms=complete,
-            rows_per_second=self._rate(),
-        )
-        self._waits(outage)  # after the update, so that the outage is not reported together with an older lag
-
-    def _measured(self, *, active: bool) -> tuple[int | None, int | None]:
-        """The lag, and the time up to which the table is complete, from the meter."""
-        assert self._meter is not None, "the caller has checked this"
-        lag = self._meter.lag if active else self._meter.measure()
-        return (None, None) if lag is None else (lag.waiting, lag.complete_at_ms)
-
-    def _estimated(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
-        """The same values from Spark's progress, for sources without a meter."""
-        if last is None:
-            return None, None  # no batch of this process has ended
-        behind, planned_at_ms = messages_behind(last.sources), _milliseconds(last.timestamp)
-        now_ms = time.time_ns() // 1_000_000
-        complete = self._reporter.report.complete_at_ms
-        if behind == 0:
-            complete = max(complete or 0, planned_at_ms)
-        if idle:
-            # The last check of the source found nothing, at most one trigger interval ago.
-            complete = max(complete or 0, now_ms - self._trigger_ms)
-        elif now_ms - planned_at_ms > STALE_SECONDS * 1000:
-            behind = None  # the number was right when the batch was planned; it does not count later messages
-        return behind, complete
-
-    def _rate(self) -> float:
-        now = time.monotonic()
-        with self._lock:
-            while self._recent and self._recent[0][0] < now - RATE_SECONDS:
-                self._recent.popleft()
-            return round(sum(rows for _, rows in self._recent) / RATE_SECONDS, 1)
-
-
-def messages_behind(sources: Sequence[Any]) -> int | None:
-    """Number of messages that the sources had when the last batch was planned, and that are not in the batch.
-
-    Args:
-        sources: From a ``StreamingQueryProgress``.
-
-    Returns:
-        None for a source whose offsets are not numbers by topic and partition.
-    """
-    behind = 0
-    for source in sources:
-        end, latest = (_offsets(text) for text in (source.endOffset, source.latestOffset))
-        if end is None or latest is None:
-            return None
-        behind += sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
-    return behind
-
-
-def _offsets(text: str | None) -> Mapping[tuple[str, str], int] | None:
-    try:
-        parsed = json.loads(text or "null")
-        return {
-            (topic, part): int(offset)
-            for topic, parts in parsed.items()
-            for part, offset in parts.items()
-            if part.isdecimal()
-        }
-    except (ValueError, TypeError, AttributeError):
-        return None
-
-
-def _milliseconds(timestamp: str) -> int:
-    import datetime as dt
-
-    return int(dt.datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 def failure_of(error: Exception) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,18 +11,31 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from storage import DuePolicy, Table
 from storage.errors import InvalidInput
-from streams.pipeline.http_status import HUNG_SECONDS, StatusPage, parse_address, serve_status, unsupervised_status
-from streams.pipeline.status import Report, Reporter
+from streams.pipeline.http_status import (
+    HUNG_SECONDS,
+    STUCK_SECONDS,
+    StatusPage,
+    parse_address,
+    serve_status,
+    unsupervised_status,
+)
+from streams.pipeline.model import TableLocation
+from streams.pipeline.status import Report, Reporter, encode_report, parse_report
 from streams.pipeline.supervisor import JobStatus, Phase
+from streams.pipeline.table_watch import TableView, TableWatch
 from tests.streams.kafka.topics import NOBODY
-from tests.streams.pipelines import pipeline_file, weft
+from tests.streams.pipelines import CONFIG, pipeline_file, weft
 
 PATIENCE_SECONDS = 60.0  # for operations of a second or two on an idle machine
 
@@ -67,7 +81,7 @@ def samples(base: str) -> dict[tuple[str, str], float]:
     code, text = get(f"{base}/metrics")
     assert code == 200
     found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {(sample.name, sample.labels["part"]): sample.value for sample in found}
+    return {(sample.name, sample.labels["part"]): sample.value for sample in found if "part" in sample.labels}
 
 
 def test_metrics_of_each_part(page: StatusPage, base: str) -> None:
@@ -83,8 +97,91 @@ def test_metrics_of_each_part(page: StatusPage, base: str) -> None:
         "weft_restarts_total": 2,
         "weft_lag_messages": 0,
         "weft_failures_in_a_row": 0,
+        "weft_bytes_total": 0,
+        "weft_deletes_total": 0,
+        "weft_ignored_rows_total": 0,
+        "weft_late_events_total": 0,
+        "weft_skipped_offsets_total": 0,
     }
     assert found["weft_up", "compaction"] == 0
+
+
+def test_batch_durations_are_a_histogram(page: StatusPage, base: str) -> None:
+    report = Report()
+    for seconds in (0.05, 0.1, 0.3, 7.0, 1000.0):
+        report = replace(report, **report.with_batch(seconds))
+    page.update([replace(status(), report=replace(report, doing="running"))])
+    _, text = get(f"{base}/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    found = {(sample.name, sample.labels.get("le")): sample.value for sample in families["weft_batch_seconds"].samples}
+    counts = {le: found["weft_batch_seconds_bucket", le] for le in ("0.1", "0.25", "0.5", "5.0", "10.0", "+Inf")}
+    assert counts == {"0.1": 2, "0.25": 2, "0.5": 3, "5.0": 3, "10.0": 4, "+Inf": 5}
+    assert found["weft_batch_seconds_sum", None] == 1007.45
+    assert found["weft_batch_seconds_count", None] == 5
+
+
+def test_totals_survive_the_restart_of_a_process() -> None:
+    report = Report(stored_bytes=7, deletes=1, rows_ignored=2, late=3, skipped_offsets=4, steady=True)
+    report = replace(report, **report.with_batch(1.5))
+    resumed = parse_report(encode_report(report)).restarted()
+    assert resumed == replace(report, steady=False)
+
+
+def test_cleaning_counts_files(page: StatusPage, base: str) -> None:
+    page.update([status("clean", deleted_files=5, deleted_bytes=50, unknown_objects=1), status("orders")])
+    found = samples(base)
+    assert (found["weft_cleaned_files_total", "clean"], found["weft_cleaned_bytes_total", "clean"]) == (5, 50)
+    assert found["weft_unknown_objects", "clean"] == 1
+    assert ("weft_cleaned_files_total", "orders") not in found
+
+
+def table_samples(base: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    _, text = get(f"{base}/metrics")
+    return {
+        (sample.name, tuple(value for name, value in sample.labels.items() if name != "table")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "table" in sample.labels
+    }
+
+
+def test_metrics_of_the_table(page: StatusPage, base: str, tmp_path: Path) -> None:
+    location = TableLocation(str(tmp_path / "wide"))
+    watch = TableWatch(location, DuePolicy(), lambda _: None)
+    page.show_table(location.uri, watch.look())
+    assert table_samples(base) == {("weft_table_up", ()): 0}, "there is no table yet"
+    table = Table.create(location.uri, CONFIG)
+    with table.writer("sa") as writer:
+        for at in (1, 2):
+            writer.append(pa.table({"id": [1, 2], "a": ["x", "y"], "at": pa.array([at, at], pa.int64())}))
+            table.compact()
+        writer.append(pa.table({"id": [1], "a": ["z"], "at": pa.array([0], pa.int64())}))
+    page.show_table(location.uri, watch.look())
+    found = table_samples(base)
+    assert (found["weft_table_up", ()], found["weft_table_base_rows", ()]) == (1, 2)
+    assert found["weft_table_waiting_events", ()] == found["weft_table_log_files", ()] == 1
+    assert found["weft_table_read_amplification", ()] > 1
+    assert found["weft_table_log_ratio", ()] > 0
+    assert found["weft_table_entries_total", ("sa",)] == 4, "a claim and three commits"
+    assert found["weft_table_late_events_total", ("ga", "sa")] == 0
+    assert (found["weft_table_group_fill_ratio", ("ga",)], found["weft_table_group_fill_ratio", ("gb",)]) == (1, 0)
+    assert found["weft_table_sampled_events", ()] == 1
+    shutil.rmtree(tmp_path / "wide")
+    page.show_table(location.uri, watch.look())
+    found = table_samples(base)
+    assert found["weft_table_up", ()] == 0
+    assert ("weft_table_base_rows", ()) not in found, "old values are not shown"
+    assert found["weft_table_age_seconds", ()] >= 0
+
+
+def test_a_watch_looks_again_and_again(tmp_path: Path) -> None:
+    views: Queue[TableView] = Queue()
+    with TableWatch(TableLocation(str(tmp_path / "wide")), None, views.put, measure_seconds=0.01):
+        assert views.get(timeout=PATIENCE_SECONDS).measures is None
+        Table.create(tmp_path / "wide", CONFIG)
+        while (found := views.get(timeout=PATIENCE_SECONDS).measures) is None:
+            pass
+    assert found.entries == {"": 1}
 
 
 def test_unknown_values_are_absent(page: StatusPage, base: str) -> None:
@@ -112,6 +209,30 @@ def test_ready_means_that_every_part_is_working(
     page.update(statuses)
     assert get(f"{base}/readyz")[0] == code
     assert get(f"{base}/healthz")[0] == 200, "a restart by the orchestrator would not help any of them"
+
+
+def test_a_writer_that_does_not_report_any_more_is_not_ready(page: StatusPage, base: str) -> None:
+    page.update([status(steady=True)])
+    assert get(f"{base}/readyz") == (200, "orders: running\n")
+    page.update([status(steady=True, reported_at_ms=1), status("compaction", doing="idle", reported_at_ms=1)])
+    answer = "orders: running (no report from its process)\ncompaction: idle\n"
+    assert get(f"{base}/readyz") == (503, answer), "services report only when something changes"
+
+
+def test_a_writer_that_does_not_commit_what_it_has_is_not_ready(page: StatusPage, base: str, clock: Clock) -> None:
+    page.update([status(commits=3, lag=0)])
+    clock.now += STUCK_SECONDS + 1
+    page.update([status(commits=3, lag=0)])
+    page.update([status(commits=3, lag=5)])
+    assert get(f"{base}/readyz")[0] == 200, "until now there was nothing to commit"
+    clock.now += STUCK_SECONDS - 1
+    page.update([status(commits=3, lag=9)])
+    assert get(f"{base}/readyz")[0] == 200
+    clock.now += 1
+    page.update([status(commits=3, lag=9)])
+    assert get(f"{base}/readyz") == (503, "orders: running (no commit for 600 s, lag 9)\n")
+    page.update([status(commits=4, lag=9)])
+    assert get(f"{base}/readyz")[0] == 200
 
 
 def test_healthy_means_that_the_supervisor_works(page: StatusPage, base: str, clock: Clock) -> None:

@@ -23,7 +23,8 @@ from streams.pipeline.status import Report, Reporter
 from streams.spark.task_errors import noted_errors
 from streams.write.resume import GAP_HINT
 from streams.write.sink import CommitReport
-from streams.write.writer_job import Progress, failure_of, messages_behind
+from streams.write.writer_job import failure_of
+from streams.write.writer_progress import Progress, messages_behind
 from tests.streams.sink.rig import Feed, event
 
 

@@ -13,6 +13,7 @@ from storage.errors import InvalidInput
 from streams.kafka.offset_plan import (
     Log,
     OffsetRange,
+    count_deleted,
     format_offsets,
     parse_offsets,
     plan_end,
@@ -119,3 +120,9 @@ def test_starting_offsets_by_name_and_number() -> None:
         plan_start({A: 5, B: 5, Partition("t", 7): 0}, logs)
     with pytest.raises(InvalidInput, match=r"t-0 wanted offset 10, the log has offsets \[3, 9\)"):
         plan_start({A: 10, B: 5}, logs)
+
+
+def test_offsets_that_retention_deleted_are_counted() -> None:
+    logs = {A: Log(3, 9), B: Log(4, 8), Partition("t", 2): Log(100, 200)}
+    assert count_deleted({A: 1, B: 6}, logs) == 2, "a new partition starts at its beginning"
+    assert count_deleted({A: 3, B: 9, Partition("gone", 0): 0}, logs) == 0

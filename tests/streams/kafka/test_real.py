@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from streams.kafka.errors import DataLoss
+from streams.kafka.skipped_offsets import SKIPPED
 from tests.streams.kafka.query import Query
 from tests.streams.kafka.real_broker import RealBroker
 from tests.streams.kafka.topics import WAIT_SECONDS, produce, topic_numbers
@@ -132,8 +133,10 @@ def test_retention_that_passes_a_stopped_query(real_broker: RealBroker, name: st
                 DataLoss, match=rf"{name}-1 wanted offset {before[1]}, .*\[150, 200\).*retention deleted"
             ):
                 strict.plan()
+    skipped = SKIPPED.total()
     with Query(real_broker, name, position, failOnDataLoss="false") as lenient:
         assert by_partition(lenient.drain(limit=30)) == {0: sent[0][before[0] :], 1: sent[1][150:]}
+    assert SKIPPED.total() - skipped == 150 - before[1]
     real_broker.delete_records(name, 0, 200)
     with Query(real_broker, name, position, failOnDataLoss="false") as lenient:
         assert by_partition(lenient.drain()) == {1: sent[1][150:]}, (

@@ -1,0 +1,32 @@
+"""Counts the offsets that this process skipped because Kafka did not have them any more (``failOnDataLoss=false``).
+
+Counted are offsets after the end of the last batch that retention had deleted when the next batch was planned. Not
+counted are records of a topic that was truncated or created again, records before the first batch of a query, and
+records that retention deletes between planning and reading.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+
+class SkippedOffsets:
+    """A counter. Safe for use from several threads."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Count some more."""
+        with self._lock:
+            self._total += count
+
+    def total(self) -> int:
+        """The number of offsets since the process started."""
+        return self._total
+
+
+SKIPPED: Final = SkippedOffsets()
+"""The counter of this process. A writer plans its source in its own process (`streams.spark.planning_threads`)."""

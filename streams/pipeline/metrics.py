@@ -1,0 +1,261 @@
+"""Metrics for Prometheus: of each part (a writer or a service), and of the table.
+
+Every metric says in its help text what exactly is counted. deploy/README.md lists them, and
+deploy/prometheus/alerts.yaml and deploy/grafana use them. Values that are not known are absent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from storage.engine import TableMeasures
+from streams.pipeline.status import BATCH_BOUNDS, Report
+from streams.pipeline.status_fields import status_fields
+from streams.pipeline.supervisor import JobStatus
+from streams.pipeline.table_watch import TableView
+
+SINCE: Final = "Counts from the start of the process that serves this page."
+
+_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "rows": ("rows", "Rows stored by a writer, or read by a service."),
+    "stored_bytes": ("bytes", "Stored bytes of the log files of a writer, or of the files that a service merged."),
+    "commits": ("commits", "Commits of a writer, or rounds of a service that changed the table."),
+    "deletes": ("deletes", "Delete events among the rows of a writer."),
+    "rows_ignored": (
+        "ignored_rows",
+        (
+            "Rows without effect, which are not stored: deletes that the stream ignores, upserts without any ordering "
+            "value."
+        ),
+    ),
+    "late": (
+        "late_events",
+        (
+            "Events that were below the watermark of their lane, once for each group. They are stored, and may lose. "
+            "0 without a lateness."
+        ),
+    ),
+    "dead_letters": ("dead_letters", "Messages that could not be decoded or stored."),
+    "tombstones_ignored": ("tombstones_ignored", "Messages without a value that were skipped."),
+    "skipped_offsets": (
+        "skipped_offsets",
+        (
+            "Offsets that Kafka did not have any more when a batch was planned (failOnDataLoss=false). Records of "
+            "topics that were truncated or created again are not counted."
+        ),
+    ),
+    "restarts": ("restarts", "Restarts of the process of a part."),
+}
+_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
+    "lag": (
+        "lag_messages",
+        "Upper bound of the messages that are in the source and not in the table. Absent if unknown.",
+    ),
+    "freshness_seconds": (
+        "freshness_seconds",
+        "The table contains everything that the source had this many seconds ago. Absent if unknown.",
+    ),
+    "commit_age_seconds": ("commit_age_seconds", "Time since the last commit. Absent before the first one."),
+    "waiting_seconds": (
+        "waiting_seconds",
+        "Time for which a broker, a store or a cluster has not answered. Absent if all answer.",
+    ),
+    "due_bytes": ("due_bytes", "Stored bytes that are due for compaction or a fold. Absent if unknown."),
+    "failures": ("failures_in_a_row", "Consecutive failed runs of the process without progress."),
+}
+_OF_CLEANING: Final[Mapping[str, tuple[str, str]]] = {
+    "deleted_files": (
+        "cleaned_files",
+        "Files that cleaning deleted: of expired snapshots, and orphans that dead processes left.",
+    ),
+    "deleted_bytes": ("cleaned_bytes", "Stored bytes of the files that cleaning deleted."),
+}
+_TABLE_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
+    "file_groups": ("file_groups", "File groups that have rows."),
+    "log_files": ("log_files", "Log files with rows that are in no base file yet."),
+    "commits_waiting": ("waiting_commits", "Commits and folds with rows that are in no base file yet."),
+    "events_waiting": ("waiting_events", "Log rows that are in no base file yet."),
+    "base_rows": ("base_rows", "Visible rows in base files."),
+    "base_bytes": ("base_bytes", "Stored bytes of base and shadow files."),
+    "log_bytes": ("log_bytes", "Stored bytes of log rows that are in no base file yet."),
+    "read_amplification": (
+        "read_amplification",
+        (
+            "Bytes that a read of all file groups fetches, divided by the bytes of their base; 1 if nothing waits for "
+            "compaction. Absent without a base."
+        ),
+    ),
+    "max_read_amplification": (
+        "max_read_amplification",
+        "The largest read amplification of one file group. Absent without a base.",
+    ),
+    "due_groups": ("due_file_groups", "File groups that are due for compaction or a fold. Absent without a policy."),
+    "due_bytes": (
+        "due_bytes",
+        "Stored bytes that compaction and folds would read to do what is due. Absent without a policy.",
+    ),
+    "plans_open": ("open_plans", "Compactions and folds that have begun and neither ended nor been aborted."),
+    "log_objects": ("log_objects", "Objects that hold log entries: one for each entry, one for each archive."),
+}
+
+
+class Metrics(Collector):
+    """Collects all metrics at the moment of a scrape."""
+
+    def __init__(
+        self, statuses: Callable[[], Sequence[JobStatus]], tables: Callable[[], Mapping[str, TableView]], now_ms: Any
+    ) -> None:
+        """Collect nothing yet.
+
+        Args:
+            statuses: Returns the status of each part.
+            tables: Returns the last view of each table, by its location.
+            now_ms: Returns the time in Unix milliseconds.
+        """
+        self._statuses, self._tables, self._now_ms = statuses, tables, now_ms
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics; Prometheus' client calls this for each scrape."""
+        now_ms = self._now_ms()
+        statuses = self._statuses()
+        yield from _of_parts([(status_fields(status, now_ms), status.report) for status in statuses])
+        yield from _of_tables(self._tables(), now_ms)
+
+
+def _of_parts(shown: Sequence[tuple[dict[str, Any], Report]]) -> Iterator[Metric]:
+    up = GaugeMetricFamily("weft_up", "Whether a process of the part runs.", labels=["part"])
+    for fields, _ in shown:
+        up.add_metric([fields["job"]], float(fields["pid"] is not None))
+    yield up
+    for field, (name, text) in _COUNTERS.items():
+        yield _counter(name, text, [(fields["job"], fields[field]) for fields, _ in shown])
+    for field, (name, text) in _GAUGES.items():
+        gauge = GaugeMetricFamily(f"weft_{name}", text, labels=["part"])
+        for fields, _ in shown:
+            if fields[field] is not None:
+                gauge.add_metric([fields["job"]], fields[field])
+        yield gauge
+    cleaners = [(fields["job"], report) for fields, report in shown if report.unknown_objects is not None]
+    for field, (name, text) in _OF_CLEANING.items():
+        yield _counter(name, text, [(job, getattr(report, field)) for job, report in cleaners])
+    unknown = GaugeMetricFamily(
+        "weft_unknown_objects",
+        "Objects in the table's folders whose names weft does not use, as of the last cleaning. They are not deleted.",
+        labels=["part"],
+    )
+    for job, report in cleaners:
+        unknown.add_metric([job], float(report.unknown_objects or 0))
+    yield unknown
+    yield _batches(shown)
+
+
+def _counter(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
+    counter = CounterMetricFamily(f"weft_{name}", f"{text} {SINCE}", labels=["part"])
+    for part, value in values:
+        counter.add_metric([part], value)
+    return counter
+
+
+def _batches(shown: Iterable[tuple[dict[str, Any], Report]]) -> Metric:
+    """The histogram of batch durations; absent for parts without a batch."""
+    histogram = HistogramMetricFamily(
+        "weft_batch_seconds",
+        f"Time from the start of a batch of a writer, when its offsets are planned, to its commit. {SINCE}",
+        labels=["part"],
+    )
+    for fields, report in shown:
+        if report.batch_counts:
+            bounds = [*map(str, BATCH_BOUNDS), "+Inf"]
+            buckets = list(zip(bounds, itertools.accumulate(report.batch_counts), strict=True))
+            histogram.add_metric([fields["job"]], buckets, report.batch_seconds)
+    return histogram
+
+
+def _of_tables(tables: Mapping[str, TableView], now_ms: int) -> Iterator[Metric]:
+    if not tables:
+        return
+    measured = {uri: view.measures for uri, view in tables.items() if view.measures is not None}
+    up = GaugeMetricFamily(
+        "weft_table_up",
+        "Whether the last look at the table succeeded. Without it the values are absent.",
+        labels=["table"],
+    )
+    age = GaugeMetricFamily(
+        "weft_table_age_seconds", "Time since the last look at the table that succeeded.", labels=["table"]
+    )
+    for uri, view in tables.items():
+        up.add_metric([uri], float(view.measures is not None))
+        if view.measured_at_ms is not None:
+            age.add_metric([uri], max(0, now_ms - view.measured_at_ms) / 1000)
+    yield from (up, age)
+    for field, (name, text) in _TABLE_GAUGES.items():
+        gauge = GaugeMetricFamily(f"weft_table_{name}", text, labels=["table"])
+        for uri, found in measured.items():
+            if getattr(found, field) is not None:
+                gauge.add_metric([uri], getattr(found, field))
+        yield gauge
+    yield _log_ratio(measured)
+    yield from _of_lanes(measured)
+    yield from _samples(tables)
+
+
+def _log_ratio(measured: Mapping[str, TableMeasures]) -> Metric:
+    ratio = GaugeMetricFamily(
+        "weft_table_log_ratio",
+        "Stored bytes of log rows that are in no base file, divided by those of base files. Absent without a base.",
+        labels=["table"],
+    )
+    for uri, found in measured.items():
+        if found.base_bytes:
+            ratio.add_metric([uri], found.log_bytes / found.base_bytes)
+    return ratio
+
+
+def _of_lanes(measured: Mapping[str, TableMeasures]) -> Iterator[Metric]:
+    entries = CounterMetricFamily(
+        "weft_table_entries",
+        "Log entries of a lane since the table was created: commits and claims. The empty lane is the table lane.",
+        labels=["table", "lane"],
+    )
+    late = CounterMetricFamily(
+        "weft_table_late_events",
+        "Events since the table was created that were below the watermark of their lane. Those that were rolled back "
+        "are not counted. 0 without a lateness.",
+        labels=["table", "stream", "group"],
+    )
+    for uri, found in measured.items():
+        for lane, count in found.entries.items():
+            entries.add_metric([uri, lane], count)
+        for (stream, group), count in found.late.items():
+            late.add_metric([uri, stream, group], count)
+    yield from (entries, late)
+
+
+def _samples(tables: Mapping[str, TableView]) -> Iterator[Metric]:
+    sampled = "In the last sample: waiting events of one file group, for each group with an ordering"
+    texts = {
+        "events": f"{sampled}.",
+        "late": f"{sampled}; those that lost against an event of the same key that was committed before them.",
+        "ties": f"{sampled}; those with the ordering values of the newest event of their key that was committed "
+        "before them: a repeated message, or an ordering that is too coarse.",
+    }
+    for field, text in texts.items():
+        gauge = GaugeMetricFamily(f"weft_table_sampled_{field}", text, labels=["table"])
+        for uri, view in tables.items():
+            if view.sample is not None:
+                gauge.add_metric([uri], getattr(view.sample, field))
+        yield gauge
+    fill = GaugeMetricFamily(
+        "weft_table_group_fill_ratio",
+        "Share of the rows in sampled base files (at most 16) in which the column group is present.",
+        labels=["table", "group"],
+    )
+    for uri, view in tables.items():
+        for group, share in (view.sample.fill if view.sample is not None else {}).items():
+            fill.add_metric([uri, group], share)
+    yield fill
