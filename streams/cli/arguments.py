@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Annotated, Any, Final, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -46,6 +47,17 @@ Http = Annotated[
     typer.Option(metavar="[ADDRESS:]PORT", help="Serve /metrics, /healthz and /readyz; at 127.0.0.1 by default."),
 ]
 StatusJson = Annotated[bool, typer.Option("--json", help="Status as JSON lines.")]
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(
+        help="Log what happens, with times: one line a batch, restart and outage. To --log-file; without it to "
+        "standard output, in place of the status."
+    ),
+]
+LogFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File for that log. A new one is begun after 10 MB; five older ones are kept."),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of tables.")]
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from streams.pipeline.event_log import Format, open_event_log
 from streams.pipeline.status_fields import reason_of, status_fields, waiting_for
 from streams.pipeline.supervisor import JobStatus, Phase
 
@@ -130,6 +132,44 @@ class _Lines:
             if state != last or (moving and now - when >= self._every_seconds):
                 self._said[status.name] = state, now
                 print(self._form(status, _now_ms()), flush=True)  # noqa: T201 - this is what it is for
+
+
+@contextmanager
+def show_and_log(
+    console: Console,
+    *,
+    as_json: bool,
+    log_format: Format | None,
+    log_file: Path | None,
+    line_seconds: float | None = None,
+) -> Iterator[OnStatus]:
+    """A callback that shows statuses as `show_jobs` does, and logs their changes if that is wanted.
+
+    Args:
+        console: For the live view.
+        as_json: Show statuses as lines of JSON.
+        log_format: Form of the log; None: no log, or text if there is a file.
+        log_file: File of the log; None: standard output, in place of the statuses.
+        line_seconds: See `show_jobs`.
+
+    Raises:
+        InvalidInput: The file cannot be written.
+    """
+    if log_format is None and log_file is None:
+        with show_jobs(console, as_json=as_json, line_seconds=line_seconds) as shown:
+            yield shown
+        return
+    with open_event_log(log_file, log_format or "text") as log:
+        if log_file is None:
+            yield log
+            return
+        with show_jobs(console, as_json=as_json, line_seconds=line_seconds) as shown:
+
+            def both(statuses: Sequence[JobStatus]) -> None:
+                log(statuses)
+                shown(statuses)
+
+            yield both
 
 
 def _now_ms() -> int:

@@ -22,6 +22,8 @@ from streams.cli.arguments import (
     Commands,
     Http,
     Json,
+    LogFile,
+    LogFormat,
     StatusJson,
     StorageOption,
     Target,
@@ -30,7 +32,7 @@ from streams.cli.arguments import (
     load_target,
     usage_errors,
 )
-from streams.cli.display import show_jobs
+from streams.cli.display import show_and_log
 from streams.cli.output import print_result
 from streams.cli.package import package
 from streams.cli.query import explain_query, run_query
@@ -120,6 +122,8 @@ def run(
         ),
     ] = False,
     http: Http = None,
+    log_format: LogFormat = None,
+    log_file: LogFile = None,
     as_json: StatusJson = False,
 ) -> None:
     """Run a pipeline until Ctrl-C: each writer and service as a process, restarted when it fails.
@@ -150,7 +154,9 @@ def run(
                 policy = None if loaded.compaction is None else loaded.compaction.policy
                 show = partial(page.show_table, loaded.table.uri)
                 stack.enter_context(TableWatch(loaded.table, policy, show))
-        on_status = stack.enter_context(show_jobs(console(), as_json=as_json))
+        on_status = stack.enter_context(
+            show_and_log(console(), as_json=as_json, log_format=log_format, log_file=log_file)
+        )
 
         def noted(statuses: Sequence[JobStatus]) -> None:
             for status in statuses:

@@ -14,6 +14,8 @@ import typer
 from streams.cli.arguments import (
     FAILED,
     Http,
+    LogFile,
+    LogFormat,
     StatusJson,
     StorageOption,
     console,
@@ -22,7 +24,7 @@ from streams.cli.arguments import (
     parse_storage_options,
     usage_errors,
 )
-from streams.cli.display import show_jobs
+from streams.cli.display import show_and_log
 from streams.pipeline.http_status import StatusPage, parse_address, serve_status
 from streams.pipeline.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
 from streams.pipeline.model import CleanSection, CompactionSection
@@ -53,6 +55,8 @@ def serve(
         str | None, typer.Option(help="Clean all tables, and keep the snapshots of this period: 24 hours.")
     ] = None,
     http: Http = None,
+    log_format: LogFormat = None,
+    log_file: LogFile = None,
     storage_option: StorageOption = None,
     as_json: StatusJson = False,
 ) -> None:
@@ -77,7 +81,9 @@ def serve(
     serving = contextlib.nullcontext() if place is None else serve_status(page, *place)
     with (
         serving,
-        show_jobs(console(), as_json=as_json, line_seconds=LINE_SECONDS) as on_status,
+        show_and_log(
+            console(), as_json=as_json, log_format=log_format, log_file=log_file, line_seconds=LINE_SECONDS
+        ) as on_status,
         stop_signals(_stopper(stop)),
     ):
 
