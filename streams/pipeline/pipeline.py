@@ -2,7 +2,8 @@
 
 Everything that can be checked without Spark and without the network is checked here, so that an error names the field
 before any process starts.
-    `pipeline_file`   environment variables, durations, locations
+    `references`      environment variables, files and keyrings in values
+    `pipeline_file`   durations, locations
     `model`           the sections of the file, and the resolved `Pipeline`
     `check`           the writers against the schema of the table
 """
@@ -13,7 +14,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from storage.config import build_schema, load_config
 from storage.config_file import Sections, errors_at, parse_fields
@@ -34,7 +35,9 @@ from streams.pipeline.model import (
     WriterSection,
     WriterSpec,
 )
-from streams.pipeline.pipeline_file import SUFFIXES, read_file, resolve_archives, resolve_location, substitute
+from streams.pipeline.pipeline_file import SUFFIXES, read_file, resolve_archives, resolve_location
+from streams.pipeline.references import References
+from streams.spark.settings import check_redacted
 
 __all__ = [
     "CommandSettings",
@@ -88,7 +91,7 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
         return CommandSettings(TableLocation(target))
     path = Path(target).absolute()
     whole = {"table": {}, **read_file(path)}
-    raw = substitute({name: whole[name] for name in ("table", *sections) if name in whole}, environment)
+    raw = _resolve_references({name: whole[name] for name in ("table", *sections) if name in whole}, path, environment)
     with errors_at(f"{path.name}: "):
         given = parse_fields(CommandConfig, raw, _SECTIONS)
     table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
@@ -106,9 +109,29 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
     path = Path(path).absolute()
     raw = read_file(path)
     with errors_at(f"{path.name}: "):
-        raw = substitute(raw, environment)
+        raw = _resolve_references(raw, path, environment)
         hint = "weft init DIR writes a file with every setting, explained"
         return _resolve(path, parse_fields(PipelineConfig, raw, _SECTIONS, hint=hint))
+
+
+def _resolve_references(raw: dict[str, Any], path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a file without references.
+
+    Raises:
+        InvalidInput: A reference is wrong, or Spark would show a secret among its settings.
+    """
+    references = References(environment, path.parent)
+    resolved: dict[str, Any] = references.resolve(raw)
+    sections = {"spark": resolved.get("spark")}
+    writers = resolved.get("writers")
+    for name, writer in (writers if isinstance(writers, dict) else {}).items():
+        sections[f"writers.{name}.spark"] = writer.get("spark") if isinstance(writer, dict) else None
+    for where, settings in sections.items():
+        for name in settings if isinstance(settings, dict) else ():
+            if f"{where}.{name}" in references.secret_fields:
+                with errors_at(f"{where}.{name}: "):
+                    check_redacted(name, settings)
+    return resolved
 
 
 def _resolve(path: Path, given: PipelineConfig) -> Pipeline:

@@ -1,7 +1,7 @@
-"""Reads a pipeline file as plain values: environment variables, durations, locations.
+"""Reads a pipeline file as plain values: durations, locations.
 
-Values of environment variables, which may be secrets, are never part of a message. `storage.config_file` reads the YAML
-and words errors; `streams.pipeline.pipeline` knows what the fields mean.
+`streams.pipeline.references` replaces references to environment variables and secrets. `storage.config_file` reads the
+YAML and words errors; `streams.pipeline.pipeline` knows what the fields mean.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from streams.spark.settings import ARCHIVES
 SUFFIXES: Final = (".yaml", ".yml")
 MAX_SECONDS: Final = 366 * 24 * 3600  # a longer one is a mistake; a year in milliseconds still fits into Spark's int
 
-_VARIABLE: Final = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _WHOLE: Final = re.compile(r"\s*\d{1,19}\s*")
 _UNITS: Final = {
@@ -52,37 +50,6 @@ def read_file(path: Path) -> dict[str, Any]:
             f"{path} is not a mapping", hint="a pipeline has the sections table and writers; see weft init"
         )
     return raw
-
-
-def substitute(value: Any, environment: Mapping[str, str], field: str = "") -> Any:
-    """Replace ``${NAME}`` in string values by the environment variable, and ``$$`` by a dollar sign.
-
-    Raises:
-        InvalidInput: A variable is not set, or its name is invalid; the message names the field.
-    """
-    if isinstance(value, Mapping):
-        return {k: substitute(v, environment, f"{field}.{k}" if field else str(k)) for k, v in value.items()}
-    if isinstance(value, list):
-        return [substitute(item, environment, f"{field}.{i}") for i, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-
-    def replaced(match: re.Match[str]) -> str:
-        if match.group() == "$$":
-            return "$"
-        name = match.group(1)
-        if name is None or not _NAME.fullmatch(name):
-            raise InvalidInput(
-                f"{field}: {match.group()!r} is not the name of an environment variable",
-                hint="write ${NAME}, or $$ for a dollar sign",
-            )
-        if name not in environment:
-            raise InvalidInput(
-                f"{field}: environment variable {name} is not set", hint=f"export {name}=..., or write $$ for a $"
-            )
-        return environment[name]
-
-    return _VARIABLE.sub(replaced, value)
 
 
 def parse_duration(value: Any) -> float:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage.errors import InvalidInput, NotFound
 from streams.spark.class_archive import find_archive
-from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, settle
+from streams.spark.settings import MASTER, SessionSettings, Surroundings, is_local, is_secret, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,13 +150,20 @@ def _report(settled: SessionSettings) -> None:
 
 
 def _start(settled: SessionSettings, planner: str) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    # PySpark passes all settings that are known when it starts the JVM on a command line, which everybody can read. So
+    # the JVM is started with those that are no secrets, and gets the others over a socket.
+    public = SparkConf(loadDefaults=False)
     builder = SparkSession.builder
     for key, value in settled.values.items():
         builder = builder.config(key, value)
+        if not is_secret(key, settled.values):
+            public.set(key, value)
     try:
         with _planned_by(planner):
+            SparkContext._ensure_initialized(conf=public)  # noqa: SLF001 - starts the JVM, and no session
             session = builder.getOrCreate()
     except Exception as error:
         raise InvalidInput(

@@ -47,6 +47,10 @@ QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 USE_ARCHIVE: Final = "-XX:SharedArchiveFile="
 MAKE_ARCHIVE: Final = "-XX:ArchiveClassesAtExit="
 
+_REDACTION: Final = "spark.redaction.regex"
+_DEFAULT_REDACTION: Final = "(?i)secret|password|token|access[.]?key"
+"""Spark's default: values of settings with such names are not shown in its UI and logs."""
+
 _SHORT_HISTORY: Final = {
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
@@ -104,6 +108,24 @@ class SessionSettings:
 def is_local(master: str) -> bool:
     """Whether tasks run in the driver's own JVM: ``local``, ``local[4]``, ``local[*]``; not ``local-cluster[...]``."""
     return _LOCAL.fullmatch(master) is not None
+
+
+def is_secret(name: str, settings: Mapping[str, str]) -> bool:
+    """Whether Spark hides the value of a setting in its UI and logs, by its name."""
+    return re.search(str(settings.get(_REDACTION, _DEFAULT_REDACTION)), name) is not None
+
+
+def check_redacted(name: str, settings: Mapping[str, str]) -> None:
+    """Refuse a setting with a secret value that Spark would show.
+
+    Raises:
+        InvalidInput: Spark does not hide the value.
+    """
+    if not is_secret(name, settings):
+        raise InvalidInput(
+            "the value is a secret, but Spark shows the values of settings with such names",
+            hint=f"set {_REDACTION} in the same section, for example to '{_DEFAULT_REDACTION}|{re.escape(name)}'",
+        )
 
 
 def in_cluster_mode(values: Mapping[str, str]) -> bool:

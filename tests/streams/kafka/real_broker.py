@@ -16,6 +16,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -57,6 +58,40 @@ log.segment.delete.delay.ms=1000
 """
 
 
+_SECURE_PROPERTIES: Final = """
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},{secure}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},{secure}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL
+inter.broker.listener.name=PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+ssl.truststore.type=PEM
+ssl.truststore.location={authority}
+listener.name.ssl.ssl.client.auth=required
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config={login} required user_{user}="{password}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+"""Of a broker with logins. The listener PLAINTEXT stays, for the tests' own requests; its user may do everything."""
+
+
+@dataclass(frozen=True)
+class Security:
+    """Logins of a secure broker.
+
+    Attributes:
+        keystore: PEM file with the key and the certificate of the broker.
+        authority: PEM file with the certificate that signed all others.
+        user, password: The only login of SASL_SSL.
+    """
+
+    keystore: Path
+    authority: Path
+    user: str
+    password: str
+
+
 def find_jars() -> Path:
     """Folder of the broker's jars, fetched by Maven on first use.
 
@@ -75,8 +110,9 @@ class RealBroker:
     It keeps data and port across `stop` and `start`. It listens only on the loopback interface.
     """
 
-    def __init__(self, jars: Path) -> None:
-        self._jars = jars
+    def __init__(self, jars: Path, security: Security | None = None) -> None:
+        self._jars, self._security = jars, security
+        self._secure_ports = (0, 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path()
         self._port = 0
@@ -107,6 +143,16 @@ class RealBroker:
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def sasl_servers(self) -> str:
+        """The listener that takes user and password over TLS."""
+        return f"127.0.0.1:{self._secure_ports[0]}"
+
+    @property
+    def tls_servers(self) -> str:
+        """The listener that asks for a certificate of the client."""
+        return f"127.0.0.1:{self._secure_ports[1]}"
 
     def start(self) -> None:
         """Start the process with its earlier data and port; returns when it answers."""
@@ -174,12 +220,22 @@ class RealBroker:
 
     def _configure(self) -> None:
         with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+            sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
             for one in sockets:
                 one.bind(("127.0.0.1", 0))
-            self._port, controller = (one.getsockname()[1] for one in sockets)
+            self._port, controller, *secure = (one.getsockname()[1] for one in sockets)
+        self._secure_ports = (secure[0], secure[1])
         shutil.rmtree(self._folder / "data", ignore_errors=True)
-        self._properties.write_text(_PROPERTIES.format(port=self._port, controller=controller, folder=self._folder))
+        text = _PROPERTIES.format(port=self._port, controller=controller, folder=self._folder)
+        if self._security is not None:  # of two values of a property the last one counts
+            text += _SECURE_PROPERTIES.format(
+                port=self._port,
+                controller=controller,
+                secure=f"SASL_SSL://127.0.0.1:{secure[0]},SSL://127.0.0.1:{secure[1]}",
+                login="org.apache.kafka.common.security.plain.PlainLoginModule",
+                **vars(self._security),
+            )
+        self._properties.write_text(text)
         name = urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
         arguments = ("format", "-t", name, "-c", self._properties, "--standalone")
         command = self._command("-Xmx256m", "kafka.tools.StorageTool", *arguments)
@@ -224,11 +280,11 @@ class RealBroker:
 
 
 @contextlib.contextmanager
-def start_real_broker() -> Iterator[RealBroker]:
+def start_real_broker(security: Security | None = None) -> Iterator[RealBroker]:
     """A running broker.
 
     Raises:
         Unavailable: See `find_jars`.
     """
-    with RealBroker(find_jars()) as broker:
+    with RealBroker(find_jars(), security) as broker:
         yield broker

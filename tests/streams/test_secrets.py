@@ -1,0 +1,255 @@
+"""Secrets of a pipeline: where they come from, and that no log, process list, checkpoint or page of Spark has them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keyring
+import pytest
+import yaml
+from confluent_kafka.admin import AclOperation
+from keyring.backend import KeyringBackend
+
+from storage.errors import InvalidInput
+from streams.pipeline.pipeline import load_pipeline, load_settings
+from streams.pipeline.references import MAX_BYTES, References
+from streams.spark.settings import is_secret
+from tests.maven import Unavailable
+from tests.streams.kafka.secure import USER, start_secure_broker
+from tests.streams.kafka.topics import Broker, produce, topic_numbers
+from tests.streams.pipelines import pipeline_file
+
+PATIENCE_SECONDS = 200.0  # for a start of Spark, which takes 10 s on an idle machine
+PASSWORD, STORE_KEY, HADOOP_KEY = "kafka-7d1e9f0a", "store-51c0ffee", "hadoop-c4fe1234"
+
+
+def resolve(text: str, folder: Path, **environment: str) -> Any:
+    return References(environment, folder).resolve(text, "kafka.p")
+
+
+def test_references(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("pa$$ ${NAME}\n")
+    assert resolve("${NAME}", tmp_path, NAME="v") == resolve("${env:NAME}", tmp_path, NAME="v") == "v"
+    assert resolve("a${file:password}b$$", tmp_path) == "apa$$ ${NAME}b$", "a value is not resolved again"
+    assert resolve(f"${{file:{tmp_path}/password}}", tmp_path) == "pa$$ ${NAME}"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("${file:none}", "kafka.p: file .*/none cannot be read: No such file"),
+        ("${file:}", r"kafka.p: '\$\{file:\}' is not the name"),
+        ("${file:large}", "kafka.p: file .*/large has more than"),
+        ("${file:binary}", "kafka.p: file .*/binary is not UTF-8"),
+        ("${vault:x}", r"kafka.p: '\$\{vault:x\}' is not the name"),
+        ("${env:NONE}", "kafka.p: environment variable NONE is not set"),
+        ("${keyring:no-user}", "kafka.p: .* has no user"),
+    ],
+)
+def test_wrong_references_are_refused_by_field(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "large").write_bytes(b"S" * (MAX_BYTES + 1))
+    (tmp_path / "binary").write_bytes(b"S\xff")
+    with pytest.raises(InvalidInput, match=why) as refused:
+        resolve(text, tmp_path)
+    assert "SS" not in str(refused.value)
+
+
+class Keys(KeyringBackend):
+    """A keyring with one password."""
+
+    priority = 1  # type: ignore[assignment]
+
+    def get_password(self, service: str, username: str) -> str | None:
+        if service == "locked":
+            raise keyring.errors.KeyringLocked(PASSWORD)
+        return PASSWORD if (service, username) == ("kafka/prod", "weft") else None
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def keys() -> Iterator[None]:
+    before = keyring.get_keyring()
+    keyring.set_keyring(Keys())
+    yield
+    keyring.set_keyring(before)
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_keyring(tmp_path: Path) -> None:
+    assert resolve("${keyring:kafka/prod/weft}", tmp_path) == PASSWORD
+    with pytest.raises(InvalidInput, match="no password of 'other' for 'kafka/prod'"):
+        resolve("${keyring:kafka/prod/other}", tmp_path)
+    with pytest.raises(InvalidInput, match="does not answer: KeyringLocked") as refused:
+        resolve("${keyring:locked/weft}", tmp_path)
+    assert PASSWORD not in str(refused.value)
+
+
+def test_a_secret_among_the_settings_of_spark_must_be_one_that_spark_hides(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(HADOOP_KEY)
+    spark = {"spark.hadoop.fs.s3a.secret.key": "${file:x}"}
+    assert load_pipeline(pipeline_file(tmp_path, spark=spark)).spark == {"spark.hadoop.fs.s3a.secret.key": HADOOP_KEY}
+    for place in (
+        {"spark": {"spark.my.key": "${file:x}"}},
+        {"writers": {"sa": {"spark": {"spark.my.key": "${file:x}"}}}},
+    ):
+        with pytest.raises(InvalidInput, match=r"spark\.my\.key: the value is a secret, but Spark shows") as refused:
+            load_pipeline(pipeline_file(tmp_path, **place))
+        assert refused.value.hint is not None
+        suggested = re.search("'(.*)'", refused.value.hint)
+        assert suggested is not None
+        assert is_secret("spark.my.key", {"spark.redaction.regex": suggested[1]})
+    hidden = {"spark.my.key": "${file:x}", "spark.redaction.regex": "my[.]key"}
+    assert load_settings(str(pipeline_file(tmp_path, spark=hidden)), "spark").spark["spark.my.key"] == HADOOP_KEY
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read().decode()
+
+
+def command_lines() -> list[str]:
+    """Command lines of all processes, as `ps` shows them to everybody."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def spark_pages(port: int) -> dict[str, str]:
+    """The pages and JSON of Spark's UI, by path."""
+    base = f"http://127.0.0.1:{port}"
+    (application,) = json.loads(get(f"{base}/api/v1/applications"))
+    api = f"/api/v1/applications/{application['id']}"
+    executions = json.loads(get(f"{base}{api}/sql?details=true&planDescription=true&length=1000"))
+    paths = ["/jobs/", "/stages/", "/storage/", "/environment/", "/executors/", "/SQL/", "/StreamingQuery/"]
+    paths += [f"/SQL/execution/?id={execution['id']}" for execution in executions[:5]]
+    details = "/sql?details=true&planDescription=true&length=1000"
+    paths += [f"{api}/{name}" for name in ("environment", "jobs", "stages", "allexecutors")] + [api + details]
+    return {path: get(base + path) for path in paths}
+
+
+@contextlib.contextmanager
+def running(path: Path, *options: str | int | Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "streams.cli.main", "run", *map(str, (path, *options))]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "STORE_KEY": STORE_KEY}
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_SECONDS)
+
+
+def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str) -> None:
+    """Run a pipeline, and look for its secrets everywhere.
+
+    Args:
+        folder: An empty folder.
+        kafka: Settings of librdkafka; the password is a reference to the file ``password`` beside the pipeline file.
+        topic: A topic with three messages.
+    """
+    secrets = {"password": PASSWORD, "hadoop": HADOOP_KEY}
+    for name, value in secrets.items():
+        (folder / name).write_text(value)
+    ui, port = free_port(), free_port()
+    path = pipeline_file(
+        folder,
+        table={**yaml.safe_load(pipeline_file(folder).read_text())["table"], "storage_options": {"k": "${STORE_KEY}"}},
+        kafka=kafka,
+        spark={
+            "spark.ui.enabled": True,
+            "spark.ui.port": ui,
+            "spark.hadoop.fs.s3a.secret.key": "${file:hadoop}",
+            "spark.sql.ui.explainMode": "extended",
+        },
+        writers={
+            "sa": {
+                "source": {"type": "kafka", "topic": topic},
+                "schema": {"id": "bigint", "a": "string", "at": "bigint"},
+                "trigger": "200 ms",
+            }
+        },
+    )
+    with running(path, "--http", port, "--log-file", folder / "weft.log") as process:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        metrics = ""
+        while 'weft_rows_total{part="sa"} 3.0' not in metrics:
+            assert time.monotonic() < deadline, metrics
+            assert process.poll() is None, process.communicate()[0]
+            with contextlib.suppress(urllib.error.URLError):
+                metrics = get(f"http://127.0.0.1:{port}/metrics")
+            time.sleep(0.2)
+        shown = {"metrics": metrics, "readyz": get(f"http://127.0.0.1:{port}/readyz"), **spark_pages(ui)}
+        shown |= {f"process {number}": line for number, line in enumerate(command_lines())}
+    assert process.stdout is not None
+    # What this test finds nothing in must have been found, and not be empty.
+    assert str(ui) in shown["/environment/"]
+    assert "spark.hadoop.fs.s3a.secret.key" in shown["/environment/"]
+    assert any("MapInArrow" in text for place, text in shown.items() if place.startswith("/SQL/execution/"))
+    assert any("org.apache.spark.deploy.SparkSubmit" in line and str(ui) in line for line in shown.values())
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    for name in ("password", "hadoop"):
+        del files[name]
+    assert any(name.startswith(".weft/p/checkpoints/sa/offsets/") for name in files)
+    assert b"sa batch: 3 rows" in files["weft.log"]
+    assert any(name.startswith(".weft/p/logs/") for name in files)
+    everywhere = {**{place: text.encode() for place, text in shown.items()}, **files}
+    for secret in (PASSWORD, STORE_KEY, HADOOP_KEY):
+        assert [place for place, text in everywhere.items() if secret.encode() in text] == []
+
+
+@pytest.fixture
+def fill() -> Callable[[Broker], str]:
+    def filled(broker: Broker) -> str:
+        topic = f"secrets-{next(topic_numbers)}"
+        broker.create_topics({topic: 1})
+        produce(broker, topic, [json.dumps({"id": i, "a": "x", "at": 1}) for i in range(3)])
+        return topic
+
+    return filled
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_pipeline_shows_no_secret(broker: Broker, fill: Callable[[Broker], str], tmp_path: Path) -> None:
+    unused = {"sasl.username": "weft", "sasl.password": "${file:password}"}  # the broker asks for no login
+    check_no_place_has_a_secret(tmp_path, {"bootstrap.servers": broker.bootstrap_servers, **unused}, fill(broker))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(600)
+def test_a_pipeline_with_a_login_shows_no_secret(fill: Callable[[Broker], str], tmp_path: Path) -> None:
+    (tmp_path / "certificates").mkdir()
+    (tmp_path / "pipeline").mkdir()
+    try:
+        with start_secure_broker(tmp_path / "certificates", PASSWORD) as secure:
+            topic = fill(secure.broker)
+            secure.allow(USER, topic, AclOperation.READ, AclOperation.DESCRIBE)
+            check_no_place_has_a_secret(tmp_path / "pipeline", secure.sasl("${file:password}"), topic)
+    except Unavailable as reason:
+        pytest.skip(f"no real Kafka broker: {reason}")
