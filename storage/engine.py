@@ -65,6 +65,7 @@ from storage.services.tasks import Execute, Shared, Task, one_by_one
 from storage.services.verify.findings import Progress, VerifyReport
 from storage.store.object_store import ObjectStore
 from storage.store.open_store import check_reachable, open_store
+from storage.store.probe_store import StoreProbe, probe_store
 from storage.table import Table
 from storage.write.lane_progress import first_batch, newest_rolled_back, read_lane
 from storage.write.write_task import Batch, WriteTicket, Written, write_rows
@@ -120,6 +121,7 @@ __all__ = [
     "SliceFile",
     "StartsWith",
     "Steps",
+    "StoreProbe",
     "Stream",
     "StreamReport",
     "TableMeasures",
@@ -156,6 +158,7 @@ __all__ = [
     "parse_type",
     "plan_compaction",
     "plan_fold",
+    "probe_store",
     "sample",
     "scan_changes",
     "state_columns",

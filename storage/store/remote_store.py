@@ -11,6 +11,7 @@ the object.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import io
 import os
 import selectors
@@ -272,6 +273,12 @@ class RemoteStore:
         prefix = f"{top.rstrip('/')}/"  # the folder of the store ends with a slash
         objects = ((n.removeprefix(prefix), o) for n, o in found.items() if n.startswith(prefix) and n[-1] != "/")
         return sorted((name, int(info["size"])) for name, info in objects)
+
+    def modified_at(self, path: Path) -> float:
+        """Time when an object was written, by the clock of the store; in Unix seconds."""
+        with _normalise_sdk_errors():
+            found: dt.datetime = self._fs.modified(self._full(path))
+        return found.timestamp()
 
     def delete(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError), _normalise_sdk_errors():

@@ -1,0 +1,103 @@
+"""Tries out a store as its users do, and leaves nothing behind: for `weft doctor`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path as LocalPath
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from storage.core.names import PROBES, Path
+from storage.store.local_store import LocalStore
+from storage.store.memory_store import MemoryStore
+from storage.store.object_store import ObjectStore, normalise_errors
+
+GRANULARITY_SECONDS: Final = 1.0  # object stores give times in whole seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProbe:
+    """What a store does.
+
+    Attributes:
+        exclusive: A second create of one name was refused, and changed nothing. Without it no table is safe.
+        listed: A listing has the new object.
+        deleted: The object was deleted. If not, it is still there: ``path``.
+        skew_seconds: By how much the clock of the store is ahead of this machine's, at least; 0.0 if they may agree.
+            None if the store gives no times.
+        path: The object that was created.
+    """
+
+    exclusive: bool
+    listed: bool
+    deleted: bool
+    skew_seconds: float | None
+    path: Path
+
+
+def probe_store(store: ObjectStore) -> StoreProbe:
+    """Create an object in a folder, try to create it again, read, list and delete it.
+
+    Args:
+        store: The folder, for example of a table; it need not exist.
+
+    Raises:
+        StoreRefused: The store refuses one of these.
+        StoreUnavailable: The store does not answer.
+    """
+    path = Path(f"{PROBES}/{uuid.uuid4().hex}")
+    with _without_new_folders(store), normalise_errors(path):
+        began = time.time()
+        try:
+            first = store.put_if_absent(path, b"first")
+            ended = time.time()
+            exclusive = first and not store.put_if_absent(path, b"second") and store.get(path) == b"first"
+            listed = any(path == f"{PROBES}/{name}" for name, _ in store.list(PROBES))
+            written = _modified_at(store, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                store.delete(path)
+            raise
+        store.delete(path)
+        deleted = store.get(path) is None
+    return StoreProbe(exclusive, listed, deleted, _skew(written, began, ended), path)
+
+
+def _modified_at(store: ObjectStore, path: Path) -> float | None:
+    if isinstance(store, LocalStore):
+        return _local_path(store, path).stat().st_mtime
+    if isinstance(store, MemoryStore):
+        return None
+    from storage.store.remote_store import RemoteStore  # imports a cloud SDK
+
+    return store.modified_at(path) if isinstance(store, RemoteStore) else None
+
+
+def _skew(written: float | None, began: float, ended: float) -> float | None:
+    if written is None:
+        return None
+    return max(0.0, written - ended) - max(0.0, began - GRANULARITY_SECONDS - written)
+
+
+def _local_path(store: LocalStore, path: str = "") -> LocalPath:
+    return LocalPath(unquote(urlsplit(store.uri).path), path)
+
+
+@contextlib.contextmanager
+def _without_new_folders(store: ObjectStore) -> Iterator[None]:
+    """Remove the folders that the block creates on a local disk, if they are empty."""
+    if not isinstance(store, LocalStore):
+        yield
+        return
+    folder = _local_path(store, PROBES)
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    finally:
+        for each in new:
+            with contextlib.suppress(OSError):
+                each.rmdir()
