@@ -83,8 +83,8 @@ def changes(before: JobStatus | None, now: JobStatus, now_ms: int) -> Iterator[L
         yield LogLine(logging.WARNING, now.name, "restart", text, values)
     elif now.phase in {Phase.DONE, Phase.STOPPED, Phase.FENCED, Phase.FAILED}:
         level = logging.INFO if now.phase in GOOD_ENDS else logging.ERROR
-        values = {"exit_code": now.exit_code, "log": str(now.log)}
-        yield LogLine(level, now.name, str(now.phase), reason_of(now), values)
+        where = {"exit_code": now.exit_code, "log": str(now.log)}
+        yield LogLine(level, now.name, str(now.phase), reason_of(now), where)
 
 
 def _progress(before: JobStatus, now: JobStatus, now_ms: int) -> LogLine:

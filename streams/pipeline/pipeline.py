@@ -127,7 +127,9 @@ def _resolve_references(raw: dict[str, Any], path: Path, environment: Mapping[st
     for name, writer in (writers if isinstance(writers, dict) else {}).items():
         sections[f"writers.{name}.spark"] = writer.get("spark") if isinstance(writer, dict) else None
     for where, settings in sections.items():
-        for name in settings if isinstance(settings, dict) else ():
+        if not isinstance(settings, dict):
+            continue  # an error that is reported later
+        for name in settings:
             if f"{where}.{name}" in references.secret_fields:
                 with errors_at(f"{where}.{name}: "):
                     check_redacted(name, settings)
