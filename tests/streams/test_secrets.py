@@ -151,16 +151,16 @@ def spark_pages(port: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(path: Path, *options: str | int | Path) -> Iterator[subprocess.Popen[str]]:
+def running(path: Path, *options: str | int | Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "streams.cli.main", "run", *map(str, (path, *options))]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "STORE_KEY": STORE_KEY}
-    )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_SECONDS)
+    environment = {**os.environ, "STORE_KEY": STORE_KEY}
+    with (path.parent / "output").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=PATIENCE_SECONDS)
 
 
 def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str) -> None:
@@ -198,16 +198,18 @@ def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str)
         metrics = ""
         while 'weft_rows_total{part="sa"} 3.0' not in metrics:
             assert time.monotonic() < deadline, metrics
-            assert process.poll() is None, process.communicate()[0]
+            assert process.poll() is None, (folder / "output").read_text()
             with contextlib.suppress(urllib.error.URLError):
                 metrics = get(f"http://127.0.0.1:{port}/metrics")
             time.sleep(0.2)
         shown = {"metrics": metrics, "readyz": get(f"http://127.0.0.1:{port}/readyz"), **spark_pages(ui)}
         shown |= {f"process {number}": line for number, line in enumerate(command_lines())}
-    assert process.stdout is not None
     # What this test finds nothing in must have been found, and not be empty.
-    assert str(ui) in shown["/environment/"]
-    assert "spark.hadoop.fs.s3a.secret.key" in shown["/environment/"]
+    settings = next(
+        text for place, text in shown.items() if place.startswith("/api/") and place.endswith("/environment")
+    )
+    assert str(ui) in settings
+    assert "spark.hadoop.fs.s3a.secret.key" in settings
     assert any("MapInArrow" in text for place, text in shown.items() if place.startswith("/SQL/execution/"))
     assert any("org.apache.spark.deploy.SparkSubmit" in line and str(ui) in line for line in shown.values())
     files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -215,6 +217,7 @@ def check_no_place_has_a_secret(folder: Path, kafka: dict[str, str], topic: str)
         del files[name]
     assert any(name.startswith(".weft/p/checkpoints/sa/offsets/") for name in files)
     assert b"sa batch: 3 rows" in files["weft.log"]
+    assert b"sa: " in files["output"]
     assert any(name.startswith(".weft/p/logs/") for name in files)
     everywhere = {**{place: text.encode() for place, text in shown.items()}, **files}
     for secret in (PASSWORD, STORE_KEY, HADOOP_KEY):
