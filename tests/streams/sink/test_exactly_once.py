@@ -284,8 +284,8 @@ def test_a_killed_process_is_continued_exactly_once(feed: Feed, table: Table, tm
     assert ended == -signal.SIGKILL, said.read_text()
     assert 2 <= len(commits(table)) < 12
     run(feed.read(), table, tmp_path)
-    # A batch may have two files: a kill after Spark's file source noted a file, and before the batch was planned, leaves
-    # the file to the next batch, which adds its own.
+    # A batch may have two files: a kill after Spark's file source noted a file, and before the batch was planned,
+    # leaves the file to the next batch, which adds its own.
     assert [entry.batch for entry in commits(table)] == list(range(len(commits(table))))
     assert sum(entry.rows for entry in commits(table)) == 12
     assert rows(table) == [(i, "new", 1) for i in range(12)]
