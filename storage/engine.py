@@ -230,43 +230,55 @@ class PlannedWork(Generic[T_co]):
     steps: Steps[T_co]
 
 
-def plan_compaction(table: Table, policy: DuePolicy) -> PlannedWork[CompactionResult]:
+def plan_compaction(table: Table, policy: DuePolicy, execute: Execute = one_by_one) -> PlannedWork[CompactionResult]:
     """`storage.Table.compact` of what is due, in steps.
+
+    Args:
+        table: The table.
+        policy: Decides what is due.
+        execute: Where the work is done.
 
     Raises:
         UnsupportedFormat: This version cannot write to the table.
     """
-    table_log, snapshot = table.writable(), table.snapshot()
+    snapshot = table.writable_snapshot()
     due = find_due(snapshot, policy, {Work.COMPACT})
 
     def steps() -> Steps[CompactionResult]:
-        result = yield from compaction.compaction_steps(table_log, snapshot, lambda each: each.group in due)
-        table.mark_if_due()
+        result = yield from compaction.compaction_steps(
+            snapshot.table_log, snapshot, lambda each: each.group in due, execute
+        )
+        table.mark_if_due(None if due else snapshot.state)
         return result
 
     return PlannedWork(snapshot, sum(each.bytes for each in due.values()), steps())
 
 
-def plan_fold(table: Table, policy: DuePolicy, snapshot: Snapshot | None = None) -> PlannedWork[FoldResult]:
+def plan_fold(
+    table: Table,
+    policy: DuePolicy,
+    after: PlannedWork[CompactionResult] | None = None,
+    execute: Execute = one_by_one,
+) -> PlannedWork[FoldResult]:
     """`storage.Table.fold` if it is due, in steps.
 
     Args:
         table: The table.
         policy: Decides what is due.
-        snapshot: A head snapshot that was just read; None reads one.
+        after: The compaction that was done just before. If it had nothing to do, its snapshot is as good as a new one,
+            which costs requests for each lane.
+        execute: Where the work is done.
 
     Raises:
         UnsupportedFormat: This version cannot write to the table.
     """
-    table_log = table.writable()
-    if snapshot is None:
-        snapshot = table.snapshot()
+    snapshot = table.writable_snapshot() if after is None or after.bytes else after.snapshot
     due = find_due(snapshot, policy, {Work.FOLD})
 
     def steps() -> Steps[FoldResult]:
         if not due:
             return NOT_FOLDED
-        result = yield from fold.fold_steps(table_log, snapshot)
+        result = yield from fold.fold_steps(snapshot.table_log, snapshot, execute)
         table.mark_if_due()
         return result
 

@@ -279,8 +279,8 @@ class Table:
             CorruptData: A file is missing or damaged; the table is unchanged.
             SnapshotExpired: Cleaning has aborted the compaction as abandoned.
         """
-        table_log, snapshot = self.writable(), self.snapshot()
-        result = run_compaction(table_log, snapshot, only_due(snapshot, policy, only), execute)
+        snapshot = self.writable_snapshot()
+        result = run_compaction(snapshot.table_log, snapshot, only_due(snapshot, policy, only), execute)
         self.mark_if_due()
         return result
 
@@ -298,10 +298,10 @@ class Table:
             CorruptData: A file is missing or damaged; the table is unchanged.
             SnapshotExpired: Cleaning has aborted the fold as abandoned.
         """
-        table_log, snapshot = self.writable(), self.snapshot()
+        snapshot = self.writable_snapshot()
         if not fold_is_due(snapshot, policy):
             return NOT_FOLDED
-        result = run_fold(table_log, snapshot, execute)
+        result = run_fold(snapshot.table_log, snapshot, execute)
         self.mark_if_due()
         return result
 
@@ -436,10 +436,27 @@ class Table:
         complete_fencing_barrier(self._table_log)
         return self._table_log
 
-    def mark_if_due(self) -> None:
-        """Record a mark after a service has done its work; a failure is suppressed. An idle table gets no marks."""
+    def writable_snapshot(self) -> Snapshot:
+        """A head snapshot for work that publishes entries, see `writable`; it needs no more requests than others.
+
+        Raises:
+            UnsupportedFormat: This version cannot write to the table.
+        """
+        snapshot = self.snapshot()
+        check_writable(snapshot.state, WRITER_FEATURES)
+        if snapshot.state.intent is None:
+            return snapshot
+        complete_fencing_barrier(self._table_log)
+        return self.snapshot()
+
+    def mark_if_due(self, state: TableState | None = None) -> None:
+        """Record a mark after a service has done its work; a failure is suppressed. An idle table gets no marks.
+
+        Args:
+            state: A state that was just read; None reads the newest.
+        """
         with contextlib.suppress(TableError):
-            self._marker.mark_if_due(self.state(), unless_idle=True)
+            self._marker.mark_if_due(self.state() if state is None else state, unless_idle=True)
 
 
 def verify_table(

@@ -258,8 +258,7 @@ class ManyTables:
             compacted = yield from compaction.steps
             if compacted.done or compacted.skipped:
                 entry.update(**after_compaction(entry.report, compacted))
-            # If nothing was compacted, the snapshot is as good as a new one, which costs requests for each lane.
-            fold = plan_fold(table, policy, None if compaction.bytes else compaction.snapshot)
+            fold = plan_fold(table, policy, compaction)
             entry.due = fold.bytes
             entry.update(due_bytes=entry.due)
             yield 0

@@ -166,16 +166,18 @@ def compact_round(
         reporter: Reports what was done.
         execute: Where the work is done; in this process by default.
     """
-    from storage.engine import one_by_one
+    from storage.engine import finish, one_by_one, plan_compaction, plan_fold
 
     tasks: Execute = execute if execute is not None else one_by_one
-    policy = None if section is None else section.policy
     reporter.update(doing="compacting")
-    compacted = table.compact(policy=policy, execute=tasks)
-    if policy is None or compacted.done or compacted.skipped:
-        reporter.update(**after_compaction(reporter.report, compacted))
-    if policy is not None:
-        folded = table.fold(policy=policy, execute=tasks)
+    if section is None:
+        reporter.update(**after_compaction(reporter.report, table.compact(execute=tasks)))
+    else:
+        compaction = plan_compaction(table, section.policy, tasks)
+        compacted = finish(compaction.steps)
+        if compacted.done or compacted.skipped:
+            reporter.update(**after_compaction(reporter.report, compacted))
+        folded = finish(plan_fold(table, section.policy, compaction, tasks).steps)
         if folded.done or folded.skipped:
             reporter.update(**after_fold(reporter.report, folded))
     reporter.update(doing="idle")

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from storage import Table
+from storage.clock import Stamps
+from storage.environment import Environment
 from storage.errors import CorruptData, StoreUnavailable
+from storage.store.open_store import open_store
 from streams.pipeline import services
 from streams.pipeline.model import CleanSection, CompactionSection
 from streams.pipeline.services import clean_round, compact_round, repeat
 from streams.pipeline.status import Report, Reporter
+from tests.faulty_store import FakeClock
+from tests.many_groups import CountingStore
 
 CONFIG = {
     "key": ["id"],
@@ -177,6 +183,36 @@ def test_commits_that_are_not_due_are_folded(table: Table, reporter: Reporter) -
     append(table, 4)
     compact_round(table, CompactionSection(min_commits=1000, max_log_ratio=1e9, fold_commits=None), reporter)
     assert waiting(table) == 4
+
+
+def test_an_idle_round_makes_the_requests_of_one_snapshot(tmp_path: Path, reporter: Reporter) -> None:
+    clock = FakeClock()  # it stands, so no mark is due
+    Table.create(tmp_path / "counted", CONFIG, clock=clock)
+    store: Any = CountingStore(open_store(str(tmp_path / "counted")))
+    counted = Table(Environment(store, clock), Stamps())
+    append(counted, 1)
+    compact_round(counted, POLICY, reporter)
+    append(counted, 2)
+    counted.snapshot()
+
+    def requests(run: Callable[[], object]) -> dict[str, int]:
+        store.requests = {}
+        run()
+        return dict(store.requests)
+
+    one = requests(counted.snapshot)
+    assert one
+    assert requests(lambda: compact_round(counted, POLICY, reporter)) == one
+    assert waiting(counted) == 2, "nothing was due"
+
+
+def test_a_fold_after_a_compaction_sees_what_was_compacted(table: Table, reporter: Reporter) -> None:
+    append(table, 1)
+    compact_round(table, POLICY, reporter)
+    append(table, 3)
+    both = CompactionSection(min_commits=3, max_log_ratio=1e9, fold_commits=3)
+    compact_round(table, both, reporter)
+    assert (waiting(table), table.state().folds, reporter.report.commits) == (0, (), 2)
 
 
 def test_unneeded_files_are_deleted_once_they_are_old_enough(table: Table, reporter: Reporter, tmp_path: Path) -> None:
