@@ -43,7 +43,8 @@ from storage.files.log_file import remove_log_file
 from storage.log.commit_log import CommitLog
 from storage.log.fencing_barrier import complete_fencing_barrier
 from storage.log.table_log import TableLog
-from storage.read.changes import ChangeScan, ChangeTask, bounded_cut, expiring, scan_changes
+from storage.read.change_tasks import ChangeTask
+from storage.read.changes import ChangeScan, bounded_cut, expiring, scan_changes
 from storage.read.divide_scan import divide
 from storage.read.read_task import ReadTask
 from storage.read.scan import Scan

@@ -7,6 +7,8 @@ whole only if that is less work or the only possibility:
 - more was committed to the file group in between than it contains now;
 - the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted.
 
+`storage.read.change_tasks` divides the work into tasks.
+
 If the changes cannot be given completely, the read fails (S21 IncrementalComplete): with `OffsetExpired` if cleaning
 has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies between them.
 """
@@ -14,7 +16,6 @@ has removed one of the snapshots, with `OffsetInvalidated` if a restore or an un
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -34,14 +35,13 @@ from storage.core.log.table_state import TableState
 from storage.core.merge.diff import ChangeShape, diff
 from storage.core.modes import NO_MERGERS
 from storage.core.plan.slices import FileSlice, LiveFile, plan_slices
-from storage.environment import Environment, Tuning
+from storage.environment import Environment
 from storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
 from storage.files.log_reader import LogReader
 from storage.log.table_log import TableLog
-from storage.read.divide_file_group import divide_file_groups
-from storage.read.missing_file import explain_missing_file
+from storage.read.change_tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
 from storage.read.pruning import Keys
-from storage.read.read_task import ReadTask, read_task
+from storage.read.read_task import ReadTask
 from storage.read.scan import Scan
 from storage.read.scan_request import ScanRequest
 from storage.read.snapshot import Snapshot
@@ -52,21 +52,6 @@ _EXPIRED: Final = (
     f"{_START_OVER} and continue from its cut; consumers that lag need a longer retention (clean retain), or a "
     "savepoint at their cut"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeTask:
-    """The changes of some file groups. A task can be pickled.
-
-    Attributes:
-        before: The file groups in the earlier snapshot; None if none of them existed.
-        after: The file groups in the later snapshot.
-        touched: The commits in between, whose keys are compared; None to compare all rows.
-    """
-
-    before: ReadTask | None
-    after: ReadTask
-    touched: ReadTask | None
 
 
 @dataclass(frozen=True)
@@ -160,12 +145,15 @@ def scan_changes(
     until = _under(until, under or until.state)
     with expiring():
         after = until.choose_slices(ScanRequest(shape.columns, require=require, arrivals=True)).without_tasks()
+        env = until.table_log.env
         if since is None:
-            runs = _runs(_inserts(until), until.table_log.env.tuning)
-            return ChangeScan(shape, None, after, tuple(_task(run, [], until.files, []) for run in runs))
+            inserts = [Comparison(None, file_slice, None) for file_slice in until.slices]
+            files = ComparedFiles((), until.files, ())
+            tasks = change_tasks(env, until.table_schema, inserts, files, None, until.cut)
+            return ChangeScan(shape, None, after, tuple(tasks))
         since = _under(since, until.state)
         if until.table_log.refresh().oldest_retained <= since.cut.table:
-            with _logs_after(until.table_log.env, since.cut):  # a large index is in a sidecar
+            with _logs_after(env, since.cut):  # a large index is in a sidecar
                 start = _start(since.cut, until.state)
                 touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
@@ -173,7 +161,8 @@ def scan_changes(
         else:
             touched, work = [], _whole(since, until)
         first = since.choose_slices(ScanRequest(shape.earlier, require=require, arrivals=True)).without_tasks()
-        tasks = [_task(run, since.files, until.files, touched) for run in _runs(work, until.table_log.env.tuning)]
+        files = ComparedFiles(since.files, until.files, touched)
+        tasks = change_tasks(env, until.table_schema, work, files, since.cut, until.cut)
         return ChangeScan(shape, first, after, tuple(tasks))
 
 
@@ -215,58 +204,12 @@ def _start(since: Cut, state: TableState) -> cut.Seqs:
     return {lane: min(seq, ends.get(lane, seq)) for lane, seq in since.lanes.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """One file group to compare.
-
-    Attributes:
-        before: The file group in the earlier snapshot; None if it has no rows there.
-        after: The file group in the later snapshot.
-        touched: The commits in between, whose keys are compared; None to compare all rows.
-    """
-
-    before: FileSlice | None
-    after: FileSlice
-    touched: FileSlice | None
-
-    @property
-    def parts(self) -> list[FileSlice]:
-        return [part for part in (self.before, self.after, self.touched) if part is not None]
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.log_bytes + part.base_bytes for part in self.parts)
-
-    @property
-    def rows(self) -> int:
-        return sum(part.stored_rows for part in self.parts)
-
-
 def _log_slices(state: TableState, files: Sequence[LiveFile]) -> list[FileSlice]:
     """All log ranges of each file group in some log files, as if nothing had been compacted or folded."""
     return plan_slices(replace(state, slices=Slices(), covered={}, folds=(), folded={}), files)
 
 
-def _inserts(until: Snapshot) -> list[_Work]:
-    """All file groups, or parts of large ones, without an earlier snapshot to compare them with."""
-    env = until.table_log.env
-    large = [(file_slice, _tasks_for(file_slice, env.tuning)) for file_slice in until.slices]
-    divided = divide_file_groups(env, until.table_schema, [item for item in large if item[1] > 1], until.files)
-    with explain_missing_file(env, until.cut):
-        return [
-            _Work(None, part, None)
-            for file_slice, count in large
-            for part in (next(divided) if count > 1 else [file_slice])
-        ]
-
-
-def _tasks_for(file_slice: FileSlice, tuning: Tuning) -> int:
-    """Number of tasks to divide a file group into, by its bytes and rows."""
-    size = file_slice.log_bytes + file_slice.base_bytes
-    return max(math.ceil(size / tuning.change_task_bytes), math.ceil(file_slice.stored_rows / tuning.change_task_rows))
-
-
-def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[_Work]:
+def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[Comparison]:
     """File groups with commits in between."""
     before, after = _by_group(since), _by_group(until)
     work = []
@@ -274,11 +217,11 @@ def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> 
         new, old = after.get(commits.group), before.get(commits.group)
         if new is not None:  # otherwise the events changed nothing, and compaction found no rows to keep
             by_keys = old is not None and commits.log_bytes <= new.log_bytes + new.base_bytes
-            work.append(_Work(old, new, commits if by_keys else None))
+            work.append(Comparison(old, new, commits if by_keys else None))
     return work
 
 
-def _whole(since: Snapshot, until: Snapshot) -> list[_Work]:
+def _whole(since: Snapshot, until: Snapshot) -> list[Comparison]:
     """File groups whose files are not the same in both snapshots."""
     fresh = np.array([not cut.within(live.reach, since.cut.lanes) for live in until.files], np.bool_)
     before = _by_group(since)
@@ -286,46 +229,12 @@ def _whole(since: Snapshot, until: Snapshot) -> list[_Work]:
     for new in until.slices:
         old = before.get(new.group)
         if old is None or old.slice != new.slice or fresh[new.file].any():
-            work.append(_Work(old, new, None))
+            work.append(Comparison(old, new, None))
     return work
 
 
 def _by_group(snapshot: Snapshot) -> dict[FileGroup, FileSlice]:
     return {file_slice.group: file_slice for file_slice in snapshot.slices}
-
-
-def _runs(work: Sequence[_Work], tuning: Tuning) -> list[list[_Work]]:
-    """Runs of adjacent file groups with at most the bytes and rows of a task; a larger file group is a run by itself.
-
-    File groups that are compared by keys and those that are compared as a whole are in different runs. Each part of a
-    divided file group is a separate run.
-    """
-    runs: list[list[_Work]] = []
-    for by_keys in (True, False):
-        size, rows = tuning.change_task_bytes, tuning.change_task_rows
-        for item in work:
-            if (item.touched is not None) is by_keys:
-                size, rows = size + item.bytes, rows + item.rows
-                is_part = item.after.within is not None
-                if is_part or size > tuning.change_task_bytes or rows > tuning.change_task_rows:
-                    runs.append([])
-                    size, rows = item.bytes, item.rows
-                runs[-1].append(item)
-                if is_part:
-                    size = tuning.change_task_bytes + 1
-    return runs
-
-
-def _task(
-    run: Sequence[_Work], before: Sequence[LiveFile], after: Sequence[LiveFile], touched: Sequence[LiveFile]
-) -> ChangeTask:
-    earlier = [item.before for item in run if item.before is not None]
-    commits = [item.touched for item in run if item.touched is not None]
-    return ChangeTask(
-        before=read_task(earlier, before) if earlier else None,
-        after=read_task([item.after for item in run], after),
-        touched=read_task(commits, touched) if commits else None,
-    )
 
 
 def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:

@@ -1,5 +1,6 @@
 """Divides a large file group into parts by key range, so that several tasks can read it.
 
+A comparison of two snapshots reads a file group in several states, which are divided at the same keys.
 `storage.core.plan.key_ranges` chooses the ranges. This module reads only the footers of base files. The key range of a
 log range is that of its block, which is in the index of the log file.
 """
@@ -7,6 +8,7 @@ log range is that of its block, which is in the index of the log file.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,7 +19,7 @@ from storage.core import keys
 from storage.core.keys import KeyVector
 from storage.core.log.file_refs import FilePart, SliceFile
 from storage.core.names import Path
-from storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds, ranges_of
+from storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds, ranges_of, total_bytes
 from storage.core.plan.slices import RANGE_COLUMNS, FileSlice, Ints, LiveFile
 from storage.core.schema.table_schema import TableSchema
 from storage.environment import Environment
@@ -42,6 +44,38 @@ class _RowGroups:
     keys: Extents
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """A file group in one snapshot, or its commits in between.
+
+    Attributes:
+        file_slice: The file group.
+        files: The log files that it refers to by position.
+    """
+
+    file_slice: FileSlice
+    files: Sequence[LiveFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How to divide one file group.
+
+    Attributes:
+        states: The states that are divided at the same keys, at least one. The bounds are preferably first keys of row
+            groups of the first state that has a base file.
+        parts: Wanted number of parts.
+        part_bytes: More parts are wanted if they would have more stored bytes than this; None for no limit.
+        by_last: Whether only those keys of the other states are read that the last state has: bounds are then chosen
+            among the stored parts that may have such keys.
+    """
+
+    states: tuple[State, ...]
+    parts: int
+    part_bytes: int | None = None
+    by_last: bool = False
+
+
 def divide_file_groups(
     env: Environment,
     schema: TableSchema,
@@ -63,23 +97,68 @@ def divide_file_groups(
     Raises:
         CorruptData: A base file is missing, or its footer is damaged.
     """
+    divisions = [Division((State(file_slice, files),), parts) for file_slice, parts in wanted]
+    for found in divide_states(env, schema, divisions):
+        yield [part for (part,) in found]
+
+
+def divide_states(
+    env: Environment, schema: TableSchema, wanted: Sequence[Division]
+) -> Iterator[list[tuple[FileSlice, ...]]]:
+    """Divide file groups, each in several states.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema that all states are read with.
+        wanted: What to divide.
+
+    Yields:
+        For each file group its parts in key order, and of each part its states in the given order. Every key is in one
+        part. Without statistics, the only part is the file group itself.
+
+    Raises:
+        CorruptData: A base file is missing, or its footer is damaged.
+    """
     for start in range(0, len(wanted), FOOTERS_AT_ONCE):
         several = wanted[start : start + FOOTERS_AT_ONCE]
-        bases = {made.base.path: made.base for made in (item.slice for item, _ in several) if made and made.base}
+        made = [state.file_slice.slice for division in several for state in division.states]
+        bases = {item.base.path: item.base for item in made if item is not None and item.base is not None}
         footers = dict(zip(bases, read_footers(env, list(bases.values())), strict=True))
-        for file_slice, parts in several:
-            yield _divide(schema, file_slice, files, footers, parts)
+        for division in several:
+            yield _divide(schema, division, footers)
 
 
-def _divide(
-    schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], footers: Mapping[Path, Footer], parts: int
-) -> list[FileSlice]:
-    base = _row_groups(schema, file_slice.slice, footers)
-    if base is None and file_slice.slice is not None and file_slice.slice.base is not None:
-        return [file_slice]
-    logs = _log_extents(schema, file_slice, files) if len(file_slice.rows) else None
-    bounds = choose_bounds(base.keys if base is not None else None, logs, parts)
-    return [file_slice] if bounds is None else _parts(file_slice, base, logs, bounds)
+def _divide(schema: TableSchema, division: Division, footers: Mapping[Path, Footer]) -> list[tuple[FileSlice, ...]]:
+    slices = tuple(state.file_slice for state in division.states)
+    bases = [_row_groups(schema, file_slice.slice, footers) for file_slice in slices]
+    if any(base is None and _has_base(file_slice) for base, file_slice in zip(bases, slices, strict=True)):
+        return [slices]
+    logs = [
+        _log_extents(schema, state.file_slice, state.files) if len(state.file_slice.rows) else None
+        for state in division.states
+    ]
+    bounds = _bounds(division, [base.keys if base is not None else None for base in bases], logs)
+    if bounds is None:
+        return [slices]
+    parts = (_parts(*state, bounds) for state in zip(slices, bases, logs, strict=True))
+    return list(zip(*parts, strict=True))
+
+
+def _has_base(file_slice: FileSlice) -> bool:
+    return file_slice.slice is not None and file_slice.slice.base is not None
+
+
+def _bounds(division: Division, bases: Sequence[Extents | None], logs: Sequence[Extents | None]) -> KeyVector | None:
+    """Keys at which all states are divided."""
+    read_bases, read_logs = ([part for part in parts if part is not None] for parts in (bases, logs))
+    if division.by_last and (last := logs[-1]) is not None:
+        read_bases, read_logs = ([part.near(last) for part in parts] for parts in (read_bases, read_logs))
+    row_groups = next((part for part in read_bases if len(part)), None)
+    others = [*read_logs, *(part for part in read_bases if part is not row_groups)]
+    parts = division.parts
+    if division.part_bytes is not None:
+        parts = max(parts, math.ceil(total_bytes([*read_bases, *read_logs]) / division.part_bytes))
+    return choose_bounds(row_groups, others[0] if others else None, parts, others[1:]) if parts > 1 else None
 
 
 def _parts(file_slice: FileSlice, base: _RowGroups | None, logs: Extents | None, bounds: KeyVector) -> list[FileSlice]:

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from storage import Table
 from storage.core.log.cut import Cut
 from storage.core.merge.diff import ChangeShape
+from storage.core.plan.key_ranges import choose_bounds
 from storage.errors import NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from storage.read import changes
+from storage.read import changes, divide_file_group
 from tests.oracle import Event
 from tests.storage.changing import Key, Row, applied, by_key, expected, got, oracle_state, state_of, under
+from tests.storage.divisions import any_bounds
 from tests.storage.evolving import Evolution, EvolvingWorld, evolutions
 from tests.storage.world import World
 from tests.strategies import Config, Remember, Story, stories
@@ -108,6 +110,28 @@ def test_comparing_whole_file_groups_gives_the_same_changes(story: Story, seed: 
         patch.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
         table = tuned(world.table, change_task_bytes=chance.choice([0, 2_000]))
         assert got(table.schema, table.changes(since, until, before=True)) == by_keys
+
+
+@given(stories(max_steps=8), st.integers(0, 2**32), st.none() | st.integers(0, 1000))
+def test_divided_file_groups_give_the_same_changes(story: Story, seed: int, bounds: int | None) -> None:
+    """By keys and as a whole; at bounds between row groups and blocks, and at any key. Each key is in one task."""
+    chance = random.Random(seed)
+    choose = choose_bounds if bounds is None else any_bounds(bounds)
+    with World({**story.config, "buckets": 1}) as world, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(divide_file_group, "choose_bounds", choose)
+        cuts = []
+        for step in story.steps:
+            cuts.append(str(world.table.snapshot().cut))
+            world.run([step])
+        schema, until = world.table.schema, str(world.table.snapshot().cut)
+        whole, divided = tuned(world.table, change_task_bytes=1 << 60), tuned(world.table, change_task_bytes=1)
+        for since in [*chance.choices(cuts, k=3), None]:
+            require = chance.choice([[], chance.sample(list(world.config["groups"]), 1)])
+            answer = got(schema, whole.changes(since, until, require=require, before=True))
+            assert got(schema, divided.changes(since, until, require=require, before=True)) == answer
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
+                assert got(schema, divided.changes(since, until, require=require, before=True)) == answer
 
 
 @given(stories(), st.integers(0, 2**32))

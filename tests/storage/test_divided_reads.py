@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -29,18 +28,17 @@ from storage.environment import Tuning
 from storage.errors import CorruptData
 from storage.files import base_file, footers
 from storage.files.fetch_blocks import LogBlocks
-from storage.read import divide_file_group
-from storage.read.changes import scan_changes
+from storage.read import changes, divide_file_group
+from storage.read.changes import ChangeScan, scan_changes
 from storage.read.divide_scan import divide
 from storage.read.scan import Scan
 from tests import many_groups
+from tests.storage.divisions import any_bounds
 from tests.storage.predicates import predicates
 from tests.storage.shop import SHOP, append, fill_with_every_state, new_uri, orders
 from tests.storage.world import World, bag
 from tests.strategies import Story, stories
 from tests.tuning import tune, tuned
-
-Bounds = Callable[[Extents | None, Extents | None, int], KeyVector | None]
 
 
 def whole(table: Table, *arguments: Any, **named: Any) -> pa.Table:
@@ -57,19 +55,6 @@ def divided(table: Table, *arguments: Any, parallelism: int = 16, **named: Any) 
 
 def parts_of(scan: Scan) -> int:
     return sum(part.within is not None for task in scan.tasks for part in task.slices)
-
-
-def any_bounds(seed: int) -> Bounds:
-    """Bounds at any stored keys, instead of those that distribute the bytes evenly."""
-    source = random.Random(seed)
-
-    def choose(base: Extents | None, logs: Extents | None, _ranges: int) -> KeyVector | None:
-        known = [vector for part in (base, logs) if part is not None for vector in (part.least, part.largest)]
-        found = keys.union(known) if known else np.empty(0, np.int64)
-        chosen = [position for position in range(len(found)) if source.random() < 0.5]
-        return keys.take(found, np.array(chosen, np.int64)) if chosen else None
-
-    return choose
 
 
 @pytest.mark.usefixtures("small_files")
@@ -387,3 +372,73 @@ def test_changes_since_the_beginning_divide_a_large_file_group(hot: Table) -> No
     found = scan.to_reader().read_all()
     assert set(found[CHANGE].to_pylist()) == {"insert"}
     assert bag(found.select(hot.snapshot().schema.names)) == bag(whole(hot))
+
+
+def changes_since(table: Table, since: str, **sizes: int) -> ChangeScan:
+    opened = tuned(table, **sizes)
+    return scan_changes(opened.snapshot(since), opened.snapshot(), None, None, before=True)
+
+
+def read_bag(scan: ChangeScan) -> list[str]:
+    return bag(pa.Table.from_batches([batch for task in scan.tasks for batch in scan.read(task)], scan.arrow))
+
+
+def touched_keys(scan: ChangeScan) -> list[int]:
+    """Number of changes of each task."""
+    return [sum(map(len, scan.read(task))) for task in scan.tasks]
+
+
+@pytest.mark.parametrize("by_keys", [True, False])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_changes_between_two_cuts_divide_a_large_file_group(
+    hot: Table, monkeypatch: pytest.MonkeyPatch, *, compacted: bool, by_keys: bool
+) -> None:
+    """All states of the file group are divided at the same keys, whether keys or all rows are compared."""
+    since = str(hot.snapshot().cut)
+    append(hot, orders(*range(0, 1300, 3), status="new", ts=20))
+    append(hot, orders(*range(0, 1300, 30), ts=21, op="D"))
+    if compacted:
+        hot.compact()
+    expected = read_bag(changes_since(hot, since))
+    assert len(changes_since(hot, since).tasks) == 1
+    if not by_keys:
+        monkeypatch.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
+    scan = changes_since(hot, since, change_task_bytes=3_000)
+    assert len(scan.tasks) > 5
+    assert {task.touched is not None for task in scan.tasks} == {by_keys}
+    assert read_bag(pickle.loads(pickle.dumps(scan))) == expected
+    by_rows = changes_since(hot, since, change_task_rows=200)
+    assert len(by_rows.tasks) > 2
+    assert read_bag(by_rows) == expected
+
+
+def test_changes_of_new_keys_are_divided_among_these_keys(hot: Table) -> None:
+    """Other keys are in no task. A task keeps the earlier rows of its keys in memory, so their number is bounded."""
+    hot.compact()
+    since = str(hot.snapshot().cut)
+    append(hot, orders(*range(5_000, 5_400)))
+    scan = changes_since(hot, since, change_task_rows=100)
+    assert all(task.touched is not None for task in scan.tasks)
+    counts = touched_keys(scan)
+    assert (sum(counts), max(counts) <= 150) == (400, True), counts
+    few = str(hot.snapshot().cut)
+    append(hot, orders(7, status="one", ts=30))
+    assert touched_keys(changes_since(hot, few, change_task_bytes=3_000)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "broken"),
+    [(KeyRange, "positions", after_the_end), (divide_file_group, "ranges_of", next_range)],
+    ids=["after_the_end", "next_range"],
+)
+def test_a_bound_of_changes_that_is_off_by_one_key_is_noticed(
+    hot: Table, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, broken: Any
+) -> None:
+    since = str(hot.snapshot().cut)
+    append(hot, orders(*range(0, 1300, 3), status="new", ts=20))
+    hot.compact()
+    expected = read_bag(changes_since(hot, since))
+    monkeypatch.setattr(divide_file_group, "choose_bounds", any_bounds(7))
+    assert read_bag(changes_since(hot, since, change_task_bytes=1_000)) == expected
+    monkeypatch.setattr(place, name, broken)
+    assert read_bag(changes_since(hot, since, change_task_bytes=1_000)) != expected

@@ -11,7 +11,7 @@ distributed. They are chosen by statistics, which have the key range of each sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,8 +73,18 @@ class Extents:
     def __len__(self) -> int:
         return len(self.bytes)
 
+    def near(self, others: Extents) -> Extents:
+        """Those of these parts that may have keys in common with one of the others."""
+        _, starts = keys.in_order(others.least)
+        _, ends = keys.in_order(others.largest)
+        # More of the others begin up to the end of the part than end before its beginning.
+        common = keys.upper_bounds(starts, self.largest) > keys.lower_bound(ends, self.least)
+        return Extents(keys.take(self.least, common), keys.take(self.largest, common), self.bytes[common])
 
-def choose_bounds(row_groups: Extents | None, logs: Extents | None, ranges: int) -> KeyVector | None:
+
+def choose_bounds(
+    row_groups: Extents | None, logs: Extents | None, ranges: int, others: Sequence[Extents] = ()
+) -> KeyVector | None:
     """Keys that divide a file group into about ``ranges`` ranges of about equal bytes.
 
     They are first keys of row groups if possible, otherwise also of log blocks. There are fewer ranges if more would
@@ -85,21 +95,23 @@ def choose_bounds(row_groups: Extents | None, logs: Extents | None, ranges: int)
         row_groups: The row groups of the base file, in file order; None without a base.
         logs: The log ranges; None without logs.
         ranges: Wanted number of ranges, at least 2.
+        others: What else is divided at the same keys: stored parts of other states of the file group.
 
     Returns:
         The lower bound of each range but the first, distinct and ascending; None if the file group cannot be divided.
     """
-    parts = [part for part in (row_groups, logs) if part is not None and len(part)]
+    parts = [part for part in (row_groups, logs, *others) if part is not None and len(part)]
     if not parts:
         return None
     ranges = min(ranges, sum(map(len, parts)) + 1)
     candidates = _between(row_groups) if row_groups is not None and len(row_groups) else None
-    if logs is not None and len(logs) and (candidates is None or _is_uneven(candidates, parts, ranges)):
-        candidates = keys.union([logs.least] if candidates is None else [candidates, logs.least])
+    starts = [part.least for part in (logs, *others) if part is not None and len(part)]
+    if starts and (candidates is None or _is_uneven(candidates, parts, ranges)):
+        candidates = keys.union(starts if candidates is None else [candidates, *starts])
     while candidates is not None and ranges > 1:
         bounds = _quantiles(candidates, parts, ranges)
         # With two ranges each byte is read at most twice.
-        if len(bounds) <= 1 or _bytes_read(bounds, parts) <= MAX_REPEATED * _total(parts):
+        if len(bounds) <= 1 or _bytes_read(bounds, parts) <= MAX_REPEATED * total_bytes(parts):
             return bounds if len(bounds) else None
         ranges = max(ranges // 2, 2)
     return None
@@ -121,7 +133,7 @@ def _between(row_groups: Extents) -> KeyVector:
 
 def _is_uneven(candidates: KeyVector, parts: Sequence[Extents], ranges: int) -> bool:
     bounds = _quantiles(candidates, parts, ranges)
-    return bool(_bytes_between(bounds, parts).max() > UNEVEN * _total(parts) / ranges)
+    return bool(_bytes_between(bounds, parts).max() > UNEVEN * total_bytes(parts) / ranges)
 
 
 def _quantiles(candidates: KeyVector, parts: Sequence[Extents], ranges: int) -> KeyVector:
@@ -159,7 +171,8 @@ def _bytes_read(bounds: KeyVector, parts: Sequence[Extents]) -> float:
     return total
 
 
-def _total(parts: Sequence[Extents]) -> int:
+def total_bytes(parts: Iterable[Extents]) -> int:
+    """Stored bytes of all parts."""
     return sum(int(part.bytes.sum()) for part in parts)
 
 

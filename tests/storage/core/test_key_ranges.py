@@ -113,6 +113,32 @@ def test_every_key_is_in_exactly_one_range(keys: list[int], bounds: list[int], *
             assert key_range.may_contain(bounds_of_key) == (first <= position < end)
 
 
+_SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)).map(lambda span: (span[0], span[0] + span[1], 1)))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@given(spans=_SPANS, others=_SPANS)
+def test_parts_are_near_others_if_both_may_have_a_key(
+    spans: list[tuple[int, int, int]], others: list[tuple[int, int, int]], *, as_text: bool
+) -> None:
+    numbered = [(least, largest, number) for number, (least, largest, _) in enumerate(spans)]
+    first, second = extents(*numbered), extents(*others)
+    if as_text:
+        first, second = (Extents(text(part.least), text(part.largest), part.bytes) for part in (first, second))  # type: ignore[arg-type]
+    expected = [n for low, high, n in numbered if any(low <= end and start <= high for start, end, _ in others)]
+    found = first.near(second)
+    assert found.bytes.tolist() == expected
+    assert len(found.least) == len(found.largest) == len(expected)
+
+
+def test_other_states_are_divided_at_the_same_bounds() -> None:
+    """Their bytes count, and their first keys are bounds if those of the row groups are too far apart."""
+    heavy = extents((70, 79, 800))
+    assert np.asarray(choose_bounds(row_groups(8), None, 2, [heavy])).tolist() == [70]
+    assert np.asarray(choose_bounds(None, None, 2, [row_groups(8)])).tolist() == [40]
+    assert choose_bounds(None, None, 2, [extents()]) is None
+
+
 def text(numbers: npt.NDArray[np.int64]) -> KeyVector:
     """Binary keys in the order of the numbers."""
     return pa.array([f"{number + 1_000:05d}".encode() for number in numbers.tolist()], pa.binary())

@@ -1,0 +1,166 @@
+"""Divides the comparison of two snapshots into tasks of bounded size.
+
+Small file groups share a task. A large one is divided by key range: its states in both snapshots, and the commits in
+between, at the same keys. So every key is compared by one task, and one hot bucket does not make one long task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from storage.core.log.cut import Cut
+from storage.core.plan.slices import FileSlice, LiveFile
+from storage.core.schema.table_schema import TableSchema
+from storage.environment import Environment, Tuning
+from storage.read.divide_file_group import Division, State, divide_states
+from storage.read.missing_file import explain_missing_file
+from storage.read.read_task import ReadTask, read_task
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTask:
+    """The changes of some file groups. A task can be pickled.
+
+    Attributes:
+        before: The file groups in the earlier snapshot; None if none of them existed.
+        after: The file groups in the later snapshot.
+        touched: The commits in between, whose keys are compared; None to compare all rows.
+    """
+
+    before: ReadTask | None
+    after: ReadTask
+    touched: ReadTask | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One file group to compare, or a part of it.
+
+    Attributes:
+        before: The file group in the earlier snapshot; None if it has no rows there.
+        after: The file group in the later snapshot.
+        touched: The commits in between, whose keys are compared; None to compare all rows.
+    """
+
+    before: FileSlice | None
+    after: FileSlice
+    touched: FileSlice | None
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes of all states."""
+        return sum(state.log_bytes + state.base_bytes for state in self._states)
+
+    @property
+    def rows(self) -> int:
+        """Stored rows of all states."""
+        return sum(state.stored_rows for state in self._states)
+
+    @property
+    def _states(self) -> list[FileSlice]:
+        return [state for state in (self.after, self.before, self.touched) if state is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFiles:
+    """The log files that the file groups of a comparison refer to by position; fields as in `Comparison`."""
+
+    before: Sequence[LiveFile]
+    after: Sequence[LiveFile]
+    touched: Sequence[LiveFile]
+
+
+def change_tasks(
+    env: Environment,
+    schema: TableSchema,
+    work: Sequence[Comparison],
+    files: ComparedFiles,
+    since: Cut | None,
+    until: Cut,
+) -> list[ChangeTask]:
+    """The tasks of a comparison; each key is in one of them.
+
+    Args:
+        env: The environment of the table.
+        schema: The schema that both snapshots are read with.
+        work: The file groups to compare.
+        files: Their log files.
+        since: The earlier snapshot; None if there is none.
+        until: The later snapshot.
+
+    Raises:
+        CorruptData: A base file of a large file group is missing, or its footer is damaged.
+        SnapshotExpired: Such a file is missing because its snapshot has expired.
+    """
+    with explain_missing_file(env, until), explain_missing_file(env, since or until):
+        divided = list(_divided(env, schema, work, files))
+    return [_task(run, files) for run in _runs(divided, env.tuning)]
+
+
+def _divided(
+    env: Environment, schema: TableSchema, work: Sequence[Comparison], files: ComparedFiles
+) -> Iterator[Comparison]:
+    """File groups, or the parts of large ones."""
+    tuning = env.tuning
+    large = [item.bytes > tuning.change_task_bytes or item.rows > tuning.change_task_rows for item in work]
+    wanted = [_division(item, files, tuning) for item, is_large in zip(work, large, strict=True) if is_large]
+    parts = divide_states(env, schema, wanted)
+    for item, is_large in zip(work, large, strict=True):
+        yield from _parts(item, next(parts)) if is_large else [item]
+
+
+def _division(item: Comparison, files: ComparedFiles, tuning: Tuning) -> Division:
+    states = [State(item.after, files.after)]
+    if item.before is not None:
+        states.append(State(item.before, files.before))
+    if item.touched is not None:
+        states.append(State(item.touched, files.touched))
+    rows = item.rows if item.touched is None else item.touched.stored_rows  # only rows of these keys are kept in memory
+    return Division(
+        tuple(states),
+        parts=math.ceil(rows / max(tuning.change_task_rows, 1)),
+        part_bytes=max(tuning.change_task_bytes, 1),
+        by_last=item.touched is not None,
+    )
+
+
+def _parts(item: Comparison, found: Sequence[tuple[FileSlice, ...]]) -> Iterator[Comparison]:
+    for after, *others in found:
+        before = others.pop(0) if item.before is not None else None
+        touched = others.pop(0) if item.touched is not None else None
+        if touched is None or len(touched.rows):  # otherwise nothing was committed in this range of keys
+            yield Comparison(before, after, touched)
+
+
+def _runs(work: Sequence[Comparison], tuning: Tuning) -> list[list[Comparison]]:
+    """Runs of adjacent file groups with at most the bytes and rows of a task; a larger file group is a run by itself.
+
+    File groups that are compared by keys and those that are compared as a whole are in different runs. Each part of a
+    divided file group is a separate run.
+    """
+    runs: list[list[Comparison]] = []
+    for by_keys in (True, False):
+        size, rows = tuning.change_task_bytes, tuning.change_task_rows
+        for item in work:
+            if (item.touched is not None) is by_keys:
+                size, rows = size + item.bytes, rows + item.rows
+                is_part = item.after.within is not None
+                if is_part or size > tuning.change_task_bytes or rows > tuning.change_task_rows:
+                    runs.append([])
+                    size, rows = item.bytes, item.rows
+                runs[-1].append(item)
+                if is_part:
+                    size = tuning.change_task_bytes + 1
+    return runs
+
+
+def _task(run: Sequence[Comparison], files: ComparedFiles) -> ChangeTask:
+    earlier = [item.before for item in run if item.before is not None]
+    commits = [item.touched for item in run if item.touched is not None]
+    return ChangeTask(
+        before=read_task(earlier, files.before) if earlier else None,
+        after=read_task([item.after for item in run], files.after),
+        touched=read_task(commits, files.touched) if commits else None,
+    )
