@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts one writer of a pipeline, or its compaction, by spark-submit, so that Spark's own tools place the driver and the executors:
 #
-#   bash deploy/spark-submit.sh [SPARK-SUBMIT OPTIONS] -- PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
+#   bash deploy/spark-submit.sh [SPARK-SUBMIT OPTIONS] -- PIPELINE WRITER|compaction [--once] [--http [ADDRESS:]PORT]
 #
 #   bash deploy/spark-submit.sh --master spark://host:7077 -- pipeline.yaml orders
 #   bash deploy/spark-submit.sh --master yarn --deploy-mode cluster -- pipeline.yaml orders

@@ -89,11 +89,11 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
         from streams.pipeline.run import COMPACTION, service_name
 
         pipeline = load_pipeline(given.pipeline)
-        if given.writer not in pipeline.writers and given.writer == service_name(pipeline, COMPACTION):
+        if given.writer == service_name(pipeline, COMPACTION):
             from streams.write.cluster_job import compact_on_cluster
 
             return compact_on_cluster(given.pipeline, stop, reporter, once=given.once)
-        _run(pipeline, pipeline.writer(given.writer), reporter, stop, outages, once=given.once)
+        _run(pipeline, _find_writer(pipeline, given.writer), reporter, stop, outages, once=given.once)
     except Exception as error:
         failure = failure_of(error)
         if failure is error:
@@ -108,6 +108,23 @@ def _report_run(given: argparse.Namespace, reporter: Reporter, stop: StopSignal)
         reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
     reporter.update(doing="ended", rows_per_second=0.0)
     return 0
+
+
+def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
+    """The writer of that name.
+
+    Raises:
+        InvalidInput: There is no such writer.
+    """
+    from storage.errors import InvalidInput
+    from streams.pipeline.run import CLEAN, service_name
+
+    if name == service_name(pipeline, CLEAN):
+        raise InvalidInput(
+            "cleaning is not a Spark application: it needs no executors",
+            hint=f"weft run {pipeline.path} --only {name}",
+        )
+    return pipeline.writer(name)
 
 
 def _run(

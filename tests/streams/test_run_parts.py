@@ -18,6 +18,7 @@ from typer.testing import Result
 
 from storage import Table
 from storage.errors import InvalidInput
+from streams.pipeline.error_kinds import Ending
 from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import choose_part, make_jobs
 from tests.streams.pipelines import CONFIG, pipeline_file, weft
@@ -47,6 +48,16 @@ def test_a_service_that_the_file_does_not_have_is_refused(tmp_path: Path, servic
     assert refused.exit_code == 2
     assert f"the pipeline has no service '{service}': {why}" in refused.stderr
     assert not (tmp_path / "wide").exists()
+
+
+def test_cleaning_is_not_started_by_spark_submit(tmp_path: Path) -> None:
+    path = pipeline_file(tmp_path, clean={})
+    command = [sys.executable, "-m", "streams.write.writer_job", str(path), "clean"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == Ending.REFUSED, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["message"].startswith("cleaning is not a Spark application")
+    assert f"weft run {path} --only clean" in last["message"]
 
 
 def test_compaction_on_a_cluster_is_another_process(tmp_path: Path) -> None:

@@ -15,10 +15,27 @@ from streams.pipeline.pipeline import load_pipeline
 from streams.pipeline.run import open_table
 from streams.spark.environment_archive import Packed
 from tests.streams.cluster.standalone import Cluster
-from tests.streams.cluster.test_standalone import pipeline_file, produce
+from tests.streams.cluster.test_standalone import append, pipeline_file, produce
 
 SCRIPT = Path(__file__).parents[3] / "deploy/spark-submit.sh"
 LIMIT_SECONDS = 420.0
+
+
+def submit_options(master: str, settings: dict[str, str]) -> list[str]:
+    """Options of spark-submit; the archive and its Python are set by the script."""
+    sent = {key: value for key, value in settings.items() if key not in {"spark.archives", "spark.pyspark.python"}}
+    return ["--master", master, *(part for item in sent.items() for part in ("--conf", "=".join(item)))]
+
+
+def submit(environment: Packed, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(SCRIPT), *arguments],
+        env={**os.environ, "WEFT_PYTHON": sys.executable, "WEFT_ARCHIVE": str(environment.path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
 
 
 @pytest.mark.spark
@@ -29,24 +46,38 @@ def test_a_writer_is_started_by_the_script(
 ) -> None:
     broker.create_topics({"submit-one": 2})
     produce(broker, "submit-one", range(100))
-    sent = {key: value for key, value in on_executors.items() if key not in {"spark.archives", "spark.pyspark.python"}}
     path = pipeline_file(tmp_path, broker, "submit-one", {"spark.master": "local[1]"})
     pipeline = load_pipeline(path)
     open_table(pipeline)
     with Cluster(workers=1) as cluster:
-        options = ["--master", cluster.master, *(part for item in sent.items() for part in ("--conf", "=".join(item)))]
-        done = subprocess.run(
-            ["bash", str(SCRIPT), *options, "--", str(path), "sa", "--once"],
-            env={**os.environ, "WEFT_PYTHON": sys.executable, "WEFT_ARCHIVE": str(environment.path)},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
+        done = submit(environment, *submit_options(cluster.master, on_executors), "--", str(path), "sa", "--once")
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     assert "spark.master" in done.stdout + done.stderr, "it prints that the master of the file is not used"
     rows = Table.open(pipeline.table.uri).snapshot().to_arrow(["id"]).sort_by("id").to_pylist()
     assert rows == [{"id": number} for number in range(100)]
+
+
+@pytest.mark.spark
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_compaction_is_started_by_the_script(
+    tmp_path: Path, broker: EmbeddedBroker, on_executors: dict[str, str], environment: Packed
+) -> None:
+    """One round, on the executors of two workers."""
+    path = pipeline_file(tmp_path, broker, "submit-two", {"spark.master": "local[1]"})
+    table = open_table(load_pipeline(path))
+    for at in range(3):
+        append(table, range(100 - at), at=at)
+    with Cluster(workers=2) as cluster:
+        options = submit_options(cluster.master, {**on_executors, "spark.cores.max": "2"})
+        done = submit(environment, *options, "--", str(path), "compaction", "--once")
+        executors = {file.parents[2].name for file in cluster.folder.glob("worker-*/app-*/*/stderr")}
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    assert executors == {"worker-1", "worker-2"}
+    snapshot = Table.open(table.uri).snapshot()
+    assert [len(file_slice.rows) for file_slice in snapshot.slices] == [0, 0], "no log files wait"
+    found = snapshot.to_arrow(["id", "at"]).sort_by("id").to_pylist()
+    assert found == [{"id": number, "at": min(2, 99 - number)} for number in range(100)]
 
 
 @pytest.mark.parametrize(
