@@ -102,8 +102,9 @@ class Tuning:
             were compacted again.
         fold_file_bytes: Stored logs that a fold makes into one file: memory is a small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
-        task_bytes: Stored bytes of a task of a read at most, all columns; a larger file group is divided into several
-            tasks. The default is that of Spark (``spark.sql.files.maxPartitionBytes``), whose value views use.
+        task_bytes: Stored bytes of the columns that a task of a read decodes, at most, estimated by their number; a
+            larger file group is divided into several tasks. The default is that of Spark
+            (``spark.sql.files.maxPartitionBytes``), whose value views use.
         task_min_bytes: A smaller task of a read costs more to start than to read.
         change_task_bytes: Stored bytes of one task of a change scan, which holds the earlier rows of its keys in
             memory.

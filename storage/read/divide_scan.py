@@ -1,7 +1,11 @@
 """Divides a scan into tasks of about equal stored bytes.
 
 Small file groups share a task, because each task has a fixed cost. A large file group is divided into several tasks by
-key range, so that one hot bucket does not make one long task. The bytes are those of all columns, as in Spark's splits.
+key range, so that one hot bucket does not make one long task.
+
+What a task may read at most is compared with the bytes of the columns that it reads: a few columns of a wide table are
+a small part of its files. Entries have the bytes of files, not of columns, so the share is that of the number of
+columns.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from storage.read.missing_file import explain_missing_file
 from storage.read.read_task import ReadTask, bundle, read_task
 from storage.read.scan import Scan
 
+LEAST_SHARE: Final = 1 / 8
+"""The columns of a read count for at least this share of the bytes: a few columns can be larger than all others."""
 DIVIDE_FROM: Final = 1.5
 """A file group is divided if it has at least this many times the bytes of a task; a smaller one gains nothing."""
 
@@ -38,8 +44,8 @@ def divide(
         scan: The scan; its tasks are replaced.
         files: The log files that its file groups refer to by position.
         parallelism: Number of tasks that run at the same time, at least 1.
-        task_bytes: Maximum stored bytes of a task; None for `storage.environment.Tuning.task_bytes`. Tasks are larger
-            if a file group cannot be divided further.
+        task_bytes: Maximum stored bytes of the columns that a task reads, estimated; None for
+            `storage.environment.Tuning.task_bytes`. Tasks are larger if a file group cannot be divided further.
         large: Also divide large file groups, which reads the footers of their base files. Ignored for a scan of few
             keys, which reads a small part of each file group.
 
@@ -48,7 +54,8 @@ def divide(
         SnapshotExpired: A base file is missing because the snapshot has expired.
     """
     tuning, slices = scan.env.tuning, scan.slices
-    most = tuning.task_bytes if task_bytes is None else max(task_bytes, 1)
+    limit = tuning.task_bytes if task_bytes is None else max(task_bytes, 1)
+    most = limit / _share_of_columns(scan)
     sizes = [file_slice.log_bytes + file_slice.base_bytes for file_slice in slices]
     target = _target_bytes(sum(sizes), parallelism, most, min(tuning.task_min_bytes, most))
     parts = [_parts(size, target, most) if large and scan.keys is None else 1 for size in sizes]
@@ -64,13 +71,21 @@ def _bundled(slices: Sequence[FileSlice], files: Sequence[LiveFile], target: flo
     return [read_task(several, files) for several in bundle(slices, target)]
 
 
-def _target_bytes(total: int, parallelism: int, most: int, least: int) -> float:
+def _share_of_columns(scan: Scan) -> float:
+    """Estimated share of the stored bytes that a task decodes: of the result, the filter, keys and orderings."""
+    schema, projection = scan.schema, scan.projection
+    orderings = [name for group in projection.groups(schema) for name in group.ordering]
+    read = {*schema.key, *projection.values(schema), *orderings}
+    return max(len(read) / len(schema.columns), LEAST_SHARE)
+
+
+def _target_bytes(total: int, parallelism: int, most: float, least: float) -> float:
     """Bytes of a task such that all tasks run in as few rounds as possible, and each round is full."""
     rounds = max(math.ceil(total / (parallelism * most)), 1)
     return max(total / (parallelism * rounds), least)
 
 
-def _parts(size: int, target: float, most: int) -> int:
+def _parts(size: int, target: float, most: float) -> int:
     """Number of tasks for one file group."""
     if size <= target * DIVIDE_FROM and size <= most:
         return 1

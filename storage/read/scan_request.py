@@ -19,7 +19,7 @@ class ScanRequest:
         filter: Condition on merged rows, over any columns of the table and over state columns; None for all rows.
         require: Names of groups that must be present in a row.
         parallelism: Number of tasks that run at the same time; None for the number of cores.
-        task_bytes: Stored bytes of a task at most; None for `storage.environment.Tuning.task_bytes`.
+        task_bytes: Stored bytes of the columns of a task at most; None for `storage.environment.Tuning.task_bytes`.
         read_optimized: Read the base files only, without merging (`storage.read.read_optimized`).
         arrivals: Append the arrival (`storage.core.names.arrival`, int64) of every group that is read; null where the
             group is absent.

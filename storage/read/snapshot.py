@@ -159,8 +159,9 @@ class Snapshot:
             require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
             parallelism: Number of tasks that run at the same time; None for the number of cores. There are more tasks
                 if they would be larger than ``task_bytes``.
-            task_bytes: Stored bytes of a task at most, all columns; by default 128 MiB. A larger file group is divided
-                into several tasks by key range.
+            task_bytes: Stored bytes of the columns that a task decodes, at most; estimated from their number, so that
+                a task has at least this many bytes of files, and at most 8 times as many. By default 128 MiB. A larger
+                file group is divided into several tasks by key range.
             read_optimized: Read the base files only, see `read_optimized`.
 
         Raises:

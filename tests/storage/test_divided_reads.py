@@ -322,6 +322,18 @@ def test_the_number_of_tasks_is_the_parallelism_unless_tasks_would_be_too_large(
         assert [part.group for task in made.tasks for part in task.slices] == [part.group for part in slices]
 
 
+def test_a_task_of_few_columns_may_have_more_bytes_of_files() -> None:
+    """The table has 64 columns: a read of half of them has half as many tasks, of a few of them an eighth."""
+    columns = {"id": "bigint", **{f"c{i}": "bigint" for i in range(62)}, "at": "bigint"}
+    groups = {"g": {"columns": list(columns)[1:], "ordering": ["at"]}}
+    config = {"key": ["id"], "buckets": 8, "columns": columns, "groups": groups, "streams": {"s": {"groups": ["g"]}}}
+    snapshot = Table.create(new_uri(), config).snapshot()
+    slices = tuple(stored_group(number, Tuning().task_bytes) for number in range(64))
+    for names, tasks in ((list(columns), 64), (list(columns)[:31], 32), (["id", "c1", "at"], 8), (["c1"], 8)):
+        made = divide(replace(snapshot.scan(names), slices=slices), [], 4, large=False)
+        assert len(made.tasks) == tasks
+
+
 def stored_group(number: int, size: int) -> FileSlice:
     none = np.empty(0, np.int64)
     return FileSlice(FileGroup("", 20, number), None, none, none, none, none, deletes=0, log_bytes=size)
